@@ -1,0 +1,167 @@
+"""The two questions: what does this layout cost, and which layouts are best."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.frameworks.profile import framework as framework_profile
+from simulator.pricing.build import estimate_layout
+from simulator.pricing.estimate import Estimate
+from simulator.scenario.layout import Layout, default_cut
+from simulator.scenario.scenario import Scenario
+from simulator.search.rank import Progress, search
+from simulator.search.result import Counts, Ranking, Remedy
+from simulator.search.space import Space
+from simulator.specs.catalogue import load_hardware, load_model
+
+
+def scenario_of(
+    *,
+    model: str,
+    hardware: str = "z2000",
+    nodes: int | None = None,
+    devices: int | None = None,
+    seq_length: int = 8192,
+    global_batch_size: int = 1024,
+    precision: str = "bf16",
+    lora_rank: int | None = None,
+    num_layers: int | None = None,
+    framework: str = "megatron",
+    options: Mapping[str, str] | None = None,
+) -> Scenario:
+    """The scenario of a question.
+
+    `model` and `hardware` are shipped names or paths; without `nodes` and `devices` it is one node. Raises
+    InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
+    if nodes is not None and devices is not None:
+        raise InputError("give nodes or devices, not both")
+    model_spec = load_model(model)
+    if num_layers is not None:
+        model_spec = model_spec.with_layers(num_layers)
+    hardware_spec = load_hardware(hardware)
+    if devices is None:
+        devices = (1 if nodes is None else nodes) * hardware_spec.devices_per_node
+    return Scenario(
+        model=model_spec,
+        hardware=hardware_spec,
+        devices=devices,
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        precision=precision,
+        lora_rank=lora_rank,
+        framework=framework_profile(framework, dict(options or {})),
+    )
+
+
+def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
+    """Price one layout.
+
+    Takes the arguments of `scenario_of` and a layout; a layout without a cut of the layers gets the default cut.
+    """
+    scenario = scenario_of(**question)
+    layout = layout or Layout(data_parallel=scenario.devices)
+    if not layout.stage_layers:
+        if layout.pipeline_parallel > scenario.model.num_hidden_layers:
+            raise InputError(
+                f"pp {layout.pipeline_parallel}: {scenario.model.name} has {scenario.model.num_hidden_layers} layers, "
+                f"allowed are 1 to {scenario.model.num_hidden_layers}"
+            )
+        layout = replace(layout, stage_layers=default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel))
+    return estimate_layout(scenario, layout)
+
+
+def rank(
+    *, space: Space | None = None, top: int = 10, progress: Progress | None = None, **question: Any
+) -> Ranking:
+    """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`."""
+    started = time.perf_counter()
+    space = space or Space()
+    scenario = scenario_of(**question)
+    found = search(scenario, space, top=max(top, 1), progress=progress)
+    elapsed = time.perf_counter() - started
+    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
+    nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
+    return Ranking(
+        query=_query(scenario, question, space),
+        defaults=tuple(name for name in _QUESTION if name not in question),
+        counts=Counts(
+            evaluated=found.evaluated, feasible=found.feasible, rejected=found.rejected, elapsed_seconds=elapsed
+        ),
+        estimates=best[:top],
+        starved=tuple(estimate_layout(scenario, layout) for layout in found.starved),
+        nearest=nearest,
+        remedies=() if best else tuple(_remedies(scenario, space)),
+        fp8=_fp8(scenario, space),
+    )
+
+
+_QUESTION = (
+    "hardware",
+    "nodes",
+    "seq_length",
+    "global_batch_size",
+    "precision",
+    "lora_rank",
+    "num_layers",
+    "framework",
+    "options",
+)
+
+
+def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dict[str, object]:
+    """Every input with its value after defaults."""
+    values: dict[str, object] = {
+        "model": question["model"],
+        "hardware": scenario.hardware.name,
+        "nodes": scenario.nodes,
+        "devices": scenario.devices,
+        "seq_length": scenario.seq_length,
+        "global_batch_size": scenario.global_batch_size,
+        "precision": scenario.precision,
+        "lora_rank": scenario.lora_rank,
+        "num_layers": scenario.model.num_hidden_layers,
+        "framework": scenario.framework.name,
+        "options": dict(question.get("options") or {}),
+    }
+    narrowed = {f.name: getattr(space, f.name) for f in dataclasses.fields(space) if getattr(space, f.name)}
+    return values | {"space": narrowed}
+
+
+def _fp8(scenario: Scenario, space: Space) -> Estimate | None:
+    """The best layout in fp8, where something else was asked for and the device has it."""
+    if scenario.precision == "fp8" or "fp8" not in scenario.hardware.peak_flops_per_second:
+        return None
+    narrow = replace(scenario, precision="fp8")
+    found = search(narrow, space, top=1)
+    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
+
+
+def _remedies(scenario: Scenario, space: Space) -> Iterator[Remedy]:
+    """Changes after which something fits, each with its fastest layout; single changes only."""
+    for change, other, wider in _changes(scenario, space):
+        found = search(other, wider, top=1)
+        if found.fastest:
+            yield Remedy(change, estimate_layout(other, found.fastest[0]))
+
+
+def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:
+    for axis in dataclasses.fields(space):
+        if getattr(space, axis.name) != axis.default:
+            yield f"free choice of {axis.name}", scenario, replace(space, **{axis.name: axis.default})
+    for offload in ("optimizer", "optimizer_tensorwise"):
+        if offload not in (space.offload or ()):
+            yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
+    per_node = scenario.hardware.devices_per_node
+    devices = max(scenario.devices, per_node // 2)
+    for _ in range(6):
+        devices *= 2
+        other = replace(scenario, devices=devices)
+        if search(other, space, top=1).fastest:
+            yield f"--nodes {devices // per_node}", other, space
+            return

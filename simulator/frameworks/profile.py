@@ -1,0 +1,183 @@
+"""A framework profile: every switch that changes memory or time, with a value.
+
+A switch exists because measured runs, or the saved tensors of real implementations, differ by it. The formulas of
+`memory` and `timing` read switches only; they never ask for a framework's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from simulator.errors import InputError, did_you_mean
+
+DType = Literal["fp32", "bf16"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
+
+
+def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = 1) -> Any:
+    """A profile field with its description, allowed words (for text) and range (for numbers)."""
+    meta = {"about": about, "choices": choices, "low": low, "high": high}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkProfile:
+    """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
+
+    name: str
+
+    # What the autograd graph keeps per layer.
+    flash_attention: bool = switch(
+        default=True, about="attention never stores the sequence x sequence matrix, only q, k, v, output and row sums"
+    )
+    attention_matrix_bytes: int = switch(
+        2, "bytes kept per attention score without flash attention (softmax output; fp32 doubles it)", low=2, high=16
+    )
+    fused_rms_norm: bool = switch(
+        default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
+    )
+    fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
+    keep_qkv_output: bool = switch(
+        default=False, about="the fused qkv projection's output stays alive through v while rotated q and k are new"
+    )
+    rope_tables_per_call: bool = switch(
+        default=False, about="rotary cos and sin are cast for q and for k in each layer and kept"
+    )
+    repeat_kv: bool = switch(default=False, about="k and v are expanded to all heads before attention")
+    keep_gathered_inputs: bool = switch(
+        default=False,
+        about="with sequence parallelism the all-gathered norm outputs are kept whole instead of gathered again",
+    )
+
+    # Data types of the training state.
+    parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
+    gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
+    optimizer_dtype: DType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16"))
+    master_weights: bool = switch(
+        default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
+    )
+    foreach_optimizer: bool = switch(
+        default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
+    )
+    fp8_weight_cache: bool = switch(
+        default=True, about="fp8 keeps the 16-bit weights and adds an 8-bit copy and its transpose per linear weight"
+    )
+
+    # Output layer and loss.
+    fused_cross_entropy: bool = switch(
+        default=False, about="the loss works on the logits without extra full-size fp32 copies"
+    )
+    loss_bytes_per_logit: int = switch(
+        8, "bytes alive per logit at an unfused loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
+    )
+    cross_entropy_chunk_tokens: int = switch(
+        0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
+    )
+
+    # Communication.
+    tp_comm_overlap: bool = switch(
+        default=False,
+        about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
+    )
+    cp_communication: str = switch(
+        "ring", "how context parallelism exchanges", choices=("ring", "all_to_all")
+    )
+    overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
+    overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
+    overlap_p2p: bool = switch(
+        default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
+    )
+    expandable_segments: bool = switch(
+        default=False, about="the allocator grows segments in place, which leaves little unusable space"
+    )
+
+    # Mixture of experts and extra layers.
+    expert_imbalance: float = switch(
+        1.0, "tokens of the busiest expert-parallel rank over the mean", low=1.0, high=64.0
+    )
+    mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
+
+
+MEGATRON = FrameworkProfile(
+    name="megatron",
+    keep_qkv_output=True,
+    tp_comm_overlap=True,
+    expandable_segments=True,
+)
+"""Megatron-core of mid 2024 with TransformerEngine, the measured platform (distributed optimizer, flash attention)."""
+
+PADDLE = FrameworkProfile(
+    name="paddle",
+    gradient_dtype="bf16",
+    loss_bytes_per_logit=10,
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+    overlap_p2p=False,
+)
+"""PaddleNLP / ERNIEKit trainers, fp16_opt_level O2 (bf16 weights with fp32 master copies and moments)."""
+
+TORCH = FrameworkProfile(
+    name="torch",
+    fused_swiglu=False,
+    keep_gathered_inputs=True,
+    parameter_dtype="fp32",
+    master_weights=False,
+    foreach_optimizer=True,
+    fp8_weight_cache=False,
+    loss_bytes_per_logit=10,
+    attention_matrix_bytes=4,
+)
+"""PyTorch FSDP2 with DTensor tensor parallelism: fp32 sharded parameters, bf16 compute, AdamW (foreach)."""
+
+PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH)}
+
+
+def switches() -> tuple[dataclasses.Field[Any], ...]:
+    """Every switch as a dataclass field; `metadata` holds description, choices and range."""
+    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name != "name")
+
+
+def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProfile:
+    """The profile called `name` with switches replaced by `options` (text as given on the command line).
+
+    Raises InputError for an unknown framework, switch or value.
+    """
+    if name not in PROFILES:
+        raise InputError(
+            f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
+        )
+    profile = PROFILES[name]
+    known = {f.name: f for f in switches()}
+    changes: dict[str, Any] = {}
+    for key, text in (options or {}).items():
+        if key not in known:
+            raise InputError(
+                f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
+            )
+        changes[key] = _switch_value(known[key], text, getattr(profile, key))
+    return dataclasses.replace(profile, **changes)
+
+
+def _switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
+    """`text` as the switch's own type, checked against its choices or range."""
+    if isinstance(current, bool):
+        words = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+        if text.lower() not in words:
+            raise InputError(f"--option {spec.name}={text}: allowed are true and false")
+        return words[text.lower()]
+    if isinstance(current, str):
+        if text not in spec.metadata["choices"]:
+            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
+        return text
+    kind = type(current)
+    low, high = spec.metadata["low"], spec.metadata["high"]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
+    return value

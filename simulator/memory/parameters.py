@@ -1,0 +1,302 @@
+"""Parameters on one device and the training state they bring with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.frameworks.profile import DTYPE_BYTES, FrameworkProfile
+from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.scenario import Scenario
+from simulator.specs.weights import (
+    Weight,
+    embedding_weight,
+    final_norm,
+    head_weight,
+    layer_weights,
+    mtp_weights,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTotals:
+    """Parameters of a group of weights, by the way they are divided."""
+
+    split: float = 0.0
+    """Divided over the tensor-parallel group (column, row and vocabulary splits)."""
+    replicated: float = 0.0
+    """Whole on every tensor-parallel rank (norms, router, low-rank down projections)."""
+    routed: float = 0.0
+    """Routed experts: divided over expert parallel x expert tensor parallel."""
+
+    def __add__(self, other: WeightTotals) -> WeightTotals:
+        return WeightTotals(
+            self.split + other.split, self.replicated + other.replicated, self.routed + other.routed
+        )
+
+
+def weight_totals(weights: tuple[Weight, ...], *, matmul_only: bool = False) -> WeightTotals:
+    """Sum `weights` by class; `matmul_only` leaves norms and biases out."""
+    sums = {"split": 0, "replicated": 0, "routed": 0}
+    for weight in weights:
+        if matmul_only and not weight.matmul:
+            continue
+        sums[_weight_class(weight)] += weight.inputs * weight.outputs * weight.copies
+    return WeightTotals(**{name: float(value) for name, value in sums.items()})
+
+
+def adapter_totals(weights: tuple[Weight, ...], rank: int) -> WeightTotals:
+    """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
+
+    Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
+    matrix on the unsplit side is replicated.
+    """
+    split = replicated = routed = 0.0
+    for weight in weights:
+        if not weight.matmul or weight.split == "vocabulary":
+            continue
+        first, second = rank * weight.inputs * weight.copies, rank * weight.outputs * weight.copies
+        if weight.split == "column":
+            replicated, split = replicated + first, split + second
+        elif weight.split == "row":
+            split, replicated = split + first, replicated + second
+        elif weight.split == "replicated":
+            replicated += first + second
+        else:
+            routed += first + second
+    return WeightTotals(split, replicated, routed)
+
+
+def _weight_class(weight: Weight) -> str:
+    if weight.split in ("expert_column", "expert_row"):
+        return "routed"
+    return "replicated" if weight.split == "replicated" else "split"
+
+
+@dataclass(frozen=True, slots=True)
+class StageContents:
+    """What each pipeline rank holds, per rank, shape (pipeline_parallel,)."""
+
+    dense_layers: StageArray
+    moe_layers: StageArray
+    embeddings: StageArray
+    """1 where the input table lives (with tied embeddings also on the last rank)."""
+    heads: StageArray
+    """1 on the last rank."""
+    mtp_layers: StageArray
+
+
+def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
+    """Layers by kind on each pipeline rank; the model's first layers are the dense ones."""
+    model = scenario.model
+    pipeline = block.pipeline_parallel
+    layers = np.array(block.stage_layers, dtype=np.float64)
+    before = np.concatenate(([0.0], np.cumsum(layers)[:-1]))
+    dense_total = float(model.num_dense_layers)
+    dense = np.clip(dense_total - before, 0.0, layers)
+    heads = np.zeros(pipeline)
+    heads[-1] = 1.0
+    embeddings = np.zeros(pipeline)
+    embeddings[0] = 1.0
+    mtp = heads * (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
+    return StageContents(dense, layers - dense, embeddings, heads, mtp)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTotals:
+    """Parameter totals of the pieces a stage is made of; None of them depends on the layout."""
+
+    dense_layer: WeightTotals
+    moe_layer: WeightTotals
+    embedding: WeightTotals
+    head: WeightTotals
+    mtp_layer: WeightTotals
+
+
+def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
+    """Totals of the model's pieces, or of the LoRA adapters on them."""
+    model = scenario.model
+    rank = scenario.lora_rank or 0
+
+    def totals(weights: tuple[Weight, ...]) -> WeightTotals:
+        return adapter_totals(weights, rank) if adapters else weight_totals(weights)
+
+    empty = WeightTotals()
+    return ModelTotals(
+        dense_layer=totals(layer_weights(model, moe=False)) if model.num_dense_layers else empty,
+        moe_layer=totals(layer_weights(model, moe=True)) if model.is_moe else empty,
+        embedding=totals((embedding_weight(model),)),
+        head=totals((head_weight(model), final_norm(model))),
+        mtp_layer=totals(mtp_weights(model)) if model.num_nextn_predict_layers else empty,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParameters:
+    """Parameters on one device, by the group that could shard them further; shape (pipeline_parallel, n)."""
+
+    dense: StageArray
+    """Everything but routed experts; replicated over data x context parallel."""
+    routed: StageArray
+    """Routed experts; replicated over the expert-data-parallel group."""
+
+
+def device_parameters(scenario: Scenario, block: LayoutBlock, *, adapters: bool = False) -> DeviceParameters:
+    """Parameters (or adapter parameters) per pipeline rank before any ZeRO sharding.
+
+    Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
+    """
+    totals = model_totals(scenario, adapters=adapters)
+    has = stage_contents(scenario, block)
+    tied = scenario.model.tie_word_embeddings
+    head = totals.head
+    embeddings = has.embeddings
+    if tied:
+        # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
+        head = WeightTotals(head.split - totals.embedding.split, head.replicated, head.routed)
+        embeddings = np.maximum(has.embeddings, has.heads)
+
+    def per_stage(name: str) -> Array:
+        def part(piece: WeightTotals) -> float:
+            return float(getattr(piece, name))
+
+        return (
+            has.dense_layers * part(totals.dense_layer)
+            + has.moe_layers * part(totals.moe_layer)
+            + embeddings * part(totals.embedding)
+            + has.heads * part(head)
+            + has.mtp_layers * part(totals.mtp_layer)
+        )
+
+    dense = per_stage("split")[:, None] / block.tensor_parallel + per_stage("replicated")[:, None]
+    experts = block.expert_parallel * block.expert_tensor_parallel
+    routed = per_stage("routed")[:, None] / experts
+    return DeviceParameters(dense, routed)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDegrees:
+    """Replicas over which ZeRO can shard, shape (n,)."""
+
+    dense: Array
+    """data x context parallel."""
+    routed: Array
+    """Ranks that hold the same experts: tensor x context x data / (expert x expert tensor)."""
+
+
+def shard_degrees(block: LayoutBlock) -> ShardDegrees:
+    """Sizes of the two replica groups of a layout."""
+    dense = block.data_parallel * block.context_parallel
+    experts = block.expert_parallel * block.expert_tensor_parallel
+    routed = np.maximum(block.tensor_parallel * dense / experts, 1.0)
+    return ShardDegrees(dense, routed)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """Bytes that live through the step, shape (pipeline_parallel, n)."""
+
+    parameters: StageArray
+    gradients: StageArray
+    optimizer: StageArray
+    gathered: StageArray
+    """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
+    step_temporary: StageArray
+    """What only the optimizer step needs."""
+
+
+def training_state(scenario: Scenario, block: LayoutBlock) -> TrainingState:
+    """Bytes of parameters, gradients and optimizer state by pipeline rank.
+
+    ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
+    (Rajbhandari et al. 2020, section 5). fp8 keeps the 16-bit weights and adds two 8-bit copies of every linear
+    weight (measured: fp8 runs take more memory than bf16 ones).
+    """
+    profile = scenario.framework
+    weights = device_parameters(scenario, block)
+    lora = scenario.lora_rank is not None
+    trained = device_parameters(scenario, block, adapters=True) if lora else weights
+    degrees = shard_degrees(block)
+    zero = block.zero_stage
+
+    def sharded(value: DeviceParameters, from_stage: int) -> StageArray:
+        on = zero >= from_stage
+        return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
+
+    stored = float(DTYPE_BYTES["bf16"] if lora else DTYPE_BYTES[profile.parameter_dtype])
+    gradient = float(DTYPE_BYTES[profile.gradient_dtype])
+    parameters = sharded(weights, 3) * stored
+    if lora:
+        parameters = parameters + sharded(trained, 3) * DTYPE_BYTES[profile.parameter_dtype]
+    if scenario.precision == "fp8" and profile.fp8_weight_cache:
+        parameters = parameters + linear_parameters(scenario, block) * 2.0
+    trained_shard = sharded(trained, 1)
+    return TrainingState(
+        parameters=parameters,
+        gradients=sharded(trained, 2) * gradient,
+        optimizer=trained_shard * optimizer_bytes_per_parameter(profile),
+        gathered=_gathered(scenario, block),
+        step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
+    )
+
+
+def linear_parameters(scenario: Scenario, block: LayoutBlock) -> StageArray:
+    """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
+    model = scenario.model
+    has = stage_contents(scenario, block)
+    experts = block.expert_parallel * block.expert_tensor_parallel
+    result = np.zeros((block.pipeline_parallel, len(block)))
+    for moe, count in ((False, has.dense_layers), (True, has.moe_layers)):
+        if not count.any():
+            continue
+        totals = weight_totals(layer_weights(model, moe=moe), matmul_only=True)
+        per_layer = totals.split / block.tensor_parallel + totals.replicated + totals.routed / experts
+        result = result + count[:, None] * per_layer
+    return result
+
+
+def _gathered(scenario: Scenario, block: LayoutBlock) -> StageArray:
+    """Bytes of the whole layers that ZeRO 2 and 3 gather: two layers' 16-bit weights (one used, one prefetched)
+    under ZeRO 3, and one layer's unsharded gradients under ZeRO 2 and 3."""
+    totals = model_totals(scenario)
+    experts = block.expert_parallel * block.expert_tensor_parallel
+
+    def whole(piece: WeightTotals) -> Array:
+        return piece.split / block.tensor_parallel + piece.replicated + piece.routed / experts
+
+    layer = np.maximum(whole(totals.dense_layer), whole(totals.moe_layer))
+    gradient = float(DTYPE_BYTES[scenario.framework.gradient_dtype])
+    weights = np.where(block.zero_stage >= 3, 2.0 * layer * 2.0, 0.0)
+    gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
+    if scenario.lora_rank is not None:
+        gradients = gradients * 0.0
+    has = stage_contents(scenario, block)
+    table = whole(totals.embedding) * np.where(block.zero_stage >= 3, 2.0, 0.0)
+    ends = np.maximum(has.embeddings, has.heads)[:, None] * table
+    return np.broadcast_to(weights + gradients, ends.shape) + ends
+
+
+def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,)."""
+    model, profile = scenario.model, scenario.framework
+    experts = block.expert_parallel * block.expert_tensor_parallel
+    degrees = shard_degrees(block)
+    sharded = block.zero_stage >= 1
+    largest = np.zeros(len(block))
+    kinds = ([False] if model.num_dense_layers else []) + ([True] if model.is_moe else [])
+    weights = [embedding_weight(model), *(w for moe in kinds for w in layer_weights(model, moe=moe))]
+    for weight in weights:
+        kind = _weight_class(weight)
+        # Experts of one rank are stored as one grouped tensor.
+        size = float(weight.inputs * weight.outputs * weight.copies)
+        divisor = {"split": block.tensor_parallel, "replicated": 1.0, "routed": experts}[kind]
+        degree = np.where(sharded, degrees.routed if kind == "routed" else degrees.dense, 1.0)
+        largest = np.maximum(largest, size / divisor / degree)
+    return largest * optimizer_bytes_per_parameter(profile)
+
+
+def optimizer_bytes_per_parameter(profile: FrameworkProfile) -> float:
+    """Master copy (4 bytes unless the parameters themselves are fp32) and two moments."""
+    master = 4.0 if profile.master_weights and profile.parameter_dtype != "fp32" else 0.0
+    return master + 2.0 * DTYPE_BYTES[profile.optimizer_dtype]

@@ -1,0 +1,1 @@
+"""Joining memory and time into an answer: verdicts and estimates."""

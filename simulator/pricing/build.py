@@ -1,0 +1,154 @@
+"""From a priced block to the frozen estimate of one of its layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.memory.parameters import stage_contents
+from simulator.memory.peak import MOMENTS
+from simulator.pricing.estimate import (
+    Estimate,
+    MemoryEstimate,
+    Provenance,
+    StageMemory,
+    StageTime,
+    ThroughputEstimate,
+    Verdict,
+    Violation,
+)
+from simulator.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
+from simulator.rules.layout import RULES
+from simulator.scenario.block import block_of
+from simulator.scenario.layout import RECOMPUTE_MODES, Layout
+from simulator.scenario.scenario import Scenario
+from simulator.timing.flops import forward_flops_per_token, model_flops_per_token
+
+Row = NDArray[np.float64]
+
+
+def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
+    """Price one layout: a grid of one. A layout that breaks a rule is priced too and marked `refused`."""
+    block = block_of([layout])
+    violations = tuple(
+        Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
+        for rule in RULES
+        if rule.broken(scenario, block)[0]
+    )
+    priced = price(scenario, block)
+    code = int(priced.verdict[0])
+    verdict: Verdict = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
+    return Estimate(
+        model=scenario.model.name,
+        hardware=scenario.hardware.name,
+        devices=scenario.devices,
+        precision=scenario.precision,
+        seq_length=scenario.seq_length,
+        global_batch_size=scenario.global_batch_size,
+        framework=scenario.framework.name,
+        lora_rank=scenario.lora_rank,
+        layout=layout,
+        verdict="refused" if violations else verdict,
+        memory=_memory(scenario, priced),
+        throughput=_throughput(scenario, priced),
+        violations=violations,
+        provenance=provenance(scenario),
+    )
+
+
+def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
+    memory = priced.memory
+    parts = memory.parts()
+    stages = tuple(
+        StageMemory(
+            stage=stage,
+            layers=priced.block.stage_layers[stage],
+            device_bytes=float(memory.device[stage, 0]),
+            allocated_bytes=float(memory.allocated[stage, 0]),
+            moment=MOMENTS[int(memory.moment[stage, 0])],
+            parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
+        )
+        for stage in range(priced.block.pipeline_parallel)
+    )
+    binding = int(priced.binding_stage[0])
+    worst = stages[binding]
+    return MemoryEstimate(
+        device_bytes=worst.device_bytes,
+        allocated_bytes=worst.allocated_bytes,
+        capacity_bytes=scenario.hardware.usable_memory_bytes,
+        interval_bytes=None,
+        fit_probability=None,
+        binding_stage=binding,
+        moment=worst.moment,
+        parts_bytes=worst.parts_bytes,
+        outside_parts_bytes=_outside(priced, binding),
+        stages=stages,
+    )
+
+
+def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
+    outside = priced.memory.outside
+    return {
+        "context": float(outside.context[0]),
+        "communicators": float(outside.communicators[0]),
+        "user_buffers": float(outside.user_buffers[0]),
+        "pipeline_buffers": float(outside.pipeline_buffers[0]),
+        "fragmentation": float(outside.fragmentation[stage, 0]),
+    }
+
+
+def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
+    step = priced.step
+    has = stage_contents(scenario, priced.block)
+    seconds = float(step.total[0])
+    tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
+    flops = model_flops_per_token(scenario)
+    pace = float(step.pipeline.micro_batches[0] * step.pipeline.pace_seconds[0])
+    parts: dict[str, Row] = step.parts(priced.block, has, priced.memory)
+    return ThroughputEstimate(
+        step_seconds=seconds,
+        flops_per_second_per_device=flops * tokens_rate,
+        hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced)) * tokens_rate,
+        tokens_per_second_per_device=tokens_rate,
+        mfu=flops * tokens_rate / scenario.hardware.peak(scenario.precision),
+        bubble_fraction=float(step.pipeline.fill[0]) / (pace + float(step.pipeline.fill[0])),
+        interval_seconds=None,
+        parts_seconds={name: float(value[0]) for name, value in parts.items()},
+        model_flops_per_token=flops,
+        stages=tuple(
+            StageTime(
+                stage=stage,
+                forward_seconds=float(step.work.forward[stage, 0]),
+                backward_seconds=float(step.work.backward[stage, 0]),
+            )
+            for stage in range(priced.block.pipeline_parallel)
+        ),
+    )
+
+
+def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
+    """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
+    layout = priced.block.layout(0)
+    model = scenario.model
+    if layout.recompute == "selective":
+        return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
+    if layout.recompute == RECOMPUTE_MODES[0]:
+        return 0.0
+    plan = priced.memory.plan
+    layers = float(sum(plan.dense[:, 0])) + float(sum(plan.moe[:, 0]))
+    head = 2.0 * model.hidden_size * model.vocab_size
+    return (forward_flops_per_token(scenario) - head) * layers / model.num_hidden_layers
+
+
+def provenance(scenario: Scenario) -> Provenance:
+    """What the numbers of a scenario rest on."""
+    notes = ["efficiencies and overheads are priors: no calibration is applied"]
+    if scenario.precision == "fp8":
+        notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
+    if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
+        notes.append("the model's multi-token-prediction layers are left out; --option mtp=true trains them")
+    if scenario.lora_rank is not None:
+        notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
+    return Provenance(scenario.coefficients.name, "analytic", tuple(notes))

@@ -1,0 +1,1 @@
+"""What a user describes: cluster, workload and layouts, as frozen values and as arrays of layouts."""

@@ -1,0 +1,72 @@
+"""One layout: how a model is cut over devices and what is recomputed or moved off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RecomputeMode = Literal["none", "selective", "full"]
+RecomputeMethod = Literal["uniform", "block", "list"]
+Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+
+RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")
+RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = ("uniform", "block", "list")
+OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "optimizer_tensorwise", "activations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How one training run is spread over its devices. All counts are per the whole run unless said."""
+
+    tensor_parallel: int = 1
+    """Ranks that share every weight matrix."""
+    pipeline_parallel: int = 1
+    """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
+    context_parallel: int = 1
+    """Ranks that share one sequence."""
+    expert_parallel: int = 1
+    """Ranks over which whole routed experts are spread."""
+    expert_tensor_parallel: int = 1
+    """Ranks that share every routed expert's matrices."""
+    data_parallel: int = 1
+    """Replicas: devices / (tensor x pipeline x context)."""
+    virtual_stages: int = 1
+    """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
+    micro_batch_size: int = 1
+    """Sequences per micro batch on one replica."""
+    sequence_parallel: bool = False
+    """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
+    zero_stage: int = 1
+    """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
+    recompute: RecomputeMode = "none"
+    """What the backward pass computes again: nothing, the attention core, or whole layers."""
+    recompute_method: RecomputeMethod = "uniform"
+    """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
+    recompute_layers: int = 1
+    """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
+    recompute_layer_list: tuple[int, ...] = ()
+    """Indices of the recomputed layers (`list`)."""
+    offload: Offload = "none"
+    """What is kept in host memory between uses."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers on each pipeline rank, first to last; empty means the default cut."""
+
+    @property
+    def devices(self) -> int:
+        """Devices the layout occupies."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel * self.data_parallel
+
+
+def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
+    """Layers per pipeline rank when the user gives no cut.
+
+    An even cut where it exists. Otherwise the layers left over go to the middle stages, since the first and the
+    last also hold the embedding and the output layer (what Megatron's first/last-stage options are used for).
+    """
+    base, left = divmod(layers, pipeline_parallel)
+    cut = [base] * pipeline_parallel
+    # Middle stages first, then the first, and the last only when every other stage has one more.
+    order = [*range(1, pipeline_parallel - 1), 0, pipeline_parallel - 1]
+    for stage in order[:left]:
+        cut[stage] += 1
+    return tuple(cut)

@@ -1,0 +1,1 @@
+"""Enumerating layouts and ranking them."""

@@ -1,0 +1,51 @@
+"""What a search returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.pricing.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many layouts were looked at and what became of them."""
+
+    evaluated: int
+    """All candidates: `feasible` plus every number in `rejected`."""
+    feasible: int
+    """Candidates with verdict `fits`."""
+    rejected: Mapping[str, int]
+    """By the first rule a candidate breaks, or `memory` (does not fit) or `near_capacity` (starved)."""
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that would make the nearest miss fit."""
+
+    change: str
+    """The change in words, such as `--recompute full`."""
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Layouts of one question, fastest first."""
+
+    query: Mapping[str, object]
+    """Every input with its value, defaults included, by option name."""
+    defaults: tuple[str, ...]
+    """Names in `query` that the user left to their default."""
+    counts: Counts
+    estimates: tuple[Estimate, ...]
+    """Layouts that fit, best first."""
+    starved: tuple[Estimate, ...]
+    """The fastest layouts too near capacity to recommend."""
+    nearest: Estimate | None
+    """The layout that needs least memory over capacity, when nothing fits."""
+    remedies: tuple[Remedy, ...]
+    """What would make it fit, when nothing fits."""
+    fp8: Estimate | None
+    """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""

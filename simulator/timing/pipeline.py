@@ -1,0 +1,140 @@
+"""Stages of unequal work under 1F1B and the interleaved schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.memory.activations import ELEMENT, sequence_split, tokens_per_device
+from simulator.memory.parameters import StageContents
+from simulator.memory.schedule import RecomputePlan, micro_batches
+from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.layout import RECOMPUTE_MODES
+from simulator.scenario.scenario import Scenario
+from simulator.timing.collectives import neighbour_seconds, pipeline_group
+from simulator.timing.layers import PARTS, Parts, PassSeconds, head_seconds, layer_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Seconds per micro batch of every pipeline rank, shape (pipeline_parallel, n)."""
+
+    forward: StageArray
+    backward: StageArray
+    """Recomputation included."""
+    layers: dict[str, PassSeconds]
+    """Seconds of one `dense` layer, one `moe` layer and the `head`."""
+    recompute_layer: dict[str, Array]
+    """Seconds of computing one `dense` or `moe` layer again in full, shape (n,)."""
+    core_recompute: Array
+    """Seconds of computing one layer's attention core again, zero unless recompute is selective, shape (n,)."""
+
+
+def _sum(parts: Parts) -> Array:
+    """Sum in the dictionary's fixed order."""
+    values = iter(parts.values())
+    result = next(values)
+    for value in values:
+        result = result + value
+    return result
+
+
+def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
+    """Work of every rank: its layers, and on the last rank the output layer."""
+    model = scenario.model
+    layers: dict[str, PassSeconds] = {}
+    if model.num_dense_layers:
+        layers["dense"] = layer_seconds(scenario, block, moe=False)
+    if model.is_moe:
+        layers["moe"] = layer_seconds(scenario, block, moe=True)
+    layers["head"] = head_seconds(scenario, block)
+    counts = layer_counts(has)
+    forward = np.zeros((block.pipeline_parallel, len(block)))
+    backward = forward
+    for kind, seconds in layers.items():
+        forward = forward + counts[kind][:, None] * _sum(seconds.forward)
+        backward = backward + counts[kind][:, None] * _sum(seconds.backward)
+    again: dict[str, Array] = {}
+    selective = block.recompute == RECOMPUTE_MODES.index("selective")
+    core = np.zeros(len(block))
+    for kind, recomputed in (("dense", plan.dense), ("moe", plan.moe)):
+        if kind not in layers:
+            continue
+        again[kind] = _sum(layers[kind].forward)
+        core = np.where(selective, layers[kind].forward["attention"], 0.0)
+        backward = backward + recomputed * again[kind] + counts[kind][:, None] * core
+    return StageWork(forward, backward, layers, again, core)
+
+
+def layer_counts(has: StageContents) -> dict[str, Array]:
+    """Layers by kind on every rank, shape (pipeline_parallel,); extra prediction layers count as the main kind."""
+    moe_main = has.moe_layers.any()
+    return {
+        "dense": has.dense_layers + (0.0 if moe_main else has.mtp_layers),
+        "moe": has.moe_layers + (has.mtp_layers if moe_main else 0.0),
+        "head": has.heads + has.mtp_layers,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSeconds:
+    """A step's pipeline, shape (n,)."""
+
+    pace: NDArray[np.intp]
+    """The slowest rank, which sets the pace."""
+    pace_seconds: Array
+    """Its work per micro batch."""
+    fill: Array
+    """Its idle time while the pipeline fills and drains."""
+    sends: Array
+    """Exposed activation and gradient sends of the step."""
+    micro_batches: Array
+
+
+def pipeline_seconds(scenario: Scenario, block: LayoutBlock, work: StageWork) -> PipelineSeconds:
+    """`m max_i(w_i) + (sum_i w_i - max_i w_i) / v` plus sends.
+
+    The slowest rank works on m micro batches; before its first and after its last one the others' work passes by, in
+    chunks of 1/v of a rank (Narayanan et al. 2021, section 2.2, with unequal stages).
+    """
+    values = scenario.coefficients.time
+    m = micro_batches(scenario, block)
+    per_rank = work.forward + work.backward
+    if block.virtual_stages > 1:
+        per_rank = per_rank + 0.0
+    pace = np.argmax(per_rank, axis=0)
+    slowest = np.max(per_rank, axis=0)
+    whole = per_rank[0]
+    for rank in range(1, block.pipeline_parallel):
+        whole = whole + per_rank[rank]
+    fill = (whole - slowest) / block.virtual_stages
+    activation = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size / sequence_split(block)
+    send = neighbour_seconds(scenario, pipeline_group(block), activation)
+    hidden = scenario.framework.overlap_p2p and block.virtual_stages > 1
+    exposed = values.point_to_point_exposed if hidden else 1.0
+    crossings = 2.0 * block.virtual_stages if block.pipeline_parallel > 1 else 0.0
+    sends = (exposed * m + block.pipeline_parallel - 1.0) * crossings * send
+    return PipelineSeconds(pace, slowest, fill, sends, m)
+
+
+def pace_parts(
+    block: LayoutBlock, has: StageContents, plan: RecomputePlan, work: StageWork, pipeline: PipelineSeconds
+) -> Parts:
+    """Seconds per step by part on the pacing rank, `recompute` apart; their sum is `m` times its work."""
+    counts = layer_counts(has)
+    zero = np.zeros(len(block))
+    parts: Parts = {name: zero for name in PARTS}
+    columns = np.arange(len(block))
+    recompute = zero
+    for kind, seconds in work.layers.items():
+        here = counts[kind][pipeline.pace]
+        for name in seconds.forward:
+            both = seconds.forward[name] + seconds.backward[name]
+            parts[name] = parts[name] + pipeline.micro_batches * here * both
+        if kind in work.recompute_layer:
+            recomputed = (plan.dense if kind == "dense" else plan.moe)[pipeline.pace, columns]
+            again = recomputed * work.recompute_layer[kind] + here * work.core_recompute
+            recompute = recompute + pipeline.micro_batches * again
+    return parts | {"recompute": recompute}

@@ -1,0 +1,141 @@
+"""Seconds of one optimizer step, by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.frameworks.profile import DTYPE_BYTES
+from simulator.memory.parameters import (
+    device_parameters,
+    optimizer_bytes_per_parameter,
+    shard_degrees,
+)
+from simulator.memory.peak import MemoryByStage
+from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.layout import OFFLOADS
+from simulator.scenario.scenario import Scenario
+from simulator.memory.parameters import StageContents
+from simulator.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
+from simulator.timing.flops import model_flops_per_token
+from simulator.timing.layers import Parts, memory_rate
+from simulator.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """A step of every layout; arrays of shape (n,)."""
+
+    total: Array
+    pipeline: PipelineSeconds
+    work: StageWork
+    data_parallel: Array
+    optimizer: Array
+    offload: Array
+    overhead: Array
+
+    def parts(self, block: LayoutBlock, has: StageContents, memory: MemoryByStage) -> Parts:
+        """Named parts seen from the pacing rank; they add up to `total`."""
+        parts = pace_parts(block, has, memory.plan, self.work, self.pipeline)
+        parts["overhead"] = parts["overhead"] + self.overhead
+        return parts | {
+            "bubble": self.pipeline.fill,
+            "pipeline_sends": self.pipeline.sends,
+            "data_parallel": self.data_parallel,
+            "optimizer": self.optimizer,
+            "offload": self.offload,
+        }
+
+
+def step_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, memory: MemoryByStage) -> StepSeconds:
+    """Price a block's time. The memory result supplies what is recomputed and offloaded."""
+    values = scenario.coefficients.time
+    work = stage_work(scenario, block, has, memory.plan)
+    pipeline = pipeline_seconds(scenario, block, work)
+    data = _largest(data_parallel_seconds(scenario, block, pipeline.micro_batches))
+    optimizer = _largest(optimizer_seconds(scenario, block))
+    offload = offload_seconds(scenario, block, memory, pipeline)
+    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
+    total = (
+        pipeline.micro_batches * pipeline.pace_seconds
+        + pipeline.fill
+        + pipeline.sends
+        + data
+        + optimizer
+        + offload
+        + overhead
+    )
+    return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
+
+
+def _largest(by_stage: StageArray) -> Array:
+    """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
+    return np.max(by_stage, axis=0)
+
+
+def data_parallel_seconds(scenario: Scenario, block: LayoutBlock, micro_batches: Array) -> StageArray:
+    """Exposed gradient reduction and parameter gathering of a step.
+
+    ZeRO 0 reduces gradients to every replica (twice the traffic of a scatter), 1 and 2 scatter gradients and gather
+    parameters, 3 gathers parameters in every pass and scatters gradients of every micro batch.
+    """
+    profile, values = scenario.framework, scenario.coefficients.time
+    lora = scenario.lora_rank is not None
+    weights = device_parameters(scenario, block)
+    trained = device_parameters(scenario, block, adapters=True) if lora else weights
+    gradient = float(DTYPE_BYTES[profile.gradient_dtype])
+    zero3 = block.zero_stage >= 3
+    scatters = np.where(block.zero_stage == 0, 1.0, np.where(block.zero_stage >= 2, micro_batches, 1.0))
+    gathers = np.where(zero3, 2.0 * micro_batches, np.where(block.zero_stage == 0, 0.0, 1.0))
+    scatters = np.where(block.zero_stage == 0, 2.0, scatters)
+    grad_exposed = values.data_exposed if profile.overlap_grad_reduce else 1.0
+    gather_exposed = values.data_exposed if profile.overlap_param_gather else 1.0
+
+    def of(group: Group, gathered: StageArray, reduced: StageArray) -> StageArray:
+        per_byte = gather_seconds(scenario, group, np.ones_like(group.size) * 2.0**30) / 2.0**30
+        return per_byte * (
+            scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0
+        )
+
+    gathered_dense = np.where(zero3, weights.dense, trained.dense)
+    gathered_routed = np.where(zero3, weights.routed, trained.routed)
+    return of(shard_group(block), gathered_dense, trained.dense) + of(
+        expert_shard_group(block), gathered_routed, trained.routed
+    )
+
+
+def optimizer_seconds(scenario: Scenario, block: LayoutBlock) -> StageArray:
+    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth."""
+    profile = scenario.framework
+    trained = device_parameters(scenario, block, adapters=scenario.lora_rank is not None)
+    degrees = shard_degrees(block)
+    sharded = block.zero_stage >= 1
+    mine = trained.dense / np.where(sharded, degrees.dense, 1.0) + trained.routed / np.where(
+        sharded, degrees.routed, 1.0
+    )
+    per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + 2.0
+    return mine * per_parameter / memory_rate(scenario)
+
+
+def offload_seconds(
+    scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds
+) -> Array:
+    """Host traffic that compute does not hide.
+
+    Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the
+    pacing rank's compute; what takes longer than it is exposed.
+    """
+    rate = scenario.hardware.host_bandwidth_bytes_per_second
+    optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
+        block.offload == OFFLOADS.index("optimizer_tensorwise")
+    )
+    state = 2.0 * _largest(memory.state.optimizer) / rate
+    traffic = 2.0 * _largest(memory.activations.offload_traffic) / rate
+    beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
+    return np.where(optimizer, state, 0.0) + beyond
+
+
+def model_flops_per_device(scenario: Scenario, seconds: Array) -> Array:
+    """Model FLOP/s per device at a step time."""
+    return model_flops_per_token(scenario) * scenario.tokens_per_step / seconds / scenario.devices
