@@ -77,13 +77,21 @@ def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
 
 
 def rank(
-    *, space: Space | None = None, top: int = 10, progress: Progress | None = None, **question: Any
+    *,
+    space: Space | None = None,
+    top: int = 10,
+    variants: bool = False,
+    progress: Progress | None = None,
+    **question: Any,
 ) -> Ranking:
-    """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`."""
+    """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
+
+    Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel sizes).
+    """
     started = time.perf_counter()
     space = space or Space()
     scenario = scenario_of(**question)
-    found = search(scenario, space, top=max(top, 1), progress=progress)
+    found = search(scenario, space, top=max(top, 1), variants=variants, progress=progress)
     elapsed = time.perf_counter() - started
     best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.frameworks.profile import DTYPE_BYTES, FrameworkProfile
-from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
     Weight,
@@ -76,31 +77,46 @@ def _weight_class(weight: Weight) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StageContents:
-    """What each pipeline rank holds, per rank, shape (pipeline_parallel,)."""
+    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
 
-    dense_layers: StageArray
-    moe_layers: StageArray
-    embeddings: StageArray
+    kind: NDArray[np.intp]
+    """Kind of every pipeline rank, shape (pipeline_parallel,); `array[kind]` spreads a kind's figure over the ranks."""
+    ranks: Array
+    """Pipeline ranks of each kind."""
+    dense_layers: Array
+    moe_layers: Array
+    listed_dense: Array
+    """Dense layers on the explicit recompute list."""
+    listed_moe: Array
+    embeddings: Array
     """1 where the input table lives (with tied embeddings also on the last rank)."""
-    heads: StageArray
+    heads: Array
     """1 on the last rank."""
-    mtp_layers: StageArray
+    mtp_layers: Array
 
 
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     """Layers by kind on each pipeline rank; the model's first layers are the dense ones."""
     model = scenario.model
-    pipeline = block.pipeline_parallel
-    layers = np.array(block.stage_layers, dtype=np.float64)
-    before = np.concatenate(([0.0], np.cumsum(layers)[:-1]))
-    dense_total = float(model.num_dense_layers)
-    dense = np.clip(dense_total - before, 0.0, layers)
-    heads = np.zeros(pipeline)
-    heads[-1] = 1.0
-    embeddings = np.zeros(pipeline)
-    embeddings[0] = 1.0
-    mtp = heads * (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
-    return StageContents(dense, layers - dense, embeddings, heads, mtp)
+    last = block.pipeline_parallel - 1
+    listed = block.recompute_layer_list
+    prediction = model.num_nextn_predict_layers if scenario.framework.mtp else 0
+    contents: list[tuple[int, ...]] = []
+    before = 0
+    for rank, layers in enumerate(block.stage_layers):
+        dense = min(max(model.num_dense_layers - before, 0), layers)
+        here = [layer for layer in listed if before <= layer < before + layers]
+        listed_dense = sum(layer < model.num_dense_layers for layer in here)
+        head = int(rank == last)
+        first = int(rank == 0)
+        contents.append(
+            (dense, layers - dense, listed_dense, len(here) - listed_dense, first, head, head * prediction)
+        )
+        before += layers
+    kinds = list(dict.fromkeys(contents))
+    columns = np.array(kinds, dtype=np.float64).T
+    kind = np.array([kinds.index(content) for content in contents], dtype=np.intp)
+    return StageContents(kind, np.bincount(kind).astype(np.float64), *columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +150,22 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 
 @dataclass(frozen=True, slots=True)
 class DeviceParameters:
-    """Parameters on one device, by the group that could shard them further; shape (pipeline_parallel, n)."""
+    """Parameters on one device, by the group that could shard them further; shape (kinds, n)."""
 
-    dense: StageArray
+    dense: KindArray
     """Everything but routed experts; replicated over data x context parallel."""
-    routed: StageArray
+    routed: KindArray
     """Routed experts; replicated over the expert-data-parallel group."""
 
 
-def device_parameters(scenario: Scenario, block: LayoutBlock, *, adapters: bool = False) -> DeviceParameters:
-    """Parameters (or adapter parameters) per pipeline rank before any ZeRO sharding.
+def device_parameters(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, *, adapters: bool = False
+) -> DeviceParameters:
+    """Parameters (or adapter parameters) per kind of pipeline rank before any ZeRO sharding.
 
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     totals = model_totals(scenario, adapters=adapters)
-    has = stage_contents(scenario, block)
     tied = scenario.model.tie_word_embeddings
     head = totals.head
     embeddings = has.embeddings
@@ -195,32 +212,32 @@ def shard_degrees(block: LayoutBlock) -> ShardDegrees:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """Bytes that live through the step, shape (pipeline_parallel, n)."""
+    """Bytes that live through the step, shape (kinds, n)."""
 
-    parameters: StageArray
-    gradients: StageArray
-    optimizer: StageArray
-    gathered: StageArray
+    parameters: KindArray
+    gradients: KindArray
+    optimizer: KindArray
+    gathered: KindArray
     """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
-    step_temporary: StageArray
+    step_temporary: KindArray
     """What only the optimizer step needs."""
 
 
-def training_state(scenario: Scenario, block: LayoutBlock) -> TrainingState:
-    """Bytes of parameters, gradients and optimizer state by pipeline rank.
+def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -> TrainingState:
+    """Bytes of parameters, gradients and optimizer state by kind of pipeline rank.
 
     ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
     (Rajbhandari et al. 2020, section 5). fp8 keeps the 16-bit weights and adds two 8-bit copies of every linear
     weight (measured: fp8 runs take more memory than bf16 ones).
     """
     profile = scenario.framework
-    weights = device_parameters(scenario, block)
+    weights = device_parameters(scenario, block, has)
     lora = scenario.lora_rank is not None
-    trained = device_parameters(scenario, block, adapters=True) if lora else weights
+    trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     degrees = shard_degrees(block)
     zero = block.zero_stage
 
-    def sharded(value: DeviceParameters, from_stage: int) -> StageArray:
+    def sharded(value: DeviceParameters, from_stage: int) -> KindArray:
         on = zero >= from_stage
         return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
@@ -230,23 +247,22 @@ def training_state(scenario: Scenario, block: LayoutBlock) -> TrainingState:
     if lora:
         parameters = parameters + sharded(trained, 3) * DTYPE_BYTES[profile.parameter_dtype]
     if scenario.precision == "fp8" and profile.fp8_weight_cache:
-        parameters = parameters + linear_parameters(scenario, block) * 2.0
+        parameters = parameters + linear_parameters(scenario, block, has) * 2.0
     trained_shard = sharded(trained, 1)
     return TrainingState(
         parameters=parameters,
         gradients=sharded(trained, 2) * gradient,
         optimizer=trained_shard * optimizer_bytes_per_parameter(profile),
-        gathered=_gathered(scenario, block),
+        gathered=_gathered(scenario, block, has),
         step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
     )
 
 
-def linear_parameters(scenario: Scenario, block: LayoutBlock) -> StageArray:
+def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
     model = scenario.model
-    has = stage_contents(scenario, block)
     experts = block.expert_parallel * block.expert_tensor_parallel
-    result = np.zeros((block.pipeline_parallel, len(block)))
+    result = np.zeros((len(has.ranks), len(block)))
     for moe, count in ((False, has.dense_layers), (True, has.moe_layers)):
         if not count.any():
             continue
@@ -256,7 +272,7 @@ def linear_parameters(scenario: Scenario, block: LayoutBlock) -> StageArray:
     return result
 
 
-def _gathered(scenario: Scenario, block: LayoutBlock) -> StageArray:
+def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Bytes of the whole layers that ZeRO 2 and 3 gather: two layers' 16-bit weights (one used, one prefetched)
     under ZeRO 3, and one layer's unsharded gradients under ZeRO 2 and 3."""
     totals = model_totals(scenario)
@@ -271,7 +287,6 @@ def _gathered(scenario: Scenario, block: LayoutBlock) -> StageArray:
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    has = stage_contents(scenario, block)
     table = whole(totals.embedding) * np.where(block.zero_stage >= 3, 2.0, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends

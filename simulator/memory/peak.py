@@ -14,11 +14,16 @@ from simulator.memory.parameters import (
     StageContents,
     TrainingState,
     largest_state_tensor,
-    stage_contents,
     training_state,
 )
-from simulator.memory.schedule import RecomputePlan, StageActivations, recompute_plan, stage_activations
-from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.memory.schedule import (
+    RecomputePlan,
+    StageActivations,
+    activations_in_flight,
+    recompute_plan,
+    stage_activations,
+)
+from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.scenario.layout import OFFLOADS
 from simulator.scenario.scenario import Scenario
 
@@ -28,28 +33,33 @@ MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Bytes that come and go, at one moment; shape (pipeline_parallel, n) or broadcastable to it."""
+    """Bytes that come and go, at one moment."""
 
-    optimizer: StageArray
-    activations: StageArray
-    logits: StageArray
-    temporary: StageArray
+    resident: KindArray
+    """Optimizer state on the device, shape (kinds, n)."""
+    activations: StageArray | float
+    """Shape (pipeline_parallel, n)."""
+    released: KindArray | float
+    """Activations already freed, shape (kinds, n)."""
+    logits: KindArray | float
+    temporary: KindArray
 
-    @property
-    def total(self) -> StageArray:
-        """Their sum."""
-        return self.optimizer + self.activations + self.logits + self.temporary
+    def total(self, has: StageContents, static: KindArray) -> StageArray:
+        """Everything alive on every rank, shape (pipeline_parallel, n)."""
+        by_kind = static + self.resident + self.logits + self.temporary - self.released
+        return by_kind[has.kind] + self.activations
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryByStage:
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
+    has: StageContents
     state: TrainingState
     activations: StageActivations
     plan: RecomputePlan
     moments: tuple[Moment, ...]
-    moment: NDArray[np.intp]
+    moment: NDArray[np.int8]
     """Index into MOMENTS of the binding moment."""
     allocated: StageArray
     """Tensors alive at the peak."""
@@ -60,38 +70,42 @@ class MemoryByStage:
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
         shape = self.allocated.shape
+        kind = self.has.kind
 
-        def at_peak(name: str) -> StageArray:
-            return np.choose(self.moment, [np.broadcast_to(getattr(m, name), shape) for m in self.moments])
+        def spread(value: KindArray | float) -> StageArray:
+            return np.broadcast_to(value, self.state.parameters.shape)[kind]
+
+        def at_peak(values: list[KindArray | float]) -> StageArray:
+            return np.choose(self.moment, [spread(value) for value in values])
+
+        held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
 
         return {
-            "parameters": np.broadcast_to(self.state.parameters, shape),
-            "gradients": np.broadcast_to(self.state.gradients, shape),
-            "optimizer": at_peak("optimizer"),
-            "activations": at_peak("activations"),
-            "logits": at_peak("logits"),
-            "temporary": at_peak("temporary"),
-            "outside_allocator": np.broadcast_to(self.outside.total, shape),
+            "parameters": self.state.parameters[kind],
+            "gradients": self.state.gradients[kind],
+            "optimizer": at_peak([m.resident for m in self.moments]),
+            "activations": np.choose(self.moment, held),
+            "logits": at_peak([m.logits for m in self.moments]),
+            "temporary": at_peak([m.temporary for m in self.moments]),
+            "outside_allocator": self.outside.total,
         }
 
 
-def memory_by_stage(scenario: Scenario, block: LayoutBlock) -> MemoryByStage:
+def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) -> MemoryByStage:
     """Price a block of layouts. Bytes; nothing here depends on time."""
-    has = stage_contents(scenario, block)
-    state = training_state(scenario, block)
+    state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
     moments = _moments(scenario, block, has, state, activations)
     static = state.parameters + state.gradients
-    peak = static + moments[0].total
-    moment = np.zeros(peak.shape, dtype=np.intp)
+    peak = moments[0].total(has, static)
+    moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
-        value = static + candidate.total
-        higher = value > peak
-        moment[higher] = index
-        peak = np.where(higher, value, peak)
+        value = candidate.total(has, static)
+        moment[value > peak] = index
+        np.maximum(peak, value, out=peak)
     outside = outside_allocator(scenario, block, peak)
-    return MemoryByStage(state, activations, plan, moments, moment, peak, outside, peak + outside.total)
+    return MemoryByStage(has, state, activations, plan, moments, moment, peak, outside, peak + outside.total)
 
 
 def _moments(
@@ -106,17 +120,19 @@ def _moments(
     by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
     resident = np.where(whole | by_tensor, 0.0, state.optimizer)
     in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), state.optimizer), state.optimizer)
-    none = np.zeros((1, len(block)))
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
-    head_input = heads * head_input_bytes(scenario, block)
-    backward_temporary = state.gathered + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
-    earlier = activations.peak - activations.one_micro_batch
+    held = activations_in_flight(scenario, block, has, activations)
+    # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
+    # freed the micro batch whose backward pass is ending.
+    loss_temporary = state.gathered + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
+    ending = embeddings * activations.one_micro_batch
+    backward = state.gathered + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     return (
-        Moment(resident, activations.peak, none, backward_temporary),
-        Moment(resident, activations.peak + head_input, heads * loss_bytes(scenario, block), state.gathered),
-        Moment(resident, earlier, none, state.gathered + embedding_gradient),
-        Moment(in_step, none, none, state.step_temporary),
+        Moment(resident, held, 0.0, 0.0, backward),
+        Moment(resident, held, 0.0, heads * loss_bytes(scenario, block), loss_temporary),
+        Moment(resident, held, ending, 0.0, state.gathered + embedding_gradient),
+        Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
     )
 
 

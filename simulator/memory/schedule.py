@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.memory.activations import layer_bytes, layer_input_bytes
 from simulator.memory.parameters import StageContents
-from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
 
@@ -35,15 +36,15 @@ def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
 
 @dataclass(frozen=True, slots=True)
 class RecomputePlan:
-    """Layers of each rank that are recomputed in full; arrays of shape (pipeline_parallel, n) unless said."""
+    """Layers of each rank that are recomputed in full; arrays of shape (kinds, n) unless said."""
 
-    dense: StageArray
+    dense: KindArray
     """Dense layers recomputed."""
-    moe: StageArray
+    moe: KindArray
     """Mixture-of-experts layers recomputed."""
     unit: Array
     """Layers between two kept inputs, shape (n,); the backward pass holds one unit in full."""
-    inputs: StageArray
+    inputs: KindArray
     """Layer inputs kept."""
 
 
@@ -61,52 +62,39 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     chunk = (dense + moe) / block.virtual_stages
     of_chunks = np.minimum(block.recompute_layers, chunk) * block.virtual_stages
     leading_dense = np.minimum(dense, of_chunks)
-    listed_dense, listed_moe = _listed(block, has)
     dense_count = (
         np.where(uniform, dense, 0.0)
         + np.where(leading, leading_dense, 0.0)
-        + np.where(listed, listed_dense, 0.0)
+        + np.where(listed, has.listed_dense[:, None], 0.0)
     )
     moe_count = (
         np.where(uniform, moe, 0.0)
         + np.where(leading, of_chunks - leading_dense, 0.0)
-        + np.where(listed, listed_moe, 0.0)
+        + np.where(listed, has.listed_moe[:, None], 0.0)
     )
     unit = np.where(uniform, block.recompute_layers, 1.0)
     stored = np.ceil(chunk / unit) * block.virtual_stages
     return RecomputePlan(dense_count, moe_count, unit, np.where(uniform, stored, dense_count + moe_count))
 
 
-def _listed(block: LayoutBlock, has: StageContents) -> tuple[StageArray, StageArray]:
-    """Dense and MoE layers of the explicit recompute list on each rank, shape (pipeline_parallel, 1)."""
-    dense = np.zeros((block.pipeline_parallel, 1))
-    moe = np.zeros((block.pipeline_parallel, 1))
-    ends = np.cumsum(block.stage_layers)
-    dense_total = float(has.dense_layers.sum())
-    for layer in block.recompute_layer_list:
-        rank = int(np.searchsorted(ends, layer, side="right"))
-        (dense if layer < dense_total else moe)[rank, 0] += 1.0
-    return dense, moe
-
-
 @dataclass(frozen=True, slots=True)
 class StageActivations:
-    """Bytes of activations by pipeline rank, shape (pipeline_parallel, n)."""
+    """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
-    one_micro_batch: StageArray
-    """What one micro batch keeps on a rank."""
-    peak: StageArray
-    """What all micro batches in flight keep."""
-    recompute_working_set: StageArray
+    one_micro_batch: KindArray
+    """What one micro batch keeps on the device."""
+    offloaded: NDArray[np.bool_]
+    """Layouts that move activations to the host, shape (n,): what stays does not grow with micro batches in flight."""
+    recompute_working_set: KindArray
     """One recomputed unit in full, alive during its backward pass."""
-    offload_traffic: StageArray
+    offload_traffic: KindArray
     """Bytes to the host per micro batch; as many come back."""
 
 
 def stage_activations(
     scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan
 ) -> StageActivations:
-    """Price the layers, apply full recompute and offload, multiply by the micro batches in flight.
+    """Price the layers and apply full recompute and offload.
 
     Offloaded activations leave two layers on the device: the one computed and the one copied.
     """
@@ -114,20 +102,26 @@ def stage_activations(
     zero = np.zeros(len(block))
     dense = layer_bytes(scenario, block, moe=False) if model.num_dense_layers else zero
     moe = layer_bytes(scenario, block, moe=True) if model.is_moe else zero
-    mtp = has.mtp_layers[:, None] * (moe if model.is_moe else dense)
     kept = (
         (has.dense_layers[:, None] - plan.dense) * dense
         + (has.moe_layers[:, None] - plan.moe) * moe
         + plan.inputs * layer_input_bytes(scenario, block)
-        + mtp
+        + has.mtp_layers[:, None] * (moe if model.is_moe else dense)
     )
     largest = np.maximum(dense, moe)
     offloaded = block.offload == OFFLOADS.index("activations")
-    window = np.minimum(2.0 * largest, kept)
     recomputed = (plan.dense + plan.moe) > 0.0
     return StageActivations(
-        one_micro_batch=np.where(offloaded, window, kept),
-        peak=np.where(offloaded, window, kept * in_flight(scenario, block)),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, kept), kept),
+        offloaded=offloaded,
         recompute_working_set=np.where(recomputed, plan.unit * largest, 0.0),
         offload_traffic=np.where(offloaded, kept, 0.0),
     )
+
+
+def activations_in_flight(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
+) -> StageArray:
+    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
+    flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
+    return activations.one_micro_batch[has.kind] * flight

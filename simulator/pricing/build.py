@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.parameters import stage_contents
 from simulator.memory.peak import MOMENTS
 from simulator.pricing.estimate import (
     Estimate,
@@ -22,7 +21,7 @@ from simulator.pricing.estimate import (
 from simulator.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.rules.layout import RULES
 from simulator.scenario.block import block_of
-from simulator.scenario.layout import RECOMPUTE_MODES, Layout
+from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
 from simulator.timing.flops import forward_flops_per_token, model_flops_per_token
 
@@ -101,12 +100,11 @@ def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
 
 def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
     step = priced.step
-    has = stage_contents(scenario, priced.block)
     seconds = float(step.total[0])
     tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
     flops = model_flops_per_token(scenario)
     pace = float(step.pipeline.micro_batches[0] * step.pipeline.pace_seconds[0])
-    parts: dict[str, Row] = step.parts(priced.block, has, priced.memory)
+    parts: dict[str, Row] = step.parts(priced.block, priced.memory)
     return ThroughputEstimate(
         step_seconds=seconds,
         flops_per_second_per_device=flops * tokens_rate,
@@ -120,10 +118,10 @@ def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
         stages=tuple(
             StageTime(
                 stage=stage,
-                forward_seconds=float(step.work.forward[stage, 0]),
-                backward_seconds=float(step.work.backward[stage, 0]),
+                forward_seconds=float(step.work.forward[kind, 0]),
+                backward_seconds=float(step.work.backward[kind, 0]),
             )
-            for stage in range(priced.block.pipeline_parallel)
+            for stage, kind in enumerate(priced.memory.has.kind)
         ),
     )
 
@@ -134,10 +132,10 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
     model = scenario.model
     if layout.recompute == "selective":
         return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
-    if layout.recompute == RECOMPUTE_MODES[0]:
+    if layout.recompute == "none":
         return 0.0
     plan = priced.memory.plan
-    layers = float(sum(plan.dense[:, 0])) + float(sum(plan.moe[:, 0]))
+    layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
     head = 2.0 * model.hidden_size * model.vocab_size
     return (forward_flops_per_token(scenario) - head) * layers / model.num_hidden_layers
 

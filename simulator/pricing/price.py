@@ -34,8 +34,8 @@ class Priced:
 
 def price(scenario: Scenario, block: LayoutBlock) -> Priced:
     """Price every layout of `block`. The one entry to the formulas, for a grid and for a single layout."""
-    memory = memory_by_stage(scenario, block)
-    step = step_seconds(scenario, block, stage_contents(scenario, block), memory)
+    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
+    step = step_seconds(scenario, block, memory)
     binding = np.argmax(memory.device, axis=0)
     device = np.max(memory.device, axis=0)
     return Priced(block, memory, step, binding, device, verdicts(scenario, device))

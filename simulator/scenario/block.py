@@ -16,6 +16,8 @@ from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MOD
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
+KindArray = NDArray[np.float64]
+"""One number per kind of pipeline rank and layout, shape (kinds, n)."""
 StageArray = NDArray[np.float64]
 """One number per pipeline rank and layout, shape (pipeline_parallel, n)."""
 

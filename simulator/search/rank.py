@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
 from simulator.rules.layout import ACROSS_NODES, RULES, Rule
-from simulator.scenario.block import LayoutBlock
+from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
 from simulator.search.space import CHUNK, Space, blocks, candidates
@@ -25,21 +25,49 @@ class Shortlist:
     """The best few layouts by a key, lowest first; ties keep the order of the search."""
 
     limit: int
-    keys: list[float] = field(default_factory=list)
-    layouts: list[Layout] = field(default_factory=list)
+    variants: bool
+    """Keep every layout; otherwise the best of each split (tensor, pipeline, context, expert parallel sizes)."""
+    entries: list[tuple[float, tuple[int, ...], Layout]] = field(default_factory=list)
+    """(key, split, layout)."""
 
-    def offer(self, block: LayoutBlock, keys: NDArray[np.float64], where: NDArray[np.bool_]) -> None:
+    @property
+    def layouts(self) -> list[Layout]:
+        """The layouts kept."""
+        return [layout for _, _, layout in self.entries]
+
+    def offer(self, block: LayoutBlock, keys: Array, where: NDArray[np.bool_]) -> None:
         """Consider the layouts of `block` selected by `where`."""
         index = np.flatnonzero(where)
-        if len(self.keys) == self.limit and self.keys:
-            index = index[keys[index] < self.keys[-1]]
-        best = index[np.argsort(keys[index], kind="stable")[: self.limit]]
-        if not len(best):
-            return
-        merged = [*zip(self.keys, self.layouts, strict=True), *((float(keys[i]), block.layout(i)) for i in best)]
-        merged.sort(key=lambda pair: pair[0])
-        self.keys = [key for key, _ in merged[: self.limit]]
-        self.layouts = [layout for _, layout in merged[: self.limit]]
+        if len(self.entries) == self.limit:
+            index = index[keys[index] < self.entries[-1][0]]
+        index = index[np.argsort(keys[index], kind="stable")]
+        if not self.variants:
+            index = index[np.sort(np.unique(_split_codes(block)[index], return_index=True)[1])]
+        best = [(float(keys[i]), block.layout(i)) for i in index[: self.limit]]
+        merged = [*self.entries, *((key, _split(layout), layout) for key, layout in best)]
+        merged.sort(key=lambda entry: entry[0])
+        kept: dict[object, tuple[float, tuple[int, ...], Layout]] = {}
+        for entry in merged:
+            kept.setdefault(entry[2] if self.variants else entry[1], entry)
+        self.entries = list(kept.values())[: self.limit]
+
+
+def _split(layout: Layout) -> tuple[int, ...]:
+    return (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.expert_tensor_parallel,
+    )
+
+
+def _split_codes(block: LayoutBlock) -> Array:
+    """A number per layout, equal where the split is (a block has one pipeline size)."""
+    code = block.tensor_parallel
+    for column in (block.context_parallel, block.expert_parallel, block.expert_tensor_parallel):
+        code = code * 8192.0 + column
+    return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +83,16 @@ class Found:
     """The layouts that need least of those that do not fit."""
 
 
-def search(scenario: Scenario, space: Space, *, top: int = 10, progress: Progress | None = None) -> Found:
+def search(
+    scenario: Scenario, space: Space, *, top: int = 10, variants: bool = False, progress: Progress | None = None
+) -> Found:
     """Look at every candidate of the space once.
 
     Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
     """
     rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
     counts: Counter[str] = Counter()
-    fastest, starved, nearest = Shortlist(top), Shortlist(3), Shortlist(1)
+    fastest, starved, nearest = Shortlist(top, variants), Shortlist(3, variants), Shortlist(1, variants)
     done = feasible = 0
     total = candidates(scenario, space) if progress else 0
     for block in blocks(scenario, space, chunk=CHUNK):

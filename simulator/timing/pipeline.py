@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.memory.activations import ELEMENT, sequence_split, tokens_per_device
 from simulator.memory.parameters import StageContents
 from simulator.memory.schedule import RecomputePlan, micro_batches
-from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import neighbour_seconds, pipeline_group
@@ -19,10 +19,10 @@ from simulator.timing.layers import PARTS, Parts, PassSeconds, head_seconds, lay
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Seconds per micro batch of every pipeline rank, shape (pipeline_parallel, n)."""
+    """Seconds per micro batch of every kind of pipeline rank, shape (kinds, n)."""
 
-    forward: StageArray
-    backward: StageArray
+    forward: KindArray
+    backward: KindArray
     """Recomputation included."""
     layers: dict[str, PassSeconds]
     """Seconds of one `dense` layer, one `moe` layer and the `head`."""
@@ -51,7 +51,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
         layers["moe"] = layer_seconds(scenario, block, moe=True)
     layers["head"] = head_seconds(scenario, block)
     counts = layer_counts(has)
-    forward = np.zeros((block.pipeline_parallel, len(block)))
+    forward = np.zeros((len(has.ranks), len(block)))
     backward = forward
     for kind, seconds in layers.items():
         forward = forward + counts[kind][:, None] * _sum(seconds.forward)
@@ -69,7 +69,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
 
 
 def layer_counts(has: StageContents) -> dict[str, Array]:
-    """Layers by kind on every rank, shape (pipeline_parallel,); extra prediction layers count as the main kind."""
+    """Layers by kind on every kind of rank, shape (kinds,); extra prediction layers count as the main kind."""
     moe_main = has.moe_layers.any()
     return {
         "dense": has.dense_layers + (0.0 if moe_main else has.mtp_layers),
@@ -83,7 +83,7 @@ class PipelineSeconds:
     """A step's pipeline, shape (n,)."""
 
     pace: NDArray[np.intp]
-    """The slowest rank, which sets the pace."""
+    """The slowest kind of rank, which sets the pace."""
     pace_seconds: Array
     """Its work per micro batch."""
     fill: Array
@@ -93,7 +93,9 @@ class PipelineSeconds:
     micro_batches: Array
 
 
-def pipeline_seconds(scenario: Scenario, block: LayoutBlock, work: StageWork) -> PipelineSeconds:
+def pipeline_seconds(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork
+) -> PipelineSeconds:
     """`m max_i(w_i) + (sum_i w_i - max_i w_i) / v` plus sends.
 
     The slowest rank works on m micro batches; before its first and after its last one the others' work passes by, in
@@ -102,13 +104,11 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, work: StageWork) ->
     values = scenario.coefficients.time
     m = micro_batches(scenario, block)
     per_rank = work.forward + work.backward
-    if block.virtual_stages > 1:
-        per_rank = per_rank + 0.0
     pace = np.argmax(per_rank, axis=0)
     slowest = np.max(per_rank, axis=0)
-    whole = per_rank[0]
-    for rank in range(1, block.pipeline_parallel):
-        whole = whole + per_rank[rank]
+    whole = np.zeros(len(block))
+    for kind, ranks in enumerate(has.ranks):
+        whole = whole + ranks * per_rank[kind]
     fill = (whole - slowest) / block.virtual_stages
     activation = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size / sequence_split(block)
     send = neighbour_seconds(scenario, pipeline_group(block), activation)

@@ -13,7 +13,7 @@ from simulator.memory.parameters import (
     shard_degrees,
 )
 from simulator.memory.peak import MemoryByStage
-from simulator.scenario.block import Array, LayoutBlock, StageArray
+from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import OFFLOADS
 from simulator.scenario.scenario import Scenario
 from simulator.memory.parameters import StageContents
@@ -35,9 +35,9 @@ class StepSeconds:
     offload: Array
     overhead: Array
 
-    def parts(self, block: LayoutBlock, has: StageContents, memory: MemoryByStage) -> Parts:
+    def parts(self, block: LayoutBlock, memory: MemoryByStage) -> Parts:
         """Named parts seen from the pacing rank; they add up to `total`."""
-        parts = pace_parts(block, has, memory.plan, self.work, self.pipeline)
+        parts = pace_parts(block, memory.has, memory.plan, self.work, self.pipeline)
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
             "bubble": self.pipeline.fill,
@@ -48,13 +48,14 @@ class StepSeconds:
         }
 
 
-def step_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, memory: MemoryByStage) -> StepSeconds:
+def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> StepSeconds:
     """Price a block's time. The memory result supplies what is recomputed and offloaded."""
     values = scenario.coefficients.time
+    has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
-    pipeline = pipeline_seconds(scenario, block, work)
-    data = _largest(data_parallel_seconds(scenario, block, pipeline.micro_batches))
-    optimizer = _largest(optimizer_seconds(scenario, block))
+    pipeline = pipeline_seconds(scenario, block, has, work)
+    data = _largest(data_parallel_seconds(scenario, block, has, pipeline.micro_batches))
+    optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = offload_seconds(scenario, block, memory, pipeline)
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
     total = (
@@ -69,12 +70,14 @@ def step_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, mem
     return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
 
 
-def _largest(by_stage: StageArray) -> Array:
+def _largest(by_kind: KindArray) -> Array:
     """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
-    return np.max(by_stage, axis=0)
+    return np.max(by_kind, axis=0)
 
 
-def data_parallel_seconds(scenario: Scenario, block: LayoutBlock, micro_batches: Array) -> StageArray:
+def data_parallel_seconds(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, micro_batches: Array
+) -> KindArray:
     """Exposed gradient reduction and parameter gathering of a step.
 
     ZeRO 0 reduces gradients to every replica (twice the traffic of a scatter), 1 and 2 scatter gradients and gather
@@ -82,8 +85,8 @@ def data_parallel_seconds(scenario: Scenario, block: LayoutBlock, micro_batches:
     """
     profile, values = scenario.framework, scenario.coefficients.time
     lora = scenario.lora_rank is not None
-    weights = device_parameters(scenario, block)
-    trained = device_parameters(scenario, block, adapters=True) if lora else weights
+    weights = device_parameters(scenario, block, has)
+    trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     gradient = float(DTYPE_BYTES[profile.gradient_dtype])
     zero3 = block.zero_stage >= 3
     scatters = np.where(block.zero_stage == 0, 1.0, np.where(block.zero_stage >= 2, micro_batches, 1.0))
@@ -92,7 +95,7 @@ def data_parallel_seconds(scenario: Scenario, block: LayoutBlock, micro_batches:
     grad_exposed = values.data_exposed if profile.overlap_grad_reduce else 1.0
     gather_exposed = values.data_exposed if profile.overlap_param_gather else 1.0
 
-    def of(group: Group, gathered: StageArray, reduced: StageArray) -> StageArray:
+    def of(group: Group, gathered: KindArray, reduced: KindArray) -> KindArray:
         per_byte = gather_seconds(scenario, group, np.ones_like(group.size) * 2.0**30) / 2.0**30
         return per_byte * (
             scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0
@@ -105,10 +108,10 @@ def data_parallel_seconds(scenario: Scenario, block: LayoutBlock, micro_batches:
     )
 
 
-def optimizer_seconds(scenario: Scenario, block: LayoutBlock) -> StageArray:
+def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth."""
     profile = scenario.framework
-    trained = device_parameters(scenario, block, adapters=scenario.lora_rank is not None)
+    trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
     degrees = shard_degrees(block)
     sharded = block.zero_stage >= 1
     mine = trained.dense / np.where(sharded, degrees.dense, 1.0) + trained.routed / np.where(
