@@ -161,7 +161,8 @@ def _remedies(scenario: Scenario, space: Space) -> Iterator[Remedy]:
 def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default:
-            yield f"free choice of {axis.name}", scenario, replace(space, **{axis.name: axis.default})
+            free: dict[str, Any] = {axis.name: axis.default}
+            yield f"free choice of {axis.name}", scenario, replace(space, **free)
     for offload in ("optimizer", "optimizer_tensorwise"):
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))

@@ -50,7 +50,7 @@ class TimeCoefficients:
     link_efficiency: float = 0.75
     """Share of a link's nominal bandwidth that large collectives reach."""
     layer_overhead_seconds: float = 600e-6
-    """Time per layer and micro batch, forward and backward together, that no rate explains (launches, small kernels)."""
+    """Time per layer and micro batch, both passes together, that no rate explains (launches, small kernels)."""
     tensor_exposed: float = 0.35
     """Share of tensor-parallel collectives not hidden when they overlap with matrix products."""
     context_exposed: float = 1.0

@@ -7,6 +7,7 @@ A switch exists because measured runs, or the saved tensors of real implementati
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,9 +82,7 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
-    cp_communication: str = switch(
-        "ring", "how context parallelism exchanges", choices=("ring", "all_to_all")
-    )
+    cp_communication: str = switch("ring", "how context parallelism exchanges", choices=("ring", "all_to_all"))
     overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
     overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
     overlap_p2p: bool = switch(
@@ -163,7 +162,16 @@ def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProf
 def _switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
     """`text` as the switch's own type, checked against its choices or range."""
     if isinstance(current, bool):
-        words = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+        words = {
+            "true": True,
+            "1": True,
+            "on": True,
+            "yes": True,
+            "false": False,
+            "0": False,
+            "off": False,
+            "no": False,
+        }
         if text.lower() not in words:
             raise InputError(f"--option {spec.name}={text}: allowed are true and false")
         return words[text.lower()]
@@ -171,13 +179,13 @@ def _switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> o
         if text not in spec.metadata["choices"]:
             raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
         return text
-    kind = type(current)
+    kind = int if isinstance(current, int) else float
     low, high = spec.metadata["low"], spec.metadata["high"]
     try:
-        value = kind(text)
+        value: float = kind(text)
     except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
+        value = math.nan
+    if not low <= value <= high:
         what = "a whole number" if kind is int else "a number"
         raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
     return value

@@ -37,7 +37,7 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     values = scenario.coefficients.memory
     profile = scenario.framework
     t = block.tensor_parallel
-    groups = (
+    groups: Array = np.asarray(
         (t > 1.0) * 1.0
         + (block.context_parallel > 1.0)
         + (block.data_parallel * block.context_parallel > 1.0)

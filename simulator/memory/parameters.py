@@ -32,9 +32,7 @@ class WeightTotals:
     """Routed experts: divided over expert parallel x expert tensor parallel."""
 
     def __add__(self, other: WeightTotals) -> WeightTotals:
-        return WeightTotals(
-            self.split + other.split, self.replicated + other.replicated, self.routed + other.routed
-        )
+        return WeightTotals(self.split + other.split, self.replicated + other.replicated, self.routed + other.routed)
 
 
 def weight_totals(weights: tuple[Weight, ...], *, matmul_only: bool = False) -> WeightTotals:
@@ -109,9 +107,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
         listed_dense = sum(layer < model.num_dense_layers for layer in here)
         head = int(rank == last)
         first = int(rank == 0)
-        contents.append(
-            (dense, layers - dense, listed_dense, len(here) - listed_dense, first, head, head * prediction)
-        )
+        contents.append((dense, layers - dense, listed_dense, len(here) - listed_dense, first, head, head * prediction))
         before += layers
     kinds = list(dict.fromkeys(contents))
     columns = np.array(kinds, dtype=np.float64).T
@@ -273,8 +269,10 @@ def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents
 
 
 def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
-    """Bytes of the whole layers that ZeRO 2 and 3 gather: two layers' 16-bit weights (one used, one prefetched)
-    under ZeRO 3, and one layer's unsharded gradients under ZeRO 2 and 3."""
+    """Bytes of the whole layers that ZeRO 2 and 3 gather.
+
+    Two layers' 16-bit weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
+    """
     totals = model_totals(scenario)
     experts = block.expert_parallel * block.expert_tensor_parallel
 
@@ -305,9 +303,13 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
         kind = _weight_class(weight)
         # Experts of one rank are stored as one grouped tensor.
         size = float(weight.inputs * weight.outputs * weight.copies)
-        divisor = {"split": block.tensor_parallel, "replicated": 1.0, "routed": experts}[kind]
+        divisors: dict[str, Array] = {
+            "split": block.tensor_parallel,
+            "replicated": np.ones(len(block)),
+            "routed": experts,
+        }
         degree = np.where(sharded, degrees.routed if kind == "routed" else degrees.dense, 1.0)
-        largest = np.maximum(largest, size / divisor / degree)
+        largest = np.maximum(largest, size / divisors[kind] / degree)
     return largest * optimizer_bytes_per_parameter(profile)
 
 

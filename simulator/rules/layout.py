@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,12 @@ class Rule:
     fix: Callable[[Scenario, Layout], str]
 
 
-def _every(block: LayoutBlock, broken: bool) -> Mask:
+def _mask(condition: Any) -> Mask:
+    """A condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
+    return np.asarray(condition, dtype=np.bool_)
+
+
+def _every(block: LayoutBlock, *, broken: bool) -> Mask:
     return np.full(len(block), broken)
 
 
@@ -45,17 +51,17 @@ def _divisors(number: int) -> str:
 
 def _devices(scenario: Scenario, block: LayoutBlock) -> Mask:
     used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
-    return used != scenario.devices
+    return _mask(used != scenario.devices)
 
 
 def _heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return scenario.model.num_attention_heads % block.tensor_parallel != 0
+    return _mask(scenario.model.num_attention_heads % block.tensor_parallel != 0)
 
 
 def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.model.attention == "mla":
         return _every(block, broken=False)
-    return scenario.model.num_key_value_heads % block.tensor_parallel != 0
+    return _mask(scenario.model.num_key_value_heads % block.tensor_parallel != 0)
 
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
@@ -71,7 +77,7 @@ def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
         broken = broken | (width % block.tensor_parallel != 0)
     if scenario.model.is_moe:
         broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
-    return broken
+    return _mask(broken)
 
 
 def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -87,18 +93,18 @@ def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
     uneven = any(layers % v for layers in block.stage_layers) or len(set(block.stage_layers)) > 1
     if block.pipeline_parallel < 2 or uneven:
         return _every(block, broken=True)
-    return micro_batches(scenario, block) % block.pipeline_parallel != 0
+    return _mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
 
 
 def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0
+    return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
 
 
 def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Causal balance gives every context-parallel rank two pieces of the sequence.
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
     tensor = np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
-    return scenario.seq_length % (pieces * tensor) != 0
+    return _mask(scenario.seq_length % (pieces * tensor) != 0)
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -106,33 +112,33 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
         return _every(block, broken=False)
     split = block.tensor_parallel * block.context_parallel
     few = (scenario.model.num_attention_heads % split != 0) | (scenario.model.num_key_value_heads % split != 0)
-    return few & (block.context_parallel > 1)
+    return _mask(few & (block.context_parallel > 1))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
     product = block.expert_parallel * block.expert_tensor_parallel
     if not scenario.model.is_moe:
-        return product > 1
+        return _mask(product > 1)
     ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
-    return (scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0)
+    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
 
 
 def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
     if scenario.model.is_moe and scenario.framework.name == "megatron":
-        return alone | needed
-    return alone
+        return _mask(alone | needed)
+    return _mask(alone)
 
 
 def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     limits = ZERO_LIMITS[scenario.framework.name]
-    return block.zero_stage > limits[1 if block.pipeline_parallel > 1 else 0]
+    return _mask(block.zero_stage > limits[1 if block.pipeline_parallel > 1 else 0])
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     activations = block.offload == OFFLOADS.index("activations")
-    return activations & (scenario.framework.name == "megatron" and block.pipeline_parallel > 1)
+    return _mask(activations & (scenario.framework.name == "megatron" and block.pipeline_parallel > 1))
 
 
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -142,12 +148,12 @@ def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
         block.recompute_method != RECOMPUTE_METHODS.index("list")
     )
     per_chunk = max(block.stage_layers, default=1) / block.virtual_stages
-    return counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1))
+    return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
 
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
-    return (scenario.model.vocab_size % block.tensor_parallel != 0) & (scenario.framework.name == "paddle")
+    return _mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (scenario.framework.name == "paddle"))
 
 
 RULES: tuple[Rule, ...] = (
@@ -162,24 +168,28 @@ RULES: tuple[Rule, ...] = (
         "heads",
         "attention heads divide by tensor parallel",
         _heads,
-        lambda s, x: f"{s.model.num_attention_heads} attention heads do not divide by tensor parallel "
-        f"{x.tensor_parallel}",
+        lambda s, x: (
+            f"{s.model.num_attention_heads} attention heads do not divide by tensor parallel {x.tensor_parallel}"
+        ),
         lambda s, _: f"tensor parallel of {_divisors(s.model.num_attention_heads)}",
     ),
     Rule(
         "kv_heads",
         "key-value heads divide by tensor parallel",
         _kv_heads,
-        lambda s, x: f"{s.model.num_key_value_heads} key-value heads do not divide by tensor parallel "
-        f"{x.tensor_parallel}",
+        lambda s, x: (
+            f"{s.model.num_key_value_heads} key-value heads do not divide by tensor parallel {x.tensor_parallel}"
+        ),
         lambda s, _: f"tensor parallel of {_divisors(s.model.num_key_value_heads)}",
     ),
     Rule(
         "ffn",
         "feed-forward widths divide by tensor parallel, expert widths by expert tensor parallel",
         _ffn,
-        lambda s, x: f"feed-forward widths {', '.join(map(str, _ffn_widths(s)))} or the expert width do not divide by "
-        f"tensor parallel {x.tensor_parallel} / expert tensor parallel {x.expert_tensor_parallel}",
+        lambda s, x: (
+            f"feed-forward widths {', '.join(map(str, _ffn_widths(s)))} or the expert width do not divide by "
+            f"tensor parallel {x.tensor_parallel} / expert tensor parallel {x.expert_tensor_parallel}"
+        ),
         lambda _s, _x: "a smaller tensor or expert tensor parallel size",
     ),
     Rule(
@@ -193,66 +203,80 @@ RULES: tuple[Rule, ...] = (
         "layers",
         "every pipeline rank has a layer and the cut adds up",
         _layers,
-        lambda s, x: f"the cut {list(x.stage_layers)} does not spread {s.model.num_hidden_layers} layers over "
-        f"{x.pipeline_parallel} pipeline ranks",
+        lambda s, x: (
+            f"the cut {list(x.stage_layers)} does not spread {s.model.num_hidden_layers} layers over "
+            f"{x.pipeline_parallel} pipeline ranks"
+        ),
         lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
     ),
     Rule(
         "virtual_stages",
         "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
         _virtual_stages,
-        lambda s, x: f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks: "
-        f"{s.model.num_hidden_layers} layers and "
-        f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches must divide",
+        lambda s, x: (
+            f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks: "
+            f"{s.model.num_hidden_layers} layers and "
+            f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches must divide"
+        ),
         lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
     ),
     Rule(
         "batch",
         "the global batch divides by micro batch x data parallel",
         _batch,
-        lambda s, x: f"global batch {s.global_batch_size} does not divide by micro batch {x.micro_batch_size} x data "
-        f"parallel {x.data_parallel}",
+        lambda s, x: (
+            f"global batch {s.global_batch_size} does not divide by micro batch {x.micro_batch_size} x data "
+            f"parallel {x.data_parallel}"
+        ),
         lambda _s, x: f"a global batch that is a multiple of {x.micro_batch_size * x.data_parallel}",
     ),
     Rule(
         "sequence",
         "the sequence divides by 2 x context parallel (x tensor parallel with sequence parallelism)",
         _sequence,
-        lambda s, x: f"sequence length {s.seq_length} does not divide over context parallel {x.context_parallel} in "
-        f"two pieces each and tensor parallel {x.tensor_parallel}",
+        lambda s, x: (
+            f"sequence length {s.seq_length} does not divide over context parallel {x.context_parallel} in "
+            f"two pieces each and tensor parallel {x.tensor_parallel}"
+        ),
         lambda _s, x: f"a multiple of {2 * x.context_parallel * x.tensor_parallel}",
     ),
     Rule(
         "context_heads",
         "all-to-all context parallelism splits heads",
         _context,
-        lambda s, x: f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor x context "
-        f"parallel {x.tensor_parallel * x.context_parallel}",
+        lambda s, x: (
+            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor x context "
+            f"parallel {x.tensor_parallel * x.context_parallel}"
+        ),
         lambda _s, _x: "--option cp_communication=ring, or less context parallelism",
     ),
     Rule(
         "experts",
         "experts divide by expert parallel, and expert groups fill the ranks of a stage",
         _experts,
-        lambda s, x: f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does "
-        f"not divide {s.model.num_experts} experts over "
-        f"{x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a stage",
+        lambda s, x: (
+            f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does "
+            f"not divide {s.model.num_experts} experts over "
+            f"{x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a stage"
+        ),
         lambda _s, _x: "an expert parallel size that divides both",
     ),
     Rule(
         "sequence_parallel",
         "sequence parallelism needs tensor parallelism; Megatron's experts with tensor parallelism need it",
         _sequence_parallel,
-        lambda _s, x: f"sequence parallelism {'on' if x.sequence_parallel else 'off'} with tensor parallel "
-        f"{x.tensor_parallel}",
+        lambda _s, x: (
+            f"sequence parallelism {'on' if x.sequence_parallel else 'off'} with tensor parallel {x.tensor_parallel}"
+        ),
         lambda _s, x: "--no-sequence-parallel" if x.sequence_parallel else "--sequence-parallel",
     ),
     Rule(
         "zero_stage",
         "the framework offers the ZeRO stage",
         _zero_stage,
-        lambda s, x: f"{s.framework.name} does not offer ZeRO stage {x.zero_stage} with pipeline parallel "
-        f"{x.pipeline_parallel}",
+        lambda s, x: (
+            f"{s.framework.name} does not offer ZeRO stage {x.zero_stage} with pipeline parallel {x.pipeline_parallel}"
+        ),
         lambda _s, _x: "--zero-stage 1",
     ),
     Rule(
@@ -266,8 +290,10 @@ RULES: tuple[Rule, ...] = (
         "recompute_layers",
         "recomputed layers exist on every chunk",
         _recompute_layers,
-        lambda s, x: f"recompute layers {x.recompute_layers} {list(x.recompute_layer_list) or ''} do not fit "
-        f"{s.model.num_hidden_layers} layers on {x.pipeline_parallel} x {x.virtual_stages} chunks",
+        lambda s, x: (
+            f"recompute layers {x.recompute_layers} {list(x.recompute_layer_list) or ''} do not fit "
+            f"{s.model.num_hidden_layers} layers on {x.pipeline_parallel} x {x.virtual_stages} chunks"
+        ),
         lambda _s, _x: "a number from 1 to the layers of a chunk, indices within the model",
     ),
 )
@@ -277,7 +303,7 @@ RULES: tuple[Rule, ...] = (
 def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
     """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node."""
     per_node = scenario.hardware.devices_per_node
-    return (per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0)
+    return _mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
 
 
 ACROSS_NODES = Rule(

@@ -7,7 +7,8 @@ formula. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,9 @@ class LayoutBlock:
 
     def take(self, where: NDArray[np.intp] | NDArray[np.bool_]) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return LayoutBlock(**{k: v[where] if isinstance(v, np.ndarray) else v for k, v in columns.items()})
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        chosen: dict[str, Any] = {name: value[where] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return replace(self, **chosen)
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:

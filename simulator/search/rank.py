@@ -116,9 +116,7 @@ def _count(priced: Priced, counts: Counter[str]) -> int:
     return int(np.count_nonzero(priced.verdict == FITS))
 
 
-def _valid(
-    scenario: Scenario, block: LayoutBlock, rules: tuple[Rule, ...], counts: Counter[str]
-) -> LayoutBlock | None:
+def _valid(scenario: Scenario, block: LayoutBlock, rules: tuple[Rule, ...], counts: Counter[str]) -> LayoutBlock | None:
     """The layouts that break no rule, or None; the others are counted under the first rule they break."""
     alive = np.ones(len(block), dtype=np.bool_)
     for rule in rules:

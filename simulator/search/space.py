@@ -163,7 +163,7 @@ def axes(scenario: Scenario, space: Space) -> Axes:
         recompute=array(_recompute_choices(space)).reshape(-1, 3),
         zero_stage=array(space.zero_stage if space.zero_stage is not None else (default_zero,)),
         sequence_parallel=array(sequence),
-        offload=array([OFFLOADS.index(x) for x in space.offload or ("none",)]),  # type: ignore[arg-type]
+        offload=array([OFFLOADS.index(x) for x in space.offload or ("none",)]),
     )
 
 
@@ -181,13 +181,13 @@ def _recompute_choices(space: Space) -> list[tuple[int, int, int]]:
     uniform = RECOMPUTE_METHODS.index("uniform")
     result: list[tuple[int, int, int]] = []
     for mode in modes:
-        code = RECOMPUTE_MODES.index(mode)  # type: ignore[arg-type]
+        code = RECOMPUTE_MODES.index(mode)
         if mode != "full":
             result.append((code, uniform, 1))
         elif space.recompute_layer_list:
             result.append((code, RECOMPUTE_METHODS.index("list"), 1))
         else:
-            methods = [RECOMPUTE_METHODS.index(x) for x in space.recompute_method or ("uniform",)]  # type: ignore[arg-type]
+            methods = [RECOMPUTE_METHODS.index(x) for x in space.recompute_method or ("uniform",)]
             result += [(code, method, n) for method in methods for n in space.recompute_layers or (1,)]
     return result
 
@@ -211,7 +211,11 @@ def candidates(scenario: Scenario, space: Space) -> int:
 
 
 def _block(
-    space: Space, shape: Shape, splits: Array, choices: Axes, index: tuple[np.ndarray, ...]  # type: ignore[type-arg]
+    space: Space,
+    shape: Shape,
+    splits: Array,
+    choices: Axes,
+    index: tuple[np.ndarray, ...],
 ) -> LayoutBlock:
     tensor = splits[:, 0]
     experts = choices.experts[index[0]]

@@ -82,18 +82,28 @@ class _Crossing:
 def _crossings(scenario: Scenario, group: Group) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
     for level in scenario.hardware.links:
-        if level.devices is None:
-            within = group.size
-        else:
-            within = np.clip(level.devices / group.stride, 1.0, group.size)
+        within = _within(level, group)
         islands = within / members
         yield _Crossing(members, islands, _bandwidth(scenario, level, within), level.latency_seconds)
         members = within
 
 
+def _within(level: LinkLevel, group: Group) -> Array:
+    """Group members that one island of a level holds."""
+    if level.devices is None:
+        return group.size
+    members: Array = np.clip(level.devices / group.stride, 1.0, group.size)
+    return members
+
+
+def _efficiency(scenario: Scenario, level: LinkLevel) -> float:
+    """Share of the level's rate that collectives reach; a rate measured with collectives already contains it."""
+    return 1.0 if level.measured else scenario.coefficients.time.link_efficiency
+
+
 def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:
     """A member's bandwidth at a level: on a mesh only the links to its own peers count."""
-    efficiency = scenario.coefficients.time.link_efficiency
+    efficiency = _efficiency(scenario, level)
     full = level.bandwidth_bytes_per_second * efficiency
     if level.topology == "mesh":
         pair = level.pair_bandwidth_bytes_per_second * efficiency
@@ -129,12 +139,11 @@ def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> A
 
 def neighbour_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:
     """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
-    efficiency = scenario.coefficients.time.link_efficiency
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
     for level in scenario.hardware.links:
-        within = group.size if level.devices is None else np.clip(level.devices / group.stride, 1.0, group.size)
-        rate = min(level.pair_bandwidth_bytes_per_second, level.bandwidth_bytes_per_second) * efficiency
+        within = _within(level, group)
+        rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
         crossed = within > members
         here = sent_bytes / rate + level.latency_seconds
         seconds = np.where(crossed, np.maximum(seconds, here), seconds)

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.memory.activations import ELEMENT, attention_score_bytes, routed_tokens, sequence_split, tokens_per_device
+from simulator.memory.activations import (
+    ELEMENT,
+    attention_score_bytes,
+    routed_tokens,
+    sequence_split,
+    tokens_per_device,
+)
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import (

@@ -93,9 +93,7 @@ class PipelineSeconds:
     micro_batches: Array
 
 
-def pipeline_seconds(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork
-) -> PipelineSeconds:
+def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork) -> PipelineSeconds:
     """`m max_i(w_i) + (sum_i w_i - max_i w_i) / v` plus sends.
 
     The slowest rank works on m micro batches; before its first and after its last one the others' work passes by, in
@@ -125,7 +123,7 @@ def pace_parts(
     """Seconds per step by part on the pacing rank, `recompute` apart; their sum is `m` times its work."""
     counts = layer_counts(has)
     zero = np.zeros(len(block))
-    parts: Parts = {name: zero for name in PARTS}
+    parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))
     recompute = zero
     for kind, seconds in work.layers.items():

@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.frameworks.profile import DTYPE_BYTES
 from simulator.memory.parameters import (
+    StageContents,
     device_parameters,
     optimizer_bytes_per_parameter,
     shard_degrees,
@@ -16,7 +17,6 @@ from simulator.memory.peak import MemoryByStage
 from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import OFFLOADS
 from simulator.scenario.scenario import Scenario
-from simulator.memory.parameters import StageContents
 from simulator.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
 from simulator.timing.flops import model_flops_per_token
 from simulator.timing.layers import Parts, memory_rate
@@ -72,7 +72,8 @@ def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) 
 
 def _largest(by_kind: KindArray) -> Array:
     """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
-    return np.max(by_kind, axis=0)
+    slowest: Array = np.max(by_kind, axis=0)
+    return slowest
 
 
 def data_parallel_seconds(
@@ -97,9 +98,7 @@ def data_parallel_seconds(
 
     def of(group: Group, gathered: KindArray, reduced: KindArray) -> KindArray:
         per_byte = gather_seconds(scenario, group, np.ones_like(group.size) * 2.0**30) / 2.0**30
-        return per_byte * (
-            scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0
-        )
+        return per_byte * (scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0)
 
     gathered_dense = np.where(zero3, weights.dense, trained.dense)
     gathered_routed = np.where(zero3, weights.routed, trained.routed)
@@ -121,9 +120,7 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     return mine * per_parameter / memory_rate(scenario)
 
 
-def offload_seconds(
-    scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds
-) -> Array:
+def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:
     """Host traffic that compute does not hide.
 
     Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the

@@ -1,0 +1,61 @@
+"""Memory and throughput of training a large language model, before the hardware is booked.
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from simulator._version import __version__
+
+if TYPE_CHECKING:
+    from simulator.api import estimate, rank
+    from simulator.errors import InputError, SimulateError, UnsupportedError
+    from simulator.pricing.estimate import Estimate
+    from simulator.scenario.layout import Layout
+    from simulator.search.result import Ranking
+    from simulator.search.space import Space
+    from simulator.specs.catalogue import load_hardware, load_model
+
+__all__ = [
+    "Estimate",
+    "InputError",
+    "Layout",
+    "Ranking",
+    "SimulateError",
+    "Space",
+    "UnsupportedError",
+    "__version__",
+    "estimate",
+    "load_hardware",
+    "load_model",
+    "rank",
+]
+
+_HOMES = {
+    "Estimate": "simulator.pricing.estimate",
+    "InputError": "simulator.errors",
+    "Layout": "simulator.scenario.layout",
+    "Ranking": "simulator.search.result",
+    "SimulateError": "simulator.errors",
+    "Space": "simulator.search.space",
+    "UnsupportedError": "simulator.errors",
+    "estimate": "simulator.api",
+    "load_hardware": "simulator.specs.catalogue",
+    "load_model": "simulator.specs.catalogue",
+    "rank": "simulator.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -1,0 +1,209 @@
+"""Types of option values: bounded numbers, lists of them, words, and names that complete in the shell."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    ParamType = click.ParamType[Any]
+    Choice = click.Choice[str]
+else:
+    ParamType = click.ParamType
+    Choice = click.Choice
+
+LARGEST_SET = 4096
+"""Most values that one option may list."""
+
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_RANGE = re.compile(r"([0-9]{1,15}):([0-9]{1,15})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+
+
+def shown(value: object) -> str:
+    """Return a value as given, quoted, cut and made printable."""
+    text = str(value)
+    text = text if len(text) <= 60 else text[:60] + "..."
+    return "'" + "".join(mark if mark.isprintable() else "?" for mark in text) + "'"
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return the suggestion of the choice nearest to ``name``, or an empty text."""
+    from simulator.errors import did_you_mean  # noqa: PLC0415  only a wrong value needs it
+
+    return did_you_mean(name, choices)
+
+
+class Whole(ParamType):
+    """A whole number from ``low`` to ``high``."""
+
+    name = "N"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or say which are allowed."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if not _WHOLE.fullmatch(text) or not self.low <= int(text) <= self.high:
+            self.fail(f"{shown(value)} is not a whole number from {self.low} to {self.high}", param, ctx)
+        return int(text)
+
+
+class WholeList(Whole):
+    """Whole numbers in the order given: ``18,21,21,20``; a range ``0:9`` counts up and includes both ends."""
+
+    name = "LIST"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the numbers as a tuple."""
+        if not isinstance(value, str):
+            return value
+        numbers: list[int] = []
+        for item in value.split(","):
+            first, last = self._ends(item.strip(), value, param, ctx)
+            if len(numbers) + last - first >= LARGEST_SET:
+                self.fail(f"{shown(value)} lists more than {LARGEST_SET} values", param, ctx)
+            numbers.extend(range(first, last + 1))
+        return self.arranged(numbers)
+
+    def arranged(self, numbers: list[int]) -> tuple[int, ...]:
+        """Return the numbers as the option keeps them."""
+        return tuple(numbers)
+
+    def _ends(
+        self, item: str, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        span = _RANGE.fullmatch(item) if ":" in item else None
+        first, last = (int(span[1]), int(span[2])) if span else (-1, -1)
+        if span is None and _WHOLE.fullmatch(item):
+            first = last = int(item)
+        if not self.low <= first <= last <= self.high:
+            form = f"numbers from {self.low} to {self.high}, such as {self._example()}"
+            self.fail(f"{shown(value)}: {shown(item)} is not understood; write {form}", param, ctx)
+        return first, last
+
+    def _example(self) -> str:
+        middle, end = min(self.low + 1, self.high), min(self.low + 3, self.high)
+        return f"{middle} or {self.low},{middle} or {self.low}:{end}"
+
+
+class WholeSet(WholeList):
+    """Whole numbers to choose from, in order, each once."""
+
+    def arranged(self, numbers: list[int]) -> tuple[int, ...]:
+        """Return the numbers in order, each once."""
+        return tuple(sorted(set(numbers)))
+
+
+class Word(Choice):
+    """One of a few words; a wrong one is answered with the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word."""
+        if value not in self.choices:
+            self.refuse(str(value), param, ctx)
+        return value
+
+    def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        """Say which words there are."""
+        choices = [str(choice) for choice in self.choices]
+        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{nearest(word, choices)}", param, ctx)
+
+
+class WordSet(Word):
+    """Some of a few words: ``none,full``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the words as a tuple, in the order of the choices."""
+        if not isinstance(value, str):
+            return value
+        words = {word.strip() for word in value.split(",")}
+        for word in sorted(words - set(self.choices)):
+            self.refuse(word, param, ctx)
+        return tuple(word for word in self.choices if word in words)
+
+
+class Tokens(ParamType):
+    """A number of tokens, such as ``100B`` or ``1.5T``."""
+
+    name = "TOKENS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number of tokens."""
+        from simulator.errors import InputError  # noqa: PLC0415  start-up time
+        from simulator.units import parse_count  # noqa: PLC0415  start-up time
+
+        if not isinstance(value, str):
+            return value
+        try:
+            tokens = parse_count(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+        if not 1 <= tokens <= 10**18:
+            self.fail(f"{shown(value)} is not from 1 to 1e18 tokens", param, ctx)
+        return tokens
+
+
+class Price(ParamType):
+    """An amount of money of zero or more."""
+
+    name = "PRICE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the amount."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        amount = float(text) if _NUMBER.fullmatch(text) else math.nan
+        if not 0 <= amount <= 1e9:
+            self.fail(f"{shown(value)} is not a number from 0 to 1e9", param, ctx)
+        return amount
+
+
+class Setting(ParamType):
+    """A switch and its value: ``NAME=VALUE``."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return name and value."""
+        if not isinstance(value, str):
+            return value
+        name, equals, text = (part.strip() for part in value.partition("="))
+        if not (name and equals and text):
+            self.fail(f"{shown(value)} is not NAME=VALUE; `simulate frameworks` lists the names", param, ctx)
+        return name, text
+
+
+class SpecName(ParamType):
+    """Name of a shipped spec, or a path; names complete in the shell."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.name = "NAME|PATH" if kind in ("model", "hardware") else "NAME"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the shipped names that begin so, and paths where one is being typed."""
+        del ctx, param
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
+
+        if "/" in incomplete or incomplete.startswith("."):
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+
+    def _names(self) -> Sequence[str]:
+        from simulator.specs.folders import hardware_names, model_names  # noqa: PLC0415  start-up time
+
+        return model_names() if self.kind == "model" else hardware_names()

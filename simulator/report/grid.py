@@ -1,0 +1,70 @@
+"""Tables of ready-made text, in the two shapes that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import tabulate
+
+Style = Literal["table", "markdown"]
+"""``table`` for a terminal, ``markdown`` for a page."""
+
+_TABULATE_FORMATS = {"table": "simple", "markdown": "github"}
+_PROSE_WIDTH = 48
+"""Characters in a line of a column that is broken into lines."""
+
+
+def grid(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    style: Style,
+    *,
+    text_columns: Iterable[int] = (),
+    wrapped: Collection[str] = (),
+) -> str:
+    """Return rows under their headers; columns are aligned right but for ``text_columns``.
+
+    A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose
+    headers are ``wrapped`` are broken into lines on a terminal.
+    """
+    left = set(text_columns)
+    on_terminal = style == "table"
+    cells = [[_cell(text, style) for text in row] for row in rows]
+    aligned = ["left" if column in left else "right" for column in range(len(headers))]
+    widths = [_PROSE_WIDTH if header in wrapped else None for header in headers]
+    with _narrow_columns():
+        return tabulate.tabulate(
+            cells,
+            headers=[header if on_terminal else header.replace("\n/", "/").replace("\n", " ") for header in headers],
+            tablefmt=_TABULATE_FORMATS[style],
+            disable_numparse=True,
+            colalign=aligned if cells else None,
+            maxcolwidths=widths if on_terminal and wrapped and cells else None,
+        )
+
+
+def heading(text: str, style: Style) -> str:
+    """Return the title of a table."""
+    return text if style == "table" else f"**{_cell(text, style)}**\n"
+
+
+def paragraph(lines: Iterable[str], style: Style) -> str:
+    """Return sentences, one a line; on a page, a list."""
+    return "\n".join(line if style == "table" else f"- {_cell(line, style)}" for line in lines)
+
+
+def _cell(text: str, style: Style) -> str:
+    return text.replace("|", "\\|") if style == "markdown" else text
+
+
+@contextmanager
+def _narrow_columns() -> Iterator[None]:
+    """Let a column be as narrow as its header; by itself tabulate adds two characters."""
+    usual = tabulate.MIN_PADDING
+    tabulate.MIN_PADDING = 0
+    try:
+        yield
+    finally:
+        tabulate.MIN_PADDING = usual

@@ -1,0 +1,1 @@
+"""Hardware and model specs: what they hold, and how they are found and read."""

@@ -1,0 +1,79 @@
+"""Typed access to the keys of a parsed configuration file, with one-line errors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.errors import InputError, UnsupportedError
+
+
+class Config:
+    """A configuration and the file it came from, with typed access."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self.where = where
+        self._values = values
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return a whole number; ``default`` where the key is absent or null, an error without one."""
+        value = self._values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise InputError(f"{self.where}: {key}: is missing")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a whole number")
+        return value
+
+    def optional(self, key: str) -> int | None:
+        """Return a whole number, or None where the key is absent or null."""
+        return None if self._values.get(key) is None else self.integer(key)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false; ``default`` where the key is absent or null."""
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be true or false")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        """Return text; ``default`` where the key is absent or null."""
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be text")
+        return value
+
+    def single(self, key: str, default: int) -> int:
+        """Return a whole number that may stand in a list of one; several are unsupported."""
+        value = self._values.get(key)
+        if not isinstance(value, list):
+            return self.integer(key, default)
+        if len(value) != 1:
+            raise self.unsupported(key, f"a list of {len(value)}: only one kind of experts can be priced")
+        return Config(self.where, {key: value[0]}).integer(key)
+
+    def integers(self, key: str) -> list[int]:
+        """Return a list of whole numbers; empty where the key is absent or null."""
+        value = self._values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a list of whole numbers")
+        return [Config(self.where, {key: item}).integer(key) for item in value]
+
+    def has(self, key: str) -> bool:
+        """Tell whether the key is there, null included."""
+        return key in self._values
+
+    def unsupported(self, key: str, reason: str) -> UnsupportedError:
+        """Return the error for a setting that cannot be priced."""
+        return UnsupportedError(f"{self.where}: {key}: {reason}")
+
+
+def _shown(value: object) -> str:
+    """Return ``value`` cut for a message."""
+    shown = str(value)
+    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"

@@ -1,0 +1,88 @@
+"""Base of all spec models, and where a number comes from."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Status = Literal["verified", "measured", "assumed"]
+"""How well a number is known.
+
+``verified``: a document that was read states it. ``measured``: a benchmark or
+a running framework showed it. ``assumed``: derived, inferred or chosen.
+"""
+
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+"""Short identifier: letters, digits and ``. _ + -``."""
+
+Text = Annotated[str, Field(max_length=4000)]
+"""Free text for readers."""
+
+
+def _as_tuple(value: object) -> object:
+    """Let one source key stand for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+SourceKeys = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1, max_length=20)]
+"""Keys of the ``sources`` mapping of the same file; YAML may hold one key or a list."""
+
+Sources = Mapping[Name, Annotated[str, Field(min_length=1, max_length=1000)]]
+"""Key to description of a document: repository and file, page or listing."""
+
+
+class Frozen(BaseModel):
+    """A spec model: immutable, no unknown keys, no non-finite numbers."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        regex_engine="rust-regex",
+    )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy as pydantic does, but without the derived values the original had cached."""
+        copied = super().model_copy(update=dict(update or {}), deep=deep)
+        for key in set(copied.__dict__) - set(type(self).model_fields):
+            del copied.__dict__[key]
+        return copied
+
+
+class Sourced(Frozen):
+    """Anything that says where it comes from."""
+
+    source: SourceKeys
+    """Documents that state it: keys of the file's ``sources``."""
+    status: Status
+    """How well it is known."""
+    note: Text = ""
+    """What a reader should know about it."""
+
+
+def undefined_source(parts: Iterable[tuple[str, Sourced]], sources: Mapping[str, str]) -> str:
+    """Return a message on the first part with a source key not in ``sources``, or ``""``."""
+    for path, part in parts:
+        for key in part.source:
+            if key not in sources:
+                defined = ", ".join(sources) or "none"
+                return f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
+    return ""
+
+
+def sourced_parts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value inside ``model`` with its key path."""
+    for key, field in type(model).model_fields.items():
+        yield from _sourced_in(getattr(model, key), f"{prefix}{field.alias or key}")
+
+
+def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
+    """Yield the sourced values in one field's value."""
+    if isinstance(value, Sourced):
+        yield path, value
+    if isinstance(value, BaseModel):
+        yield from sourced_parts(value, f"{path}.")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _sourced_in(item, f"{path}[{index}]")

@@ -1,0 +1,73 @@
+"""Values from a file to a spec model, with one-line errors."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.errors import InputError, did_you_mean
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def validated(where: str, model: type[ModelT], values: object) -> ModelT:
+    """Return ``values`` as a ``model``; an InputError names ``where``, the key path and what is allowed."""
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: must hold a mapping of keys to values")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InputError(f"{where}: {_message(model, problems[0])}{more}") from error
+
+
+def _message(model: type[BaseModel], problem: Any) -> str:
+    """Return key path and reason of one pydantic error."""
+    path = _key_path(problem["loc"])
+    prefix = f"{path}: " if path else ""
+    kind, given = problem["type"], problem["input"]
+    if kind == "missing":
+        return f"{prefix}is missing"
+    if kind == "extra_forbidden":
+        key = str(problem["loc"][-1])[:60]
+        return f"{prefix}unknown key{did_you_mean(key, _keys(model, problem['loc']))}"
+    reason = problem["msg"].removeprefix("Value error, ")
+    if kind == "literal_error":
+        allowed = problem["ctx"]["expected"]
+        choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
+        near = did_you_mean(str(given), choices) or ";"
+        return f"{prefix}{_shown(given)} is not allowed{near} allowed: {allowed}"
+    if kind == "value_error":
+        return f"{prefix}{reason}"
+    return f"{prefix}{_shown(given)}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _key_path(steps: Sequence[int | str]) -> str:
+    """Return a path such as ``links[0].latency``, without pydantic's own marks."""
+    path = ""
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step != "[key]":
+            path += f".{step[:60]}" if path else step[:60]
+    return path
+
+
+def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """Return the keys allowed where the last step of ``steps`` stands, as near as the schema tells."""
+    schema = model.model_json_schema()
+    if len(steps) == 1:
+        return list(schema["properties"])
+    return [key for part in schema.get("$defs", {}).values() for key in part.get("properties", {})]
+
+
+def _shown(value: object) -> str:
+    """Return ``value`` cut for a message."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    shown = str(value)
+    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"

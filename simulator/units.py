@@ -1,0 +1,166 @@
+"""Text with units to base units and back, exactly.
+
+Inside the simulator every quantity is a float (or an int, for counts) in base
+units: bytes, seconds, FLOP/s and bytes/s. Text with units is read here and
+nowhere else. Reading goes through :class:`fractions.Fraction`, so the float
+returned is the one nearest to the written number.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from simulator.errors import InputError, did_you_mean
+
+KIB: Final = 1024
+"""Bytes in one KiB."""
+MIB: Final = 1024**2
+"""Bytes in one MiB."""
+GIB: Final = 1024**3
+"""Bytes in one GiB."""
+TIB: Final = 1024**4
+"""Bytes in one TiB."""
+
+_LIMIT: Final = 10**30
+"""Largest base-unit amount accepted: far above any machine, far below overflow."""
+
+_BYTES: Final[Mapping[str, Fraction]] = {
+    "B": Fraction(1),
+    "KB": Fraction(10**3),
+    "MB": Fraction(10**6),
+    "GB": Fraction(10**9),
+    "TB": Fraction(10**12),
+    "KiB": Fraction(KIB),
+    "MiB": Fraction(MIB),
+    "GiB": Fraction(GIB),
+    "TiB": Fraction(TIB),
+}
+_BITS: Final[Mapping[str, Fraction]] = {
+    "Mbit": Fraction(10**6, 8),
+    "Gbit": Fraction(10**9, 8),
+    "Tbit": Fraction(10**12, 8),
+}
+_BYTES_PER_SECOND: Final[Mapping[str, Fraction]] = {
+    f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()
+}
+_FLOPS_PER_SECOND: Final[Mapping[str, Fraction]] = {
+    "FLOP/s": Fraction(1),
+    "GFLOP/s": Fraction(10**9),
+    "TFLOP/s": Fraction(10**12),
+    "PFLOP/s": Fraction(10**15),
+}
+_SECONDS: Final[Mapping[str, Fraction]] = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": Fraction(1),
+}
+_COUNTS: Final[Mapping[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+_AMOUNT: Final = re.compile(
+    r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII
+)
+_MAXIMUM_TEXT: Final = 100
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of a size such as ``80 GiB``, ``81559 MiB`` or ``80 GB``."""
+    return _parse(text, "size", "80 GiB")
+
+
+def parse_bytes_per_second(text: str) -> float:
+    """Return the bytes/s of a rate such as ``3350 GB/s``, ``400 Gbit/s`` or ``1.6 TiB/s``."""
+    return _parse(text, "bandwidth", "400 Gbit/s")
+
+
+def parse_flops_per_second(text: str) -> float:
+    """Return the FLOP/s of a compute rate such as ``989 TFLOP/s``."""
+    return _parse(text, "compute rate", "989 TFLOP/s")
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds of a duration such as ``5 us``."""
+    return _parse(text, "duration", "5 us")
+
+
+def parse_count(text: str) -> int:
+    """Return the whole number a count stands for: ``100B``, ``1.5T``, ``300M`` or ``123``.
+
+    K, M, B and T are powers of one thousand. A count that is not whole, such
+    as ``1.5``, is refused.
+    """
+    number, suffix = _split(text, "count", "1.5T")
+    if suffix not in _COUNTS:
+        raise InputError(f"count {_shown(text)}: unknown suffix '{suffix}'; allowed: K, M, B, T or none")
+    amount = number * _COUNTS[suffix]
+    if amount.denominator != 1:
+        raise InputError(f"count {_shown(text)} is not a whole number; write one like '1.5T'")
+    if amount > _LIMIT:
+        raise InputError(f"count {_shown(text)} is too large; at most 1e30")
+    return int(amount)
+
+
+def to_mib(size: float) -> float:
+    """Return ``size`` bytes in MiB."""
+    return size / MIB
+
+
+def to_gib(size: float) -> float:
+    """Return ``size`` bytes in GiB."""
+    return size / GIB
+
+
+_UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
+    "size": _BYTES,
+    "bandwidth": _BYTES_PER_SECOND,
+    "compute rate": _FLOPS_PER_SECOND,
+    "duration": _SECONDS,
+}
+
+
+def _parse(text: str, kind: str, example: str) -> float:
+    """Return ``text`` in the base unit of ``kind``; one-line InputError otherwise."""
+    if not isinstance(text, str):
+        raise InputError(f"{kind} {_shown(text)} is not text with a unit; write it like '{example}'")
+    return _parse_known(text, kind, example)
+
+
+@lru_cache(maxsize=4096)
+def _parse_known(text: str, kind: str, example: str) -> float:
+    """Return ``text`` in the base unit of ``kind``."""
+    number, unit = _split(text, kind, example)
+    units = _UNITS[kind]
+    if not unit:
+        raise InputError(f"{kind} {_shown(text)} has no unit; write it like '{example}'")
+    if unit not in units:
+        allowed = ", ".join(units)
+        near = did_you_mean(unit, units) or ";"
+        raise InputError(f"{kind} {_shown(text)}: unknown unit '{unit}'{near} allowed: {allowed}")
+    amount = number * units[unit]
+    if amount > _LIMIT:
+        raise InputError(f"{kind} {_shown(text)} is too large; at most 1e30 in base units")
+    value = float(amount)
+    if not math.isfinite(value):
+        raise InputError(f"{kind} {_shown(text)} is not a finite number")
+    return value
+
+
+def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
+    """Cut ``text`` into its number, kept exact, and its unit."""
+    if not isinstance(text, str):
+        raise InputError(f"{kind} {_shown(text)} is not text with a unit; write it like '{example}'")
+    matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
+    if matched is None:
+        raise InputError(
+            f"{kind} {_shown(text)} is not a plain number with a unit; write it like '{example}'"
+        )
+    return Fraction(matched[1]), matched[2]
+
+
+def _shown(text: object) -> str:
+    """Return ``text`` quoted and cut for a message."""
+    shown = str(text)
+    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"

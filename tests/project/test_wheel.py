@@ -1,0 +1,86 @@
+"""The wheel works away from the checkout: it carries the specs, and its command answers from them."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import simulator._version
+from tests.project.tree import DATA_FOLDERS, ROOT, files_under
+
+pytestmark = pytest.mark.package
+
+
+def run(*command: str | Path, cwd: Path, pythonpath: Path | None = None) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if pythonpath is not None:
+        env["PYTHONPATH"] = str(pythonpath)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(target: str, source: Path, out: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", out, cwd=source)
+    [built] = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile")
+    run(*pip, "--target", target, wheel, cwd=target)
+    return target
+
+
+def test_wheel_carries_the_version(wheel: Path) -> None:
+    assert wheel.name == f"simulate_training-{simulator._version.__version__}-py3-none-any.whl"
+
+
+@pytest.mark.parametrize("folder", DATA_FOLDERS)
+def test_wheel_carries_the_data(wheel: Path, folder: str) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {f"simulator/_data/{path.as_posix()}" for path in files_under(folder)}
+    assert expected
+    assert {name for name in names if name.startswith(f"simulator/_data/{folder}/")} == expected
+
+
+def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert "simulator/py.typed" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"simulator", "simulate_training"}
+
+
+def test_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    archive = build("sdist", ROOT, tmp_path / "sdist")
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+    run(*pip, "--wheel-dir", tmp_path / "wheel", archive, cwd=tmp_path)
+    [rebuilt] = (tmp_path / "wheel").iterdir()
+    assert rebuilt.read_bytes() == wheel.read_bytes()
+
+
+def test_the_installed_package_is_imported(installed: Path, tmp_path: Path) -> None:
+    code = "import simulator; print(simulator.__file__)"
+    found = run(sys.executable, "-c", code, cwd=tmp_path, pythonpath=installed)
+    assert Path(found.strip()) == installed / "simulator" / "__init__.py"
+
+
+def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
+    answer = run(installed / "bin" / "simulate", "hardware", "z2000", cwd=tmp_path, pythonpath=installed)
+    assert "z2000" in answer.lower()
+
+
+def test_python_dash_m_answers_the_same(installed: Path, tmp_path: Path) -> None:
+    question = ("hardware", "z2000")
+    as_module = run(sys.executable, "-m", "simulator", *question, cwd=tmp_path, pythonpath=installed)
+    as_script = run(installed / "bin" / "simulate", *question, cwd=tmp_path, pythonpath=installed)
+    assert as_module == as_script

@@ -1,0 +1,337 @@
+"""Unmodified Hugging Face configurations of the ten architectures give the shape of the shipped spec."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError, SimulateError, UnsupportedError
+from simulator.specs.catalogue import load_model
+from simulator.specs.huggingface import read_config
+from simulator.specs.model import ModelSpec
+
+# What such files hold beside the shape; none of it may disturb.
+COMMON: dict[str, Any] = {
+    "architectures": ["SomeForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 3],
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 8.0, "rope_type": "llama3"},
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0",
+    "use_cache": True,
+    "auto_map": {"AutoModelForCausalLM": "modeling_custom.Evil"},
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama-2-7b": {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+    },
+    "llama3.1-8b": {
+        "model_type": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "pretraining_tp": 1,
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    },
+    "mistral-7b-v0.1": {
+        "model_type": "mistral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": None,
+        "sliding_window": 4096,
+        "vocab_size": 32000,
+    },
+    "mixtral-8x7b-v0.1": {
+        "model_type": "mixtral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.02,
+        "sliding_window": None,
+        "vocab_size": 32000,
+    },
+    "qwen2.5-14b": {
+        "model_type": "qwen2",
+        "num_hidden_layers": 48,
+        "hidden_size": 5120,
+        "intermediate_size": 13824,
+        "max_window_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+    "qwen3-4b": {
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "head_dim": 128,
+        "num_hidden_layers": 36,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": True,
+        "vocab_size": 151936,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "decoder_sparse_step": 1,
+        "head_dim": 128,
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    },
+    "deepseek-v2-lite": {
+        "model_type": "deepseek_v2",
+        "first_k_dense_replace": 1,
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "kv_lora_rank": 512,
+        "moe_intermediate_size": 1408,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "scoring_func": "softmax",
+        "topk_method": "greedy",
+        "tie_word_embeddings": False,
+        "vocab_size": 102400,
+    },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3",
+        "ep_size": 1,
+        "first_k_dense_replace": 3,
+        "head_dim": 64,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "kv_lora_rank": 512,
+        "moe_intermediate_size": 2048,
+        "moe_layer_freq": 1,
+        "n_group": 8,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_attention_heads": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 61,
+        "num_key_value_heads": 128,
+        "num_nextn_predict_layers": 1,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "tie_word_embeddings": False,
+        "v_head_dim": 128,
+        "vocab_size": 129280,
+    },
+    "ernie-4.5-0.3b": {
+        "model_type": "ernie4_5",
+        "head_dim": 128,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 18,
+        "num_key_value_heads": 2,
+        "use_bias": False,
+        "vocab_size": 103424,
+    },
+    "ernie-4.5-21b-a3b": {
+        "model_type": "ernie4_5_moe",
+        "hidden_size": 2560,
+        "intermediate_size": 12288,
+        "moe_capacity": [64, 64, 64],
+        "moe_gate": "topk",
+        "moe_intermediate_size": 1536,
+        "moe_k": 6,
+        "moe_layer_end_index": 27,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 2,
+        "moe_use_aux_free": True,
+        "num_attention_heads": 20,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "num_nextn_predict_layers": 1,
+        "use_bias": False,
+        "vocab_size": 103424,
+    },
+    "ernie-4.5-300b-a47b": {
+        "model_type": "ernie4_5_moe",
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "moe_intermediate_size": 3584,
+        "moe_k": 8,
+        "moe_layer_end_index": 53,
+        "moe_layer_start_index": 3,
+        "moe_num_experts": [64],
+        "moe_num_shared_experts": 0,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 54,
+        "num_key_value_heads": 8,
+        "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": False,
+        "vocab_size": 103424,
+    },
+}
+
+
+def read(folder: Path, config: object) -> ModelSpec:
+    file = folder / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return read_config(file)
+
+
+def test_all_architectures_are_covered() -> None:
+    assert len({config["model_type"] for config in CONFIGS.values()}) == 10
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_same_shape_as_shipped(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "My Model (1)"
+    folder.mkdir()
+    spec = read(folder, COMMON | CONFIGS[name] | {"max_position_embeddings": 4096})
+    assert spec.shape() == load_model(name).shape() | {"max_position_embeddings": 4096}
+    assert spec.name == "My-Model-1-"
+    assert load_model(str(folder)) == load_model(str(folder / "config.json")) == spec
+
+
+def test_what_is_not_applied_is_noted(tmp_path: Path) -> None:
+    assert "sliding_window 4096 is not applied" in read(tmp_path, CONFIGS["mistral-7b-v0.1"]).note
+    assert "quantization_config is not applied" in read(tmp_path, CONFIGS["deepseek-v3"]).note
+    assert read(tmp_path, CONFIGS["qwen2.5-14b"]).note == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "absent", "field", "expected"),
+    [
+        ("mistral-7b-v0.1", "num_key_value_heads", "num_key_value_heads", 8),
+        ("qwen3-30b-a3b", "num_key_value_heads", "num_key_value_heads", 4),
+        ("qwen3-30b-a3b", "num_experts", "num_experts", 128),
+        ("qwen3-30b-a3b", "head_dim", "head_dim", 64),
+        ("qwen3-4b", "head_dim", "head_dim", 128),
+        ("qwen3-4b", "tie_word_embeddings", "tie_word_embeddings", False),
+        ("mixtral-8x7b-v0.1", "num_local_experts", "num_experts", 8),
+        ("deepseek-v2-lite", "q_lora_rank", "q_lora_rank", 1536),
+        ("deepseek-v2-lite", "first_k_dense_replace", "first_k_dense_replace", 0),
+        ("deepseek-v3", "first_k_dense_replace", "first_k_dense_replace", 3),
+        ("deepseek-v3", "num_nextn_predict_layers", "num_nextn_predict_layers", 0),
+        ("ernie-4.5-300b-a47b", "tie_word_embeddings", "tie_word_embeddings", True),
+        ("ernie-4.5-21b-a3b", "moe_layer_end_index", "first_k_dense_replace", 1),
+    ],
+)
+def test_an_absent_key_means_the_class_default(
+    name: str, absent: str, field: str, expected: object, tmp_path: Path
+) -> None:
+    config = {key: value for key, value in CONFIGS[name].items() if key != absent}
+    assert getattr(read(tmp_path, config), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama3.1-8b", {"model_type": "gpt2"}, "model_type: 'gpt2' cannot be priced; known: llama, mistral"),
+        ("llama3.1-8b", {"model_type": "qwen2_moe"}, "did you mean 'qwen"),
+        ("llama3.1-8b", {"hidden_act": "gelu"}, "hidden_act: 'gelu' cannot be priced"),
+        ("llama3.1-8b", {"mlp_bias": True}, "mlp_bias: "),
+        ("llama3.1-8b", {"attention_bias": True}, "attention_bias: "),
+        ("deepseek-v3", {"attention_bias": True}, "attention_bias: "),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq: "),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step: "),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [0, 5]}, "mlp_only_layers: "),
+        ("ernie-4.5-0.3b", {"use_bias": True}, "use_bias: "),
+        ("ernie-4.5-21b-a3b", {"moe_num_experts": [64, 64]}, "moe_num_experts: a list of 2"),
+        ("ernie-4.5-21b-a3b", {"moe_layer_interval": 2}, "moe_layer_interval: "),
+        ("ernie-4.5-21b-a3b", {"moe_layer_end_index": 20}, "moe_layer_end_index: "),
+    ],
+)
+def test_what_cannot_be_priced_is_named(name: str, changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read(tmp_path, CONFIGS[name] | changes)
+    assert message in str(caught.value)
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "4096"}, "hidden_size: '4096' must be a whole number"),
+        ({"hidden_size": 4096.0}, "hidden_size: '4096.0' must be a whole number"),
+        ({"hidden_size": True}, "hidden_size: 'True' must be a whole number"),
+        ({"hidden_size": None}, "hidden_size: is missing"),
+        ({"hidden_size": 10**400}, "hidden_size: "),
+        ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads: 0 must divide hidden_size"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads: '0'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: 'no' must be true or false"),
+        ({"model_type": ["llama"]}, "model_type: '['llama']' must be text"),
+        ({"hidden_act": 7}, "hidden_act: '7' must be text"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "mlp_only_layers: '3' must be a list"),
+    ],
+)
+def test_wrong_values_are_one_line(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, CONFIGS["llama3.1-8b"] | changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "null", "", "{", '{"model_type": null, "a": 1', "\ufeff{}"])
+def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(SimulateError):
+        read_config(file)
+
+
+def test_leading_dense_layers_of_qwen3_moe(tmp_path: Path) -> None:
+    spec = read(tmp_path, CONFIGS["qwen3-30b-a3b"] | {"mlp_only_layers": [1, 0]})
+    assert spec.num_dense_layers == 2
+
+
+def test_deepseek_without_experts_is_dense(tmp_path: Path) -> None:
+    spec = read(tmp_path, CONFIGS["deepseek-v3"] | {"n_routed_experts": None})
+    assert not spec.is_moe

@@ -1,0 +1,135 @@
+"""Every shipped hardware spec loads, is complete and says where its numbers come from."""
+
+import math
+
+import pytest
+
+from simulator.errors import UnsupportedError
+from simulator.specs.catalogue import hardware_names, load_hardware
+from simulator.specs.hardware import PRECISIONS, HardwareSpec
+from simulator.specs.provenance import sourced_parts
+from simulator.units import GIB, MIB
+
+NAMES = {
+    "z2000",
+    "h100-sxm-80g",
+    "h100-pcie-80g",
+    "h800-sxm-80g",
+    "h200-sxm",
+    "h20",
+    "b200-sxm",
+    "a100-sxm-80g",
+    "a100-sxm-40g",
+    "a800-sxm-80g",
+    "ascend-910b-64g",
+    "ascend-910b-64g-8",
+    "ascend-910c",
+    "bi150-64g",
+    "bi150-32g",
+    "bi-v100",
+    "mi300x",
+}
+FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3"}
+
+each = pytest.mark.parametrize("name", sorted(NAMES))
+
+
+def test_all_are_shipped() -> None:
+    assert set(hardware_names()) == NAMES
+
+
+@each
+def test_round_trip(name: str) -> None:
+    spec = load_hardware(name)
+    assert spec.name == name
+    assert spec.family in FAMILIES
+    assert HardwareSpec.model_validate(spec.model_dump(by_alias=True)) == spec
+    assert HardwareSpec.model_validate_json(spec.model_dump_json(by_alias=True)) == spec
+
+
+@each
+def test_values_are_positive_and_finite(name: str) -> None:
+    spec = load_hardware(name)
+    values = [
+        spec.memory_capacity_bytes,
+        spec.usable_memory_bytes,
+        spec.memory_bandwidth_bytes_per_second,
+        spec.host_bandwidth_bytes_per_second,
+        spec.nic_bandwidth_bytes_per_second,
+        *spec.peak_flops_per_second.values(),
+    ]
+    for link in spec.links:
+        values += [
+            link.bandwidth_bytes_per_second,
+            link.pair_bandwidth_bytes_per_second,
+            link.latency_seconds,
+        ]
+    assert all(math.isfinite(value) and value > 0 for value in values)
+    assert spec.usable_memory_bytes <= spec.memory_capacity_bytes
+
+
+@each
+def test_links_go_outwards_to_the_network(name: str) -> None:
+    spec = load_hardware(name)
+    *inner, network = spec.links
+    spans = [link.devices for link in inner]
+    assert spans == sorted(span for span in spans if span is not None)
+    assert spans[-1] is not None
+    assert spans[-1] >= spec.devices_per_node
+    assert (network.topology, network.devices) == ("network", None)
+    share = spec.nics_per_node * spec.nic_bandwidth_bytes_per_second / spec.devices_per_node
+    assert network.bandwidth_bytes_per_second == share
+    for link in inner:
+        if link.topology == "mesh":
+            assert link.devices is not None
+            expected = link.bandwidth_bytes_per_second / (link.devices - 1)
+            assert link.pair_bandwidth_bytes_per_second == pytest.approx(expected)
+        else:
+            assert link.pair_bandwidth_bytes_per_second == link.bandwidth_bytes_per_second
+
+
+@each
+def test_sources_are_used_and_explained(name: str) -> None:
+    spec = load_hardware(name)
+    parts = list(sourced_parts(spec))
+    assert {key for _, part in parts for key in part.source} == set(spec.sources)
+    for _, part in parts:
+        if "assumption" in part.source:
+            assert part.status == "assumed"
+
+
+@each
+def test_a_missing_peak_is_unsupported(name: str) -> None:
+    spec = load_hardware(name)
+    for precision in PRECISIONS:
+        if precision in spec.peak_flops_per_second:
+            assert spec.peak(precision) == spec.peak_flops_per_second[precision]
+        else:
+            with pytest.raises(UnsupportedError, match=f"'{name}' has no {precision} peak; it has: .*bf16"):
+                spec.peak(precision)
+
+
+def test_numbers_that_the_facts_single_out() -> None:
+    box = load_hardware("ascend-910b-64g")
+    assert box.devices_per_node == 16
+    assert [(link.name, link.devices) for link in box.links] == [("hccs", 8), ("pcie", 16), ("roce", None)]
+    assert box.links[0].pair_bandwidth_bytes_per_second == 28e9
+    assert box.usable_memory_bytes == pytest.approx(60.96 * GIB)
+    assert load_hardware("ascend-910b-64g-8").devices_per_node == 8
+    chip = load_hardware("bi150-64g")
+    assert (chip.devices_per_node, chip.memory_capacity_bytes) == (16, 32768 * MIB)
+    assert chip.peak("bf16") == 96e12
+    dies = load_hardware("ascend-910c").links
+    assert [link.devices for link in dies] == [2, 768, None]
+    assert load_hardware("z2000").peak("fp8") == 1979e12
+    assert load_hardware("h100-sxm-80g").links[-1].bandwidth_bytes_per_second == 50e9
+
+
+def test_a_changed_copy_forgets_derived_values() -> None:
+    spec = load_hardware("h100-sxm-80g")
+    assert len(spec.links) == 2
+    assert spec.peak("fp8") > 0
+    changed = spec.model_copy(update={"device_links": (), "peak_flops": load_hardware("a100-sxm-80g").peak_flops})
+    assert len(changed.links) == 1
+    assert "fp8" not in changed.peak_flops_per_second
+    assert {spec, load_hardware("h100-sxm-80g")} == {spec}

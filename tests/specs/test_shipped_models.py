@@ -1,0 +1,227 @@
+"""Every shipped model loads, counts to what is known of it and agrees with its publisher."""
+
+import pytest
+
+from simulator.errors import InputError, SimulateError
+from simulator.specs.catalogue import load_model, model_names
+from simulator.specs.model import ModelSpec
+from simulator.specs.provenance import sourced_parts
+from simulator.specs.validation import validated
+from simulator.specs.weights import (
+    active_parameters,
+    embedding_weight,
+    final_norm,
+    head_weight,
+    layer_weights,
+    mtp_parameters,
+    mtp_weights,
+    total_parameters,
+)
+from simulator.units import parse_count
+
+# Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.
+COUNTS = {
+    "llama-7b": (6_738_415_616, 6_738_415_616, 6_607_343_616, 0),
+    "llama-13b": (13_015_864_320, 13_015_864_320, 12_852_024_320, 0),
+    "llama-2-7b": (6_738_415_616, 6_738_415_616, 6_607_343_616, 0),
+    "llama-2-13b": (13_015_864_320, 13_015_864_320, 12_852_024_320, 0),
+    "llama-2-70b": (68_976_648_192, 68_976_648_192, 68_714_504_192, 0),
+    "llama3-8b": (8_030_261_248, 8_030_261_248, 7_504_924_672, 0),
+    "llama3-70b": (70_553_706_496, 70_553_706_496, 69_503_033_344, 0),
+    "llama3.1-8b": (8_030_261_248, 8_030_261_248, 7_504_924_672, 0),
+    "llama3.1-70b": (70_553_706_496, 70_553_706_496, 69_503_033_344, 0),
+    "llama3.1-405b": (405_853_388_800, 405_853_388_800, 403_752_042_496, 0),
+    "llama3.2-1b": (1_235_814_400, 1_235_814_400, 1_235_814_400, 0),
+    "llama3.2-3b": (3_212_749_824, 3_212_749_824, 3_212_749_824, 0),
+    "qwen2.5-0.5b": (494_032_768, 494_032_768, 494_032_768, 0),
+    "qwen2.5-1.5b": (1_543_714_304, 1_543_714_304, 1_543_714_304, 0),
+    "qwen2.5-3b": (3_085_938_688, 3_085_938_688, 3_085_938_688, 0),
+    "qwen2.5-7b": (7_615_616_512, 7_615_616_512, 7_070_619_136, 0),
+    "qwen2.5-14b": (14_770_033_664, 14_770_033_664, 13_991_465_984, 0),
+    "qwen2.5-32b": (32_763_876_352, 32_763_876_352, 31_985_308_672, 0),
+    "qwen2.5-72b": (72_706_203_648, 72_706_203_648, 71_460_495_360, 0),
+    "qwen3-0.6b": (596_049_920, 596_049_920, 596_049_920, 0),
+    "qwen3-1.7b": (1_720_574_976, 1_720_574_976, 1_720_574_976, 0),
+    "qwen3-4b": (4_022_468_096, 4_022_468_096, 4_022_468_096, 0),
+    "qwen3-8b": (8_190_735_360, 8_190_735_360, 7_568_405_504, 0),
+    "qwen3-14b": (14_768_307_200, 14_768_307_200, 13_990_394_880, 0),
+    "qwen3-32b": (32_762_123_264, 32_762_123_264, 31_984_210_944, 0),
+    "qwen3-30b-a3b": (30_532_122_624, 3_353_032_704, 3_041_867_776, 0),
+    "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520, 21_568_433_664, 0),
+    "mistral-7b-v0.1": (7_241_732_096, 7_241_732_096, 7_110_660_096, 0),
+    "mixtral-8x7b-v0.1": (46_702_792_704, 12_879_925_248, 12_748_853_248, 0),
+    "mixtral-8x22b-v0.1": (140_620_634_112, 39_152_031_744, 38_955_423_744, 0),
+    "deepseek-v2-lite": (15_706_484_224, 2_661_150_208, 2_451_435_008, 0),
+    "deepseek-v2": (235_741_434_880, 21_375_800_320, 20_851_512_320, 0),
+    "deepseek-v3": (671_026_419_200, 37_552_297_472, 36_625_618_432, 11_610_068_224),
+    "ernie-4.5-0.3b": (360_748_032, 360_748_032, 360_748_032, 0),
+    "ernie-4.5-21b-a3b": (21_825_437_888, 3_352_150_208, 3_352_150_208, 807_580_224),
+    "ernie-4.5-300b-a47b": (299_484_163_264, 47_926_586_560, 47_079_337_152, 5_922_922_560),
+}
+
+# Published counts further than 0.5 % from the shape, and why.
+TOTAL_EXCEPTIONS = {
+    "llama-7b": (0.006, "6.7B is 6.74B with its last digit cut off"),
+    "qwen2.5-0.5b": (0.009, "0.494B is cut to 0.49B"),
+    "qwen2.5-32b": (0.009, "the card's 32.5B is not explained by rounding; two sources agree on the shape"),
+    "qwen3-0.6b": (0.007, "0.596B rounded to one digit"),
+    "qwen3-1.7b": (0.013, "1.72B rounded to two digits"),
+    "qwen3-4b": (0.006, "4.02B rounded to two digits"),
+    "ernie-4.5-21b-a3b": (0.040, "21.83B rounded down to 21B"),
+}
+# Publishers differ on counting the tables and round to two digits: the nearer of both counts is compared.
+ACTIVE_EXCEPTIONS = {
+    "qwen3-30b-a3b": (0.017, "3.35B cut to 3.3B, both tables counted"),
+    "qwen3-235b-a22b": (0.009, "22.19B rounded to 22B"),
+    "deepseek-v2-lite": (0.022, "2.45B cut to 2.4B"),
+    "deepseek-v2": (0.008, "20.85B rounded to 21B"),
+    "deepseek-v3": (0.011, "36.63B rounded to 37B"),
+    "ernie-4.5-21b-a3b": (0.118, "3.35B rounded down to 3B"),
+}
+
+each = pytest.mark.parametrize("name", sorted(COUNTS))
+
+
+def test_all_are_shipped() -> None:
+    assert set(model_names()) == set(COUNTS)
+
+
+@each
+def test_round_trip(name: str) -> None:
+    spec = load_model(name)
+    assert spec.name == name
+    assert ModelSpec.model_validate(spec.model_dump()) == spec
+    assert ModelSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert {spec: 1}[load_model(name)] == 1
+
+
+@each
+def test_counts_are_exact(name: str) -> None:
+    spec = load_model(name)
+    counted = (
+        total_parameters(spec),
+        active_parameters(spec, include_input_embedding=True),
+        active_parameters(spec, include_input_embedding=False),
+        mtp_parameters(spec),
+    )
+    assert counted == COUNTS[name]
+
+
+@each
+def test_total_is_near_the_published_one(name: str) -> None:
+    published = load_model(name).published
+    assert published is not None
+    assert published.total_parameters is not None
+    stated = parse_count(published.total_parameters)
+    tolerance, _ = TOTAL_EXCEPTIONS.get(name, (0.005, ""))
+    off = abs(COUNTS[name][0] / stated - 1)
+    assert off <= tolerance
+    assert name not in TOTAL_EXCEPTIONS or off > 0.005
+
+
+@each
+def test_active_is_near_the_published_one(name: str) -> None:
+    spec = load_model(name)
+    published = spec.published.active_parameters if spec.published else None
+    assert (published is not None) == spec.is_moe
+    if published is None:
+        return
+    stated = parse_count(published)
+    off = min(abs(count / stated - 1) for count in COUNTS[name][1:3])
+    tolerance, _ = ACTIVE_EXCEPTIONS.get(name, (0.005, ""))
+    assert off <= tolerance
+    assert name not in ACTIVE_EXCEPTIONS or off > 0.005
+
+
+@each
+def test_sources_are_used(name: str) -> None:
+    spec = load_model(name)
+    assert spec.provenance is not None
+    used = {key for _, part in sourced_parts(spec) for key in part.source}
+    assert used == set(spec.sources)
+
+
+@each
+def test_weights_fit_together(name: str) -> None:
+    spec = load_model(name)
+    for moe in {False, spec.is_moe}:
+        weights = layer_weights(spec, moe)
+        names = [weight.name for weight in weights]
+        assert len(names) == len(set(names))
+        for weight in weights:
+            assert weight.parameters > 0
+            assert weight.matmul == (weight.inputs > 1)
+            assert (weight.copies > 1) == weight.split.startswith("expert_")
+    assert embedding_weight(spec).parameters == head_weight(spec).parameters
+    assert not embedding_weight(spec).matmul
+    assert final_norm(spec).parameters == spec.hidden_size
+    assert bool(mtp_weights(spec)) == bool(spec.num_nextn_predict_layers)
+    assert spec.num_dense_layers + spec.num_moe_layers == spec.num_hidden_layers
+
+
+def test_with_layers_truncates() -> None:
+    spec = load_model("deepseek-v3").with_layers(2)
+    assert (spec.num_hidden_layers, spec.num_dense_layers, spec.num_moe_layers) == (2, 2, 0)
+    longer = load_model("llama3-8b").with_layers(64)
+    assert total_parameters(longer) > total_parameters(load_model("llama3-8b"))
+    with pytest.raises(SimulateError, match="num_hidden_layers"):
+        spec.with_layers(0)
+
+
+def test_widths_of_latent_attention() -> None:
+    spec = load_model("deepseek-v3")
+    assert (spec.query_width, spec.value_width) == (128 * 192, 128 * 128)
+    splits = {weight.name: weight.split for weight in layer_weights(spec, moe=True)}
+    assert {splits[name] for name in ("q_a", "kv_a", "q_a_norm", "router", "input_norm")} == {"replicated"}
+    assert {splits[name] for name in ("q_b", "kv_b", "shared_gate", "shared_up")} == {"column"}
+    assert {splits[name] for name in ("o", "shared_down")} == {"row"}
+    assert (splits["expert_gate"], splits["expert_down"]) == ("expert_column", "expert_row")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 3}, "num_attention_heads 32 must be a multiple of num_key_value_heads 3"),
+        ({"hidden_size": 0}, "hidden_size: '0': input should be greater than or equal to 1"),
+        ({"hidden_size": "4096"}, "hidden_size: '4096': input should be a valid integer"),
+        ({"hidden_size": 4096.0}, "hidden_size: '4096.0': input should be a valid integer"),
+        (
+            {"hidden_size": 2**32},
+            "hidden_size: '4294967296': input should be less than or equal to 2147483648",
+        ),
+        ({"num_hidden_layers": 10_001}, "num_hidden_layers: '10001'"),
+        ({"hidden_sizes": 1}, "hidden_sizes: unknown key, did you mean 'hidden_size'?"),
+        ({"architecture": "lama"}, "'lama' is not allowed, did you mean 'llama'? allowed: 'llama', "),
+        ({"kv_lora_rank": 512}, "kv_lora_rank is for attention 'mla' only"),
+        ({"attention": "mla"}, "attention 'mla' needs kv_lora_rank"),
+        ({"num_experts": 8}, "num_experts 8 needs num_experts_per_tok of at least 1"),
+        ({"num_experts_per_tok": 8}, "num_experts_per_tok needs num_experts of at least 1"),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 9, "moe_intermediate_size": 1},
+            "num_experts_per_tok 9 exceeds num_experts 8",
+        ),
+        (
+            {
+                "num_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 1,
+                "first_k_dense_replace": 33,
+            },
+            "first_k_dense_replace 33 exceeds num_hidden_layers 32",
+        ),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings: '1': input should be a valid boolean"),
+        ({"sources": {}}, "provenance.source: 'primus' is not a key of sources; defined: none"),
+        ({"name": "../x"}, "name: '../x'"),
+    ],
+)
+def test_a_wrong_shape_is_one_line(changes: dict[str, object], message: str) -> None:
+    values = load_model("llama3.1-8b").model_dump() | changes
+    with pytest.raises(InputError) as caught:
+        validated("own.yaml", ModelSpec, values)
+    assert str(caught.value).startswith("own.yaml: ")
+    assert message in str(caught.value)
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(InputError, match=r"^own.yaml: name: is missing \(and \d+ more\)$"):
+        validated("own.yaml", ModelSpec, {})
