@@ -1,34 +1,94 @@
-"""Coefficients with their meaning, unit and prior.
+"""Coefficients: each with a meaning, a unit, bounds, and a prior with its spread.
 
-The priors are what the field reports for large dense training on current accelerators: matrix products at 70 to 80 %
-of the dense peak in 16 bit, fp8 at a lower share of its doubled peak, flash attention at half to two thirds,
-elementwise kernels at three quarters of the memory bandwidth.
+The priors are what the field reports for large dense training on current accelerators: matrix products at about 70 %
+of the dense peak in 16 bit, fp8 at a lower share of its doubled peak, causal flash attention at a third to a half,
+elementwise kernels at two thirds of the memory bandwidth. A calibration replaces values, never formulas.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 GIB = 2.0**30
 
 
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of a coefficient before any measurement."""
+
+    unit: str
+    low: float
+    """Lower bound."""
+    high: float
+    """Upper bound."""
+    spread: float
+    """Standard deviation of the prior, as a share of the prior value."""
+    about: str
+
+
+def coefficient(value: float, unit: str, low: float, high: float, spread: float, about: str) -> Any:
+    """A coefficient's field: its prior value and what goes with it."""
+    return field(default=value, metadata={"prior": Prior(unit, low, high, spread, about)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCoefficients:
-    """What tensors do not explain of the device figure."""
+    """What tensors do not explain of the memory figures."""
 
-    context_bytes: float = 0.6 * GIB
-    """Device context, kernels and library workspaces on one device, bytes."""
-    communicator_bytes: float = 0.8 * GIB
-    """Buffers of the collective library per process group with more than one member, bytes."""
-    user_buffers_per_gathered_tensor: float = 8.0
-    """Overlap buffers of tensor-parallel collectives, in gathered activations (`2 T h` bytes) per device."""
-    pipeline_buffers_per_chunk: float = 2.0
-    """Pipeline send and receive buffers per model chunk of a rank, in boundary activations (`2 T h` over the sequence
-    split)."""
-    fragmentation_expandable: float = 0.002
-    """Unusable share of the allocated bytes with expandable segments."""
-    fragmentation: float = 0.06
-    """Unusable share of the allocated bytes with the default caching allocator."""
+    workspace_bytes: float = coefficient(
+        0.125 * GIB, "bytes", 0.0, 1.0 * GIB, 0.5, "library workspaces inside the allocator"
+    )
+    pipeline_buffers_per_chunk: float = coefficient(
+        6.0,
+        "boundary activations (2 T h over the sequence split) per model chunk",
+        0.0,
+        20.0,
+        0.5,
+        "what a pipeline rank sends and receives and has not freed, for each of its model chunks",
+    )
+    unfused_loss_bytes_per_logit: float = coefficient(
+        0.5, "bytes per logit", 0.0, 4.0, 0.5, "passing copies of the logits at an unfused loss"
+    )
+    context_bytes: float = coefficient(
+        1.2 * GIB,
+        "bytes",
+        0.3 * GIB,
+        4.0 * GIB,
+        0.4,
+        "device context, loaded kernels and the collective library's buffers",
+    )
+    user_buffers_bytes: float = coefficient(
+        1.0 * GIB,
+        "bytes",
+        0.0,
+        6.0 * GIB,
+        1.0,
+        "what overlapped tensor-parallel collectives register once, whatever the shape",
+    )
+    user_buffers_per_gathered_tensor: float = coefficient(
+        4.0,
+        "gathered activations (2 T h)",
+        0.0,
+        40.0,
+        1.0,
+        "buffers of overlapped tensor-parallel collectives that grow with the activations",
+    )
+    ring_buffers_per_query: float = coefficient(
+        40.0,
+        "query tensors (2 T q / t)",
+        0.0,
+        200.0,
+        1.0,
+        "buffers of the context-parallel exchange and of its partial results",
+    )
+    fragmentation_expandable: float = coefficient(
+        0.002, "share of allocated bytes", 0.0, 0.05, 1.0, "unusable space with expandable segments"
+    )
+    fragmentation: float = coefficient(
+        0.08, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+    )
     starved_from: float = 0.98
     """Share of the usable memory above which a run is expected to be starved: measured runs at 97 % were not."""
     starved_to: float = 1.03
@@ -39,32 +99,66 @@ class MemoryCoefficients:
 class TimeCoefficients:
     """Rates as shares of the device's peaks, and what is not hidden."""
 
-    gemm_efficiency: float = 0.70
-    """Share of the dense 16-bit peak that large matrix products reach."""
-    gemm_efficiency_fp8: float = 0.60
-    """Share of the dense fp8 peak, casts apart."""
-    attention_efficiency: float = 0.35
-    """Share of the dense 16-bit peak that flash attention reaches on the causal half of the scores."""
-    memory_efficiency: float = 0.65
-    """Share of the memory bandwidth that elementwise kernels reach."""
-    link_efficiency: float = 0.75
-    """Share of a link's nominal bandwidth that large collectives reach."""
-    layer_overhead_seconds: float = 600e-6
-    """Time per layer and micro batch, both passes together, that no rate explains (launches, small kernels)."""
-    tensor_exposed: float = 0.35
-    """Share of tensor-parallel collectives not hidden when they overlap with matrix products."""
-    context_exposed: float = 1.0
-    """Share of the context-parallel exchange not hidden behind attention."""
-    expert_exposed: float = 0.8
-    """Share of the expert-parallel exchange not hidden."""
-    point_to_point_exposed: float = 0.2
-    """Share of pipeline sends not hidden in the interleaved schedule."""
-    data_exposed: float = 0.3
-    """Share of gradient reduction and parameter gathering not hidden when they overlap."""
-    micro_batch_overhead_seconds: float = 4.0e-3
-    """Time per micro batch and pipeline rank outside the layers (schedule, data, host), seconds."""
-    step_overhead_seconds: float = 0.05
-    """Time per optimizer step outside all of it (gradient norm, logging), seconds."""
+    gemm_efficiency: float = coefficient(
+        0.70, "share of the dense 16-bit peak", 0.2, 0.95, 0.1, "rate of the matrix products in 16 bit"
+    )
+    gemm_efficiency_fp8: float = coefficient(
+        0.62, "share of the dense fp8 peak", 0.15, 0.95, 0.15, "rate of the matrix products in fp8, casts apart"
+    )
+    attention_efficiency: float = coefficient(
+        0.35, "share of the dense 16-bit peak", 0.05, 0.9, 0.2, "rate of attention on the causal half of the scores"
+    )
+    memory_efficiency: float = coefficient(
+        0.65, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
+    )
+    layer_overhead_seconds: float = coefficient(
+        4e-4,
+        "seconds per layer and micro batch",
+        0.0,
+        5e-3,
+        0.7,
+        "time of a layer, both passes together, that no rate explains: launches and small kernels",
+    )
+    tensor_exposed: float = coefficient(
+        0.4, "share", 0.0, 1.0, 0.4, "part of overlapped tensor-parallel collectives that is not hidden"
+    )
+    overlap_slowdown: float = coefficient(
+        0.08,
+        "share of the matrix products' time",
+        0.0,
+        0.5,
+        0.7,
+        "what matrix products lose when tensor-parallel collectives run under them: smaller pieces, shared units",
+    )
+    context_exposed: float = coefficient(
+        0.7, "share", 0.0, 3.0, 0.5, "part of the context-parallel exchange that attention does not hide"
+    )
+    ring_slowdown: float = coefficient(
+        0.1,
+        "share of attention's time per further ring step",
+        0.0,
+        1.0,
+        0.7,
+        "what attention loses by working in pieces and merging their results",
+    )
+    point_to_point_exposed: float = coefficient(
+        0.3, "share", 0.0, 1.0, 0.6, "part of pipeline sends not hidden in the interleaved schedule"
+    )
+    data_exposed: float = coefficient(
+        0.3, "share", 0.0, 1.0, 0.7, "part of overlapped gradient reduction and parameter gathering not hidden"
+    )
+    micro_batch_overhead_seconds: float = coefficient(
+        3e-3, "seconds per micro batch", 0.0, 3e-2, 0.7, "time of a pipeline rank outside its layers: schedule, host"
+    )
+    link_efficiency: float = coefficient(
+        0.75, "share of a link's nominal bandwidth", 0.2, 1.0, 0.2, "rate of large collectives"
+    )
+    expert_exposed: float = coefficient(
+        0.8, "share", 0.0, 2.0, 0.5, "part of the expert-parallel exchange that is not hidden"
+    )
+    step_overhead_seconds: float = coefficient(
+        0.05, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +169,8 @@ class Coefficients:
     """Shown in every estimate's provenance."""
     memory: MemoryCoefficients = field(default_factory=MemoryCoefficients)
     time: TimeCoefficients = field(default_factory=TimeCoefficients)
+
+
+def priors(kind: type[MemoryCoefficients] | type[TimeCoefficients]) -> dict[str, Prior]:
+    """The coefficients of one kind that a calibration may fit, by name."""
+    return {f.name: f.metadata["prior"] for f in dataclasses.fields(kind) if "prior" in f.metadata}

@@ -68,10 +68,10 @@ class FrameworkProfile:
 
     # Output layer and loss.
     fused_cross_entropy: bool = switch(
-        default=False, about="the loss works on the logits without extra full-size fp32 copies"
+        default=False, about="the loss is one kernel: no passing copies of the logits, fewer passes over them"
     )
     loss_bytes_per_logit: int = switch(
-        8, "bytes alive per logit at an unfused loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
+        8, "bytes alive per logit at the loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
     )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31

@@ -8,20 +8,18 @@ from simulator.memory.activations import ELEMENT, FP32, norm_tensors, tokens_per
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
 
-FUSED_BYTES_PER_LOGIT = 4.0
-"""A fused loss holds the 16-bit logits and their 16-bit gradient."""
-
 
 def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Bytes at the loss on the last rank for one micro batch, `c T V / t`, shape (n,).
 
-    An unfused loss holds 16-bit logits, fp32 copies and a gradient (`loss_bytes_per_logit`). Chunking holds one
-    chunk's logits, the hidden gradient and an fp32 gradient of the output weight.
+    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`); an unfused loss has further passing
+    copies. Chunking holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight.
     """
     model, profile = scenario.model, scenario.framework
     tokens = tokens_per_device(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
-    per_logit = FUSED_BYTES_PER_LOGIT if profile.fused_cross_entropy else float(profile.loss_bytes_per_logit)
+    extra = 0.0 if profile.fused_cross_entropy else scenario.coefficients.memory.unfused_loss_bytes_per_logit
+    per_logit = float(profile.loss_bytes_per_logit) + extra
     if not profile.cross_entropy_chunk_tokens:
         return per_logit * tokens * vocabulary
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import ELEMENT, FP32, routed_tokens, tokens_per_device
+from simulator.memory.activations import ELEMENT, FP32, layer_input_bytes, routed_tokens, tokens_per_device
 from simulator.memory.loss import head_input_bytes, loss_bytes
 from simulator.memory.outside import OutsideAllocator, outside_allocator
 from simulator.memory.parameters import (
@@ -124,32 +124,45 @@ def _moments(
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch whose backward pass is ending.
-    loss_temporary = state.gathered + heads * head_input_bytes(scenario, block)
+    steady = state.gathered + buffer_bytes(scenario, block)
+    loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.one_micro_batch
-    backward = state.gathered + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
+    backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     return (
         Moment(resident, held, 0.0, 0.0, backward),
         Moment(resident, held, 0.0, heads * loss_bytes(scenario, block), loss_temporary),
-        Moment(resident, held, ending, 0.0, state.gathered + embedding_gradient),
+        Moment(resident, held, ending, 0.0, steady + embedding_gradient),
         Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
     )
+
+
+def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Buffers inside the allocator at any moment of the passes, shape (n,).
+
+    Library workspaces, and what each model chunk of a pipeline rank sends and receives (boundary activations).
+    """
+    values = scenario.coefficients.memory
+    chunks = float(block.virtual_stages) if block.pipeline_parallel > 1 else 0.0
+    boundary = layer_input_bytes(scenario, block)
+    return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
 
 
 def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Gradients alive inside one layer's backward pass, shape (n,).
 
-    In the feed-forward block: of the product `2 T f`, of gate and up `4 T f`, the incoming gradient and the gathered
-    input `2 T h` each. Larger than those of the attention block for every model shipped.
+    In the feed-forward block the widest moment holds the gradient of gate and up `4 T f` beside the incoming one
+    `2 T h`; the product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered
+    input `2 T h`. Larger than those of the attention block for every model shipped.
     """
     model = scenario.model
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    hidden = 2.0 * ELEMENT * tokens * model.hidden_size
-    dense = 3.0 * ELEMENT * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
+    hidden = ELEMENT * tokens * model.hidden_size * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+    dense = 2.0 * ELEMENT * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
     if not model.is_moe:
         return dense + hidden
     copies = routed_tokens(scenario, block)
-    width = 3.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
+    width = 2.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
     return np.maximum(dense, ELEMENT * copies * width) + hidden
 
 

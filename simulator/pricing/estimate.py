@@ -53,7 +53,7 @@ class MemoryEstimate:
     parts_bytes: Mapping[str, float]
     """Parts of the binding rank; they add up to `device_bytes`."""
     outside_parts_bytes: Mapping[str, float]
-    """Parts of `outside_allocator` of the binding rank: context, communicators, user buffers, fragmentation."""
+    """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation."""
     stages: tuple[StageMemory, ...]
 
     @property

@@ -34,6 +34,7 @@ PARTS = (
     "tensor_parallel",
     "context_parallel",
     "expert_parallel",
+    "overlap",
     "overhead",
 )
 """Parts of a pipeline rank's work per micro batch."""
@@ -68,12 +69,14 @@ def layer_seconds(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> PassS
     forward: Parts = {"gemm": gemm, "attention": attention, "memory_bound": elementwise}
     forward["tensor_parallel"] = tensor_seconds(scenario, block)
     forward["context_parallel"] = context_seconds(scenario, block)
+    forward["overlap"] = overlap_seconds(scenario, block, gemm, attention)
     if moe:
         forward["expert_parallel"] = expert_seconds(scenario, block)
     forward["overhead"] = np.full(len(block), values.layer_overhead_seconds / 3.0)
     products = 1.0 if scenario.lora_rank is not None else 2.0
     factors = {
         "gemm": products,
+        "overlap": products,
         "attention": attention_backward_factor(scenario),
         "memory_bound": 2.0,
         "context_parallel": 2.0,
@@ -142,6 +145,18 @@ def tensor_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     whole = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size
     exposed = values.tensor_exposed if profile.tp_comm_overlap else 1.0
     return exposed * 4.0 * gather_seconds(scenario, tensor_group(block), whole)
+
+
+def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array, attention: Array) -> Array:
+    """What compute loses to communication that runs beside it.
+
+    Matrix products under tensor-parallel collectives work in smaller pieces and share the device's units; attention
+    over a ring works in `c` pieces and merges their results.
+    """
+    profile, values = scenario.framework, scenario.coefficients.time
+    overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
+    ring = block.context_parallel - 1.0 if profile.cp_communication == "ring" else 0.0
+    return np.where(overlapped, values.overlap_slowdown * gemm, 0.0) + values.ring_slowdown * ring * attention
 
 
 def context_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
