@@ -118,9 +118,7 @@ def _virtual_stages(values: Mapping[str, Any], layers: int) -> int:
         raise UsageError("--layers-per-virtual-stage needs an even cut: give --vpp with --stage-layers")
     pipeline = _pipeline(values)
     if layers % (pipeline * chunk):
-        raise InputError(
-            f"--layers-per-virtual-stage {chunk} x --pp {pipeline} does not divide the model's {layers}"
-        )
+        raise InputError(f"--layers-per-virtual-stage {chunk} x --pp {pipeline} does not divide the model's {layers}")
     return int(layers // (pipeline * chunk))
 
 
@@ -143,9 +141,7 @@ def _check_virtual_stages(values: Mapping[str, Any]) -> None:
 
 def _full_only(values: Mapping[str, Any], full: bool) -> dict[str, Any]:
     """Refuse what only full recompute has, and let it imply full recompute where nothing else was said."""
-    given = [
-        name for name in ("recompute_method", "recompute_layers", "recompute_layer_list") if values[name]
-    ]
+    given = [name for name in ("recompute_method", "recompute_layers", "recompute_layer_list") if values[name]]
     if not given:
         return {}
     option = "--" + given[0].replace("_", "-")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +25,10 @@ from simulator.cli.options import (
 )
 from simulator.cli.parameters import SpecName, Word, nearest, shown
 
-INTERRUPTED, CLOSED_PIPE, INTERNAL = 130, 141, 70
+INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
+
+_COLLECT_AFTER_OBJECTS = 50_000
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
@@ -50,9 +54,7 @@ class MainCommand(Sectioned, click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
-            raise click.UsageError(
-                f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}"
-            )
+            raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -86,9 +88,13 @@ class MainCommand(Sectioned, click.Group):
 
 
 def run() -> NoReturn:
-    """Run the command line of this process."""
-    cli.main(prog_name="simulate")
-    raise AssertionError("unreachable: main leaves the process")
+    """Run the command line of this process.
+
+    Looking for cycles in what was just imported, and once more on leaving, would take a sixth of a short search.
+    """
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+    atexit.register(gc.freeze)
+    sys.exit(cli.main(prog_name="simulate"))
 
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
@@ -99,44 +105,35 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
         code = answer()
     except click.exceptions.Abort:
         return INTERRUPTED
-    except BrokenPipeError:
-        _let_go_of_stdout()
-        return CLOSED_PIPE
     except click.ClickException as error:
-        _tell(one_line(_lower_first(error.format_message())), debug=debug)
+        _tell(f"error: {one_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
     except SimulateError as error:
-        _tell(str(error), debug=debug)
+        _tell(f"error: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001  no input may end in a traceback
         told = one_line(f"{type(error).__name__}: {error}")
-        _tell(f"internal error: {told[:500]}; --debug shows where, please report it", debug=debug)
+        if debug:
+            from traceback import print_exc  # noqa: PLC0415  start-up time
+
+            print_exc(file=sys.stderr)
+        _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
         return INTERNAL
     return code if isinstance(code, int) else 0
 
 
-def _tell(message: str, *, debug: bool) -> None:
-    if debug:
-        from traceback import print_exc  # noqa: PLC0415  start-up time
-
-        print_exc(file=sys.stderr)
-    prefix = "simulate: " if message.startswith("internal error") else "simulate: error: "
-    click.echo(f"{prefix}{message}", err=True)
+def _tell(message: str) -> None:
+    click.echo(f"simulate: {message}", err=True)
 
 
 def _wants_trace(args: Sequence[str]) -> bool:
     return "--debug" in args or bool(os.environ.get("SIMULATE_DEBUG"))
 
 
-def _let_go_of_stdout() -> None:
-    """Point stdout at nothing, so that leaving does not fail once more to write to the closed pipe."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return
-
-
-def _lower_first(text: str) -> str:
+def _usage_text(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"no such option {shown(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
+    text = error.format_message()
     return text[:1].lower() + text[1:]
 
 
@@ -168,9 +165,7 @@ def _main(**values: Any) -> None:
     given = given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
         if given:
-            raise click.UsageError(
-                f"{given[0]} stands before the command '{ctx.invoked_subcommand}': put it behind"
-            )
+            raise click.UsageError(f"{given[0]} stands before the command '{ctx.invoked_subcommand}': put it behind")
         return
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
@@ -189,7 +184,11 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
     return Sectioned(
         name,
         callback=_handled(name),
-        params=[click.Argument(["name"], required=False, type=kind), *listing_options(), *general_options()],
+        params=[
+            click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
+            *listing_options(),
+            *general_options(),
+        ],
         help=text,
         context_settings=CONTEXT_SETTINGS,
     )
@@ -246,13 +245,9 @@ cli.add_command(
         context_settings=CONTEXT_SETTINGS,
     )
 )
+cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
-    _listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model"))
-)
-cli.add_command(
-    _listing_command(
-        "hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware")
-    )
+    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))
 )
 cli.add_command(
     _listing_command(

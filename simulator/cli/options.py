@@ -54,7 +54,7 @@ class Sectioned(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 sections.setdefault(getattr(param, "section", GENERAL), []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
@@ -90,8 +90,7 @@ def question_options() -> list[click.Parameter]:
         ),
     ]
     return [
-        Option(name, section=QUESTION, show_default="default" in attributes, **attributes)
-        for name, attributes in words
+        Option(name, section=QUESTION, show_default="default" in attributes, **attributes) for name, attributes in words
     ]
 
 
@@ -112,9 +111,7 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
     ]
     found = [_layout(name, number(*_SIZE), text) for name, text in sizes]
     found += [
-        _layout(
-            "--stage-layers", WholeList(0, 10_000), "Uneven cut: layers on each stage, such as 18,21,21,20."
-        ),
+        _layout("--stage-layers", WholeList(0, 10_000), "Uneven cut: layers on each stage, such as 18,21,21,20."),
         _layout(
             "--zero-stage",
             number(0, 3),
@@ -141,9 +138,7 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
     ]
     if many:
         text = "Also consider tensor parallelism across nodes."
-        found.append(
-            Option("--allow-tp-across-nodes", section=LAYOUT, is_flag=True, default=False, help=text)
-        )
+        found.append(Option("--allow-tp-across-nodes", section=LAYOUT, is_flag=True, default=False, help=text))
     return found
 
 
@@ -152,9 +147,7 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     found = listing_options()
     if ranking:
         text = "Layouts to show."
-        found.append(
-            Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text)
-        )
+        found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
     text = "Tokens of the whole run, such as 100B: adds days to train."
     found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
     text = "With --train-tokens: adds the cost."
@@ -196,16 +189,16 @@ def general_options() -> list[click.Parameter]:
         ),
         Option("-v", "--verbose", section=GENERAL, count=True, help="Show every assumption."),
         Option("-q", "--quiet", section=GENERAL, count=True, help="Show the tables alone."),
-        Option("--debug", section=GENERAL, is_flag=True, default=False, help="Show where an error arose."),
+        Option(
+            "--debug", section=GENERAL, is_flag=True, default=False, help="Show where a defect of the simulator arose."
+        ),
     ]
 
 
 def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:
     """Return the options among ``params`` that stand on the command line."""
     source = click.core.ParameterSource.COMMANDLINE
-    return [
-        param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source
-    ]
+    return [param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source]
 
 
 def left_to_default(ctx: click.Context, name: str) -> bool:

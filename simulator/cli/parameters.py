@@ -80,9 +80,7 @@ class WholeList(Whole):
         """Return the numbers as the option keeps them."""
         return tuple(numbers)
 
-    def _ends(
-        self, item: str, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+    def _ends(self, item: str, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         span = _RANGE.fullmatch(item) if ":" in item else None
         first, last = (int(span[1]), int(span[2])) if span else (-1, -1)
         if span is None and _WHOLE.fullmatch(item):
@@ -192,9 +190,7 @@ class SpecName(ParamType):
         self.kind = kind
         self.name = "NAME|PATH" if kind in ("model", "hardware") else "NAME"
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the shipped names that begin so, and paths where one is being typed."""
         del ctx, param
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it

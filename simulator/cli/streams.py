@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,6 +14,8 @@ import click
 
 from simulator.errors import InputError
 
+CLOSED_PIPE = 141
+"""Exit code when the reader of stdout left, as a shell gives it."""
 PROGRESS_AFTER_SECONDS = 1.0
 """A search shorter than this shows no progress."""
 
@@ -36,8 +38,7 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
     """Tell whether this command's answer is coloured; a file never is."""
     if output not in (None, "-"):
         return False
-    return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ
-    )
+    return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ)
 
 
 def verbosity_of(ctx: click.Context) -> int:
@@ -75,7 +76,7 @@ def note(text: str, *, quiet: bool) -> None:
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
     """Yield what a search calls as it goes; nothing is shown in the first second, or without a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     started = monotonic()
@@ -98,5 +99,15 @@ def _write_out(text: str) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = text.encode("ascii", "backslashreplace").decode("ascii")
-    click.echo(text, nl=False, color=True)
-    sys.stdout.flush()
+    try:
+        click.echo(text, nl=False, color=True)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        _let_go_of_stdout()
+        raise click.exceptions.Exit(CLOSED_PIPE) from error
+
+
+def _let_go_of_stdout() -> None:
+    """Point stdout at nothing, so that leaving does not fail once more to write to the closed pipe."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -42,11 +42,7 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     row |= {name: memory[name] for name in ("device_mib", "allocated_mib", "capacity_mib", "headroom_mib")}
     row |= {name: memory[name] for name in ("fits", "fit_probability", "binding_stage", "moment")}
     row |= {f"{name}_mib": size for name, size in memory["breakdown_mib"].items()}
-    row |= {
-        name: value
-        for name, value in speed.items()
-        if not isinstance(value, dict | list) and name != "interval"
-    }
+    row |= {name: value for name, value in speed.items() if not isinstance(value, dict | list) and name != "interval"}
     row |= {f"{name}_s": seconds for name, seconds in speed["breakdown_s"].items()}
     row |= {f"training_{name}": value for name, value in found.get("training", {}).items()}
     row["violations"] = [broken["rule"] for broken in found["violations"]]

@@ -56,9 +56,7 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
     if estimate.violations:
         rows = [[broken.rule, broken.message, broken.fix] for broken in estimate.violations]
-        yield _titled(
-            "Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style
-        )
+        yield _titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
 
 
 def _memory(estimate: Estimate, style: Style) -> Iterator[str]:

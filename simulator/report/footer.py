@@ -53,9 +53,7 @@ def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         yield f"fp8: {has_it}."
         return
     speed = best.throughput
-    text = (
-        f"fp8: best {layout_text(best.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
-    )
+    text = f"fp8: best {layout_text(best.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
     if ranking.estimates:
         base = ranking.estimates[0].throughput.tokens_per_second_per_device
         gain = speed.tokens_per_second_per_device / base - 1 if base > 0 else 0.0

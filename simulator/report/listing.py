@@ -124,9 +124,7 @@ def model_facts(model: ModelSpec) -> list[Record]:
         for name in ("total_parameters", "active_parameters"):
             text = getattr(published, name)
             if text is not None:
-                facts.append(
-                    _fact(f"published.{name}", text, "parameters", published.source, (published.status, ""))
-                )
+                facts.append(_fact(f"published.{name}", text, "parameters", published.source, (published.status, "")))
     for name, count in (
         ("total_parameters", total_parameters(model)),
         ("active_parameters", active_parameters(model, include_input_embedding=True)),
@@ -154,13 +152,9 @@ def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
 
 
 def _table(records: Sequence[Record], style: Style) -> str:
-    columns = [
-        name for name in _columns(records) if any(record[name] not in ("", None) for record in records)
-    ]
+    columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
     text_columns = [
-        position
-        for position, name in enumerate(columns)
-        if any(isinstance(record[name], str) for record in records)
+        position for position, name in enumerate(columns) if any(isinstance(record[name], str) for record in records)
     ]
     rows = [[_cell(record[name]) for name in columns] for record in records]
     headers = [name.replace("_per_", "/").replace("_", " ") for name in columns]

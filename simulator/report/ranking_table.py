@@ -88,9 +88,7 @@ def _cluster(ranking: Ranking) -> str:
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
     text = (
-        f"{nodes} node{'' if nodes == 1 else 's'} of {query.get('hardware')}"
-        if nodes
-        else str(query.get("hardware"))
+        f"{nodes} node{'' if nodes == 1 else 's'} of {query.get('hardware')}" if nodes else str(query.get("hardware"))
     )
     return f"{text} ({devices} devices)" if devices else text
 
@@ -98,8 +96,7 @@ def _cluster(ranking: Ranking) -> str:
 def _table(estimates: tuple[Estimate, ...], presentation: Presentation, style: Style) -> str:
     columns = [*_layout_columns(estimates), *_figure_columns(presentation)]
     rows = [
-        [str(rank), *(column.cell(estimate) for column in columns)]
-        for rank, estimate in enumerate(estimates, start=1)
+        [str(rank), *(column.cell(estimate) for column in columns)] for rank, estimate in enumerate(estimates, start=1)
     ]
     text_columns = [position for position, column in enumerate(columns, start=1) if column.is_text]
     return grid(["#", *(column.header for column in columns)], rows, style, text_columns=text_columns)
@@ -149,14 +146,10 @@ def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) ->
     nearest = ranking.nearest
     if nearest is None:
         reason = (
-            "every layout that keeps the rules is too near capacity"
-            if ranking.starved
-            else "no layout keeps the rules"
+            "every layout that keeps the rules is too near capacity" if ranking.starved else "no layout keeps the rules"
         )
         return f"Nothing fits: {reason}."
-    parts = ", ".join(
-        f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes)
-    )
+    parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
     lines = [
         f"Nothing fits. Nearest miss: {layout_text(nearest.layout)}",
         verdict_sentence(nearest, colour=presentation.colour),

@@ -1,0 +1,83 @@
+"""Help, version and completion."""
+
+import click
+import pytest
+
+from simulator import __version__
+from simulator.cli.main import cli
+from simulator.cli.options import FORMATS, FRAMEWORKS, OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.frameworks.profile import PROFILES
+from simulator.report.formats import RANKING_REPORTERS
+from simulator.scenario import layout
+from simulator.scenario.scenario import PRECISIONS as KNOWN_PRECISIONS
+from simulator.specs.folders import hardware_names, model_names
+from tests.cli.help_text import BLOCKS, documented, help_of
+from tests.cli.running import run
+
+COMMANDS = {"": cli, **cli.commands}
+
+
+def options_of(name: str) -> dict[str, click.Option]:
+    return {str(p.name): p for p in COMMANDS[name].params if isinstance(p, click.Option)}
+
+
+def test_simulate_alone_prints_help() -> None:
+    result = run()
+    assert result.exit_code == 0
+    assert result.stdout == run("--help").stdout == run("-h").stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str) -> None:
+    assert COMMANDS[name].help
+    assert all(option.help for option in options_of(name).values())
+    result = run(*name.split(), "-h")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: simulate")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_documented_help_is_the_real_help(name: str) -> None:
+    assert documented()[name] == help_of(name)
+
+
+def test_every_command_is_documented() -> None:
+    assert set(BLOCKS) == set(COMMANDS)
+
+
+def test_the_default_command_has_the_options_of_rank() -> None:
+    assert set(options_of("")) - {"version"} == set(options_of("rank"))
+
+
+def test_words_are_those_the_simulator_knows() -> None:
+    assert KNOWN_PRECISIONS == PRECISIONS
+    assert layout.RECOMPUTE_MODES == RECOMPUTE_MODES
+    assert (*RECOMPUTE_METHODS, "list") == layout.RECOMPUTE_METHODS
+    assert layout.OFFLOADS == OFFLOADS
+    assert tuple(PROFILES) == FRAMEWORKS
+    assert tuple(RANKING_REPORTERS) == FORMATS
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"simulate {__version__}\n"
+    assert run(env={"SIMULATE_VERSION": "1"}).stdout.startswith("Usage")
+
+
+def completions(line: str, word: str) -> list[str]:
+    env = {
+        "_SIMULATE_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1 + (not word)),
+    }
+    result = run(env=env, prog_name="simulate")
+    return [found.partition(",")[2] for found in result.stdout.splitlines()]
+
+
+def test_names_complete_in_the_shell() -> None:
+    assert completions("simulate --model ", "") == list(model_names())
+    assert completions("simulate --hardware h20", "h20") == [n for n in hardware_names() if n.startswith("h20")]
+    assert completions("simulate hardware z", "z") == ["z2000"]
+    assert completions("simulate estimate --framework m", "m") == ["megatron"]
+    assert completions("simulate frameworks t", "t") == ["torch"]
+    assert completions("simulate --model ./", "./") == ["./"]
+    assert completions("simulate es", "es") == ["estimate"]

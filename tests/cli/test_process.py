@@ -1,0 +1,75 @@
+"""The command as a process of its own, and the package it imports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simulator
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("numpy", "pydantic", "scipy", "tabulate", "yaml")
+
+
+def start(*args: str, code: str | None = None) -> "subprocess.Popen[str]":
+    what = ["-c", code] if code else ["-m", "simulator", *args]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, *what], stdout=pipe, stderr=pipe, text=True, env=env)
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_estimate_as_a_process() -> None:
+    code, out, err = finished(start("estimate", "--model", "llama3.2-1b", "--hardware", "h20", "--format", "json"))
+    assert (code, err) == (0, "")
+    assert json.loads(out)["model"] == "llama3.2-1b"
+
+
+def test_a_refusal_as_a_process() -> None:
+    code, out, err = finished(start("estimate", "--model", "llama3.2-1c"))
+    assert (code, out) == (2, "")
+    assert err.startswith("simulate: error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes close in another way there")
+def test_a_reader_that_leaves_is_no_error() -> None:
+    with start("--model", "llama3.2-1b", "--format", "jsonl", "--top", "1000") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 141
+    assert said == ""
+
+
+@pytest.mark.parametrize("args", ["['--help']", "['estimate', '-h']", "['--version']", "['--modle', 'x']"])
+def test_help_imports_nothing_heavy(args: str) -> None:
+    code = (
+        "import sys\n"
+        "from simulator.cli.main import cli\n"
+        f"try: cli.main({args})\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    assert finished(start(code=code))[2].endswith("[]\n")
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, simulator\nprint([name for name in ('click', *{HEAVY!r}) if name in sys.modules])"
+    assert finished(start(code=code)) == (0, "[]\n", "")
+
+
+def test_public_names() -> None:
+    for name in simulator.__all__:
+        assert getattr(simulator, name) is not None
+    assert dir(simulator) == sorted(simulator.__all__)
+    with pytest.raises(AttributeError, match="module 'simulator' has no attribute 'nonsense'"):
+        _ = simulator.nonsense

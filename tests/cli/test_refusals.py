@@ -1,0 +1,107 @@
+"""Bad input gets one line: what, where, what is allowed, the nearest name."""
+
+import pytest
+
+from simulator.cli import commands
+from simulator.errors import UnsupportedError
+from tests.cli.running import TINY, refusal, run
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--modle", "x"), "no such option '--modle', did you mean '--model'?"),
+        (("modles",), "no such command 'modles', did you mean 'models'?; commands: rank, estimate, models"),
+        (("--model", "llama3.1-8b", "estimate"), "--model stands before the command 'estimate'"),
+        (("--tp", "2", "hardware"), "--tp stands before the command 'hardware'"),
+        (("--nodes", "2"), "missing option '--model'"),
+        (("estimate",), "missing option '--model'; `simulate models` lists the names"),
+        (("--model", "lama3.1-8b"), "did you mean 'llama3.1-8b'?"),
+        ((*TINY, "--hardware", "h2o"), "did you mean 'h20'?"),
+        ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, did you mean 'bf16'?"),
+        ((*TINY, "--recompute", "none,ful"), "'ful' is not one of none, selective, full, did you mean 'full'?"),
+        ((*TINY, "--tp", "two"), "invalid value for '--tp': 'two': 'two' is not understood; write numbers"),
+        ((*TINY, "--tp", "0"), "write numbers from 1 to 1048576"),
+        ((*TINY, "--tp", "4:2"), "'4:2' is not understood"),
+        ((*TINY, "--tp", "1:100000"), "lists more than 4096 values"),
+        ((*TINY, "--tp", "1:3000,1:3000"), "lists more than 4096 values"),
+        ((*TINY, "--zero-stage", "4"), "write numbers from 0 to 3"),
+        ((*TINY, "--top", "0"), "'0' is not a whole number from 1 to 10000"),
+        ((*TINY, "--seq-length", "9" * 5000), "is not a whole number from 1 to 134217728"),
+        ((*TINY, "--seq-length", "\uff11"), "is not a whole number"),
+        ((*TINY, "--nodes", "1"), "--nodes and --devices exclude each other"),
+        ((*TINY, "--vpp", "2", "--layers-per-virtual-stage", "2"), "exclude each other"),
+        ((*TINY, "--pp", "1,4", "--stage-layers", "8,8"), "names 2 stages, but --pp is 1,4"),
+        ((*TINY, "--recompute", "none", "--recompute-layers", "2"), "--recompute-layers needs --recompute full"),
+        (
+            (*TINY, "--recompute-layer-list", "1,2", "--recompute-method", "block"),
+            "--recompute-layer-list and --recompute-method exclude each other",
+        ),
+        ((*TINY, "--train-tokens", "1.5"), "is not a whole number"),
+        ((*TINY, "--train-tokens", "0"), "is not from 1 to 1e18 tokens"),
+        ((*TINY, "--train-tokens", "1B", "--price-per-device-hour", "nan"), "'nan' is not a number from 0 to 1e9"),
+        ((*TINY, "--train-tokens", "1B", "--price-per-device-hour", "inf"), "is not a number from 0 to 1e9"),
+        ((*TINY, "--price-per-device-hour", "1"), "--price-per-device-hour needs --train-tokens"),
+        ((*TINY, "--option", "mtp"), "'mtp' is not NAME=VALUE; `simulate frameworks` lists the names"),
+        ((*TINY, "--option", "mpt=true"), "did you mean 'mtp'?"),
+        ((*TINY, "--option", "mtp=true", "--option", "mtp=false"), "given as 'true' and as 'false'"),
+        ((*TINY, "--format", "jason"), "did you mean 'json'?"),
+        (("frameworks", "torhc"), "did you mean 'torch'?"),
+        (("models", "no-such-model"), "no-such-model"),
+        (("hardware", "no\nsuch"), "no such"),
+    ],
+)
+def test_refused(args: tuple[str, ...], said: str) -> None:
+    assert said.lower() in refusal(*args).lower()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--tp", "3"), "--tp 3 x --pp 1 x --cp 1 = 3 does not divide the 2 devices"),
+        (("--tp", "2", "--dp", "2"), "take 4 devices; there are 2"),
+        (("--tp", "1,2"), "'1,2' is not a whole number"),
+        (("--recompute", "none,full"), "'none,full' is not one of none, selective, full"),
+        (("--recompute-method", "block", "--recompute", "selective"), "--recompute-method needs --recompute full"),
+        (("--pp", "2", "--layers-per-virtual-stage", "3"), "does not divide the model's 16"),
+        (("--stage-layers", "8,8", "--layers-per-virtual-stage", "4"), "needs an even cut"),
+        (("--stage-layers", "8,8", "--pp", "1"), "--stage-layers names 2 stages, but --pp is 1"),
+    ],
+)
+def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], said: str) -> None:
+    assert said in refusal("estimate", *TINY, *args)
+
+
+def test_what_cannot_be_priced_is_exit_3() -> None:
+    question = ("--model", "llama3.2-1b", "--hardware", "bi150-64g", "--precision", "fp8")
+    assert "fp8" in refusal(*question, code=3)
+    assert "fp8" in refusal("estimate", *question, code=3)
+
+
+def test_an_unexpected_error_is_one_line_unless_debugged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a\nb")
+
+    monkeypatch.setattr(commands, "rank", fail)
+    result = run(*TINY)
+    assert result.exit_code == 70
+    told = "simulate: internal error: ZeroDivisionError: a b; --debug shows where, please report it\n"
+    assert (result.stdout, result.stderr) == ("", told)
+    for debugged in (run(*TINY, "--debug"), run(*TINY, env={"SIMULATE_DEBUG": "1"})):
+        assert debugged.exit_code == 70
+        assert "Traceback" in debugged.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (UnsupportedError("x"), 3), (MemoryError(), 70)],
+)
+def test_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commands, "rank", fail)
+    result = run(*TINY)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,89 @@
+"""Lists of specs, and every number of one with its unit, source and status."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from simulator.frameworks.profile import PROFILES, switches
+from simulator.report.listing import (
+    LISTING_REPORTERS,
+    Record,
+    framework_facts,
+    frameworks_listing,
+    hardware_facts,
+    hardware_listing,
+    listing_notes,
+    model_facts,
+    models_listing,
+)
+from simulator.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+
+
+def test_one_record_for_each_model() -> None:
+    records = models_listing(load_model(name) for name in model_names())
+    assert [record["model"] for record in records] == list(model_names())
+    assert all(isinstance(record["parameters_billions"], float) for record in records)
+
+
+def test_one_record_for_each_kind_of_hardware() -> None:
+    records = hardware_listing(load_hardware(name) for name in hardware_names())
+    assert [record["hardware"] for record in records] == list(hardware_names())
+    by_name = {record["hardware"]: record for record in records}
+    assert by_name["a100-sxm-80g"]["fp8_tflops"] is None
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_every_number_of_hardware_has_source_and_status(name: str) -> None:
+    facts = hardware_facts(load_hardware(name))
+    assert {"memory_capacity", "memory_bandwidth", "network.latency"} <= {fact["key"] for fact in facts}
+    for fact in facts:
+        assert all(fact[column] for column in ("value", "unit", "source", "status"))
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_number_of_a_model_has_source_and_status(name: str) -> None:
+    facts = model_facts(load_model(name))
+    assert facts[-1]["key"] == "active_parameters"
+    for fact in facts:
+        assert all(fact[column] for column in ("value", "source", "status"))
+
+
+def test_a_model_without_provenance_says_so() -> None:
+    spec = load_model("llama3.1-8b").model_copy(update={"provenance": None, "published": None})
+    assert {fact["status"] for fact in model_facts(spec)} == {"given by the file", "derived"}
+
+
+def test_every_switch_is_listed_and_shown() -> None:
+    names = [spec.name for spec in switches()]
+    assert [record["switch"] for record in frameworks_listing()] == names
+    for profile in PROFILES.values():
+        facts = framework_facts(profile)
+        assert [fact["switch"] for fact in facts] == names
+        assert all(fact[column] for fact in facts for column in ("value", "allowed", "meaning"))
+
+
+def test_notes_tell_what_the_sources_are() -> None:
+    assert listing_notes({"sheet": "a data sheet"}, "A note.") == ["A note.", "sheet: a data sheet"]
+    assert listing_notes({}, "") == []
+
+
+def test_formats_of_a_listing() -> None:
+    records: list[Record] = [{"key": "a", "value": 1.5, "note": ""}, {"key": "b|c", "value": None, "note": ""}]
+    assert json.loads(LISTING_REPORTERS["json"](records)) == records
+    assert [json.loads(line) for line in LISTING_REPORTERS["jsonl"](records).splitlines()] == records
+    assert [row["value"] for row in csv.DictReader(io.StringIO(LISTING_REPORTERS["csv"](records)))] == ["1.5", ""]
+    assert LISTING_REPORTERS["table"](records) == "key  value\n---  -----\na     1.50\nb|c      -\n"
+    assert "b\\|c" in LISTING_REPORTERS["markdown"](records)
+
+
+def test_long_sentences_are_broken_on_a_terminal_only() -> None:
+    records: list[Record] = [{"key": "a", "note": "word " * 40}]
+    assert max(map(len, LISTING_REPORTERS["table"](records).splitlines())) < 60
+    assert "word " * 39 in LISTING_REPORTERS["markdown"](records)
+
+
+@pytest.mark.parametrize("format_name", LISTING_REPORTERS)
+def test_a_listing_of_nothing(format_name: str) -> None:
+    assert LISTING_REPORTERS[format_name]([]).strip() in ("", "[]")

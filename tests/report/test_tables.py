@@ -1,0 +1,152 @@
+"""What the tables for people say, and when."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.pricing.estimate import Interval
+from simulator.report.estimate_table import estimate_table
+from simulator.report.presentation import Presentation, training_run
+from simulator.report.ranking_table import ranking_table
+from simulator.units import GIB
+from tests.report import samples
+
+PLAIN = Presentation()
+
+
+def header(**layout: Any) -> str:
+    ranking = samples.ranking(estimates=(samples.estimate(**layout),))
+    return ranking_table(ranking, PLAIN, "markdown").splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    ("layout", "column"),
+    [
+        ({"expert_tensor_parallel": 2}, "ETP"),
+        ({"zero_stage": 3}, "ZeRO"),
+        ({"sequence_parallel": True}, "seq. parallel"),
+        ({"offload": "optimizer"}, "offload"),
+        ({"stage_layers": (17, 15)}, "layers by stage"),
+    ],
+)
+def test_a_choice_has_a_column_only_when_it_says_something(layout: dict[str, Any], column: str) -> None:
+    assert f" {column} " not in header()
+    assert f" {column} " in header(**layout)
+
+
+def test_an_even_cut_is_plain() -> None:
+    assert header(stage_layers=(16, 16)) == header()
+
+
+def test_quiet_shows_the_table_alone() -> None:
+    lines = ranking_table(samples.ranking(), Presentation(verbosity=-1), "table").splitlines()
+    assert lines[0].startswith("#")
+    assert len(lines) == 5
+
+
+def test_verbose_lists_assumptions() -> None:
+    assert "Links carry one job." not in ranking_table(samples.ranking(), PLAIN, "table")
+    assert "Assumed: Links carry one job." in ranking_table(samples.ranking(), Presentation(verbosity=1), "table")
+
+
+def test_only_some_starved_layouts_are_shown_unless_verbose() -> None:
+    ranking = samples.ranking(starved=samples.ranking().starved * 5)
+    words = "Too near capacity, not recommended"
+    assert ranking_table(ranking, PLAIN, "table").count(words) == 3
+    assert ranking_table(ranking, Presentation(verbosity=1), "table").count(words) == 5
+
+
+def test_what_is_over_capacity_is_not_called_spare() -> None:
+    over = samples.estimate(verdict="starved", activations_gib=66.5)
+    assert "0.50 GiB over" in ranking_table(samples.ranking(starved=(over,)), PLAIN, "table")
+
+
+@pytest.mark.parametrize(
+    ("presentation", "fp8", "said"),
+    [
+        (Presentation(device_has_fp8=False), None, "fp8: this device has no fp8."),
+        (Presentation(device_has_fp8=True), None, "fp8: no layout fits in fp8."),
+        (Presentation(device_has_fp8=True), samples.estimate(step_seconds=4.0), "50.0 % slower than the best in bf16."),
+    ],
+)
+def test_fp8_line(presentation: Presentation, fp8: Any, said: str) -> None:
+    assert said in ranking_table(samples.ranking(fp8=fp8), presentation, "table")
+
+
+def test_no_fp8_line_when_fp8_was_asked_for_or_nobody_knows() -> None:
+    asked = samples.ranking(query={**samples.QUERY, "precision": "fp8"})
+    assert "fp8:" not in ranking_table(asked, Presentation(device_has_fp8=True), "table").split("\n\n")[-1]
+    assert "fp8:" not in ranking_table(samples.ranking(fp8=None), PLAIN, "table")
+
+
+def test_nothing_fits_without_remedy_or_candidate() -> None:
+    assert "No single change" in ranking_table(replace(samples.hopeless(), remedies=()), PLAIN, "table")
+    lost = replace(samples.hopeless(), remedies=(), nearest=None)
+    assert "no layout keeps the rules" in ranking_table(lost, PLAIN, "table")
+    starved = replace(lost, starved=samples.ranking().starved)
+    assert "every layout that keeps the rules is too near capacity" in ranking_table(starved, PLAIN, "table")
+
+
+def test_question_names_lora_and_works_without_nodes() -> None:
+    query = {**samples.QUERY, "nodes": None, "devices": None, "lora_rank": 16}
+    first = ranking_table(samples.ranking(query=query), PLAIN, "table").splitlines()[0]
+    assert first == "tiny on box (8 devices): bf16, LoRA of rank 16, sequence 4096, global batch 64, megatron"
+
+
+def test_verdict_is_coloured_on_request_only() -> None:
+    assert "\x1b[" not in ranking_table(samples.ranking(), PLAIN, "table")
+    coloured = ranking_table(samples.ranking(), Presentation(colour=True), "table")
+    assert "\x1b[32mfits\x1b[0m" in coloured
+
+
+def test_training_run() -> None:
+    run = training_run(samples.estimate(), Presentation(train_tokens=86_400 * 80_000, price_per_device_hour=0.5))
+    assert run is not None
+    assert (run.days, run.device_hours, run.cost) == pytest.approx((1.0, 192.0, 96.0))
+    assert training_run(samples.estimate(), PLAIN) is None
+    unpriced = training_run(samples.estimate(), Presentation(train_tokens=1))
+    assert unpriced is not None
+    assert unpriced.cost is None
+
+
+def test_days_are_left_open_for_a_layout_without_speed() -> None:
+    stopped = samples.estimate()
+    stopped = replace(stopped, throughput=replace(stopped.throughput, tokens_per_second_per_device=0.0))
+    table = ranking_table(samples.ranking(estimates=(stopped,)), Presentation(train_tokens=1), "markdown")
+    assert table.splitlines()[4].endswith("- |")
+
+
+def test_estimate_shows_training_intervals_and_broken_rules() -> None:
+    priced = samples.refused()
+    priced = replace(
+        priced,
+        lora_rank=8,
+        memory=replace(priced.memory, interval_bytes=Interval(49 * GIB, 51 * GIB), fit_probability=0.99),
+        throughput=replace(priced.throughput, interval_seconds=Interval(1.9, 2.1)),
+    )
+    text = estimate_table(priced, Presentation(train_tokens=10**11, price_per_device_hour=1.0), "table")
+    for said in (
+        "LoRA of rank 8",
+        "tp 3 does not divide 32 heads",
+        "90 % interval of the memory: 49.00 to 51.00 GiB.",
+        "Probability that it fits: 99.0 %.",
+        "90 % interval of the step: 1900 to 2100 ms.",
+        "days for 100B tokens",
+        "device hours",
+        "cost",
+    ):
+        assert said in text
+
+
+def test_estimate_without_stages_or_parts_is_still_shown() -> None:
+    priced = samples.estimate()
+    bare = replace(
+        priced,
+        memory=replace(priced.memory, stages=(), outside_parts_bytes={}),
+        throughput=replace(priced.throughput, parts_seconds={}),
+    )
+    text = estimate_table(bare, PLAIN, "table")
+    assert "Memory by stage" not in text
+    assert "Time of one step" not in text
+    assert "Speed" in text

@@ -1,0 +1,61 @@
+"""Numbers and words for people."""
+
+from typing import Any
+
+import pytest
+
+from simulator.report.text import amount, count_text, cut_text, gib, layout_text, percent, recompute_text, settings_text
+from simulator.scenario.layout import Layout
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (123456.7, "123457"), (999.94, "999.9"), (9.876, "9.88"), (0.012345, "0.0123"), (1e20, "1e+20")],
+)
+def test_amount(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+def test_small_negatives_are_zero() -> None:
+    assert gib(-1.0) == "0.00"
+    assert percent(-1e-9) == "0.0"
+    assert gib(-(2.0**30)) == "-1.00"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(10**11, "100B"), (1_500_000_000_000, "1500B"), (3 * 10**12, "3T"), (999, "999")]
+)
+def test_count_text(count: int, text: str) -> None:
+    assert count_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "none"),
+        ({"recompute": "selective"}, "selective"),
+        ({"recompute": "full"}, "full"),
+        ({"recompute": "full", "recompute_layers": 2}, "full uniform 2"),
+        ({"recompute": "full", "recompute_method": "block"}, "full block 1"),
+        ({"recompute": "full", "recompute_method": "list", "recompute_layer_list": (4, 5)}, "full layers 4,5"),
+    ],
+)
+def test_recompute_text(fields: dict[str, Any], text: str) -> None:
+    assert recompute_text(Layout(**fields)) == text
+
+
+@pytest.mark.parametrize(
+    ("cut", "text"), [((), "even"), ((8, 8), "even"), ((7, 8, 8, 7), "7,8,8,7"), ((7, 8, 8, 8, 8, 7), "7,8x4,7")]
+)
+def test_cut_text(cut: tuple[int, ...], text: str) -> None:
+    assert cut_text(Layout(stage_layers=cut)) == text
+
+
+def test_layout_text_tells_what_is_not_plain() -> None:
+    layout = Layout(expert_tensor_parallel=2, offload="optimizer", stage_layers=(3, 5))
+    assert layout_text(layout) == "TP1 PP1 CP1 EP1 ETP2 DP1 VP1 mbs1 recompute none offload optimizer layers 3,5"
+
+
+def test_settings_text() -> None:
+    settings = {"tp": (1, 2), "nodes": None, "options": {"mtp": "true"}, "sequence_parallel": True, "flag": False}
+    assert settings_text(settings) == "--tp 1,2, --options mtp=true, --sequence-parallel"
