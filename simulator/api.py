@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from simulator.calibration.apply import Applied, applied, with_calibration
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
@@ -33,11 +34,13 @@ def scenario_of(
     num_layers: int | None = None,
     framework: str = "megatron",
     options: Mapping[str, str] | None = None,
+    calibration: str | None = None,
 ) -> Scenario:
     """The scenario of a question.
 
     `model` and `hardware` are shipped names or paths; without `nodes` and `devices` it is one node. Raises
-    InputError for what is wrong and UnsupportedError for what cannot be priced.
+    InputError for what is wrong and UnsupportedError for what cannot be priced. `calibration` is None for the shipped
+    one of the hardware's family, `none` for the priors, or a file.
     """
     if nodes is not None and devices is not None:
         raise InputError("give nodes or devices, not both")
@@ -56,6 +59,7 @@ def scenario_of(
         precision=precision,
         lora_rank=lora_rank,
         framework=framework_profile(framework, dict(options or {})),
+        coefficients=applied(hardware_spec.family, calibration).coefficients(),
     )
 
 
@@ -64,7 +68,7 @@ def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
 
     Takes the arguments of `scenario_of` and a layout; a layout without a cut of the layers gets the default cut.
     """
-    scenario = scenario_of(**question)
+    scenario, used = _asked(question)
     layout = layout or Layout(data_parallel=scenario.devices)
     if not layout.stage_layers:
         if layout.pipeline_parallel > scenario.model.num_hidden_layers:
@@ -73,7 +77,17 @@ def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
                 f"allowed are 1 to {scenario.model.num_hidden_layers}"
             )
         layout = replace(layout, stage_layers=default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel))
-    return estimate_layout(scenario, layout)
+    return _price(scenario, used, layout)
+
+
+def _asked(question: Mapping[str, Any]) -> tuple[Scenario, Applied]:
+    """The scenario of a question, and the calibrations behind its coefficients."""
+    scenario = scenario_of(**question)
+    return scenario, applied(scenario.hardware.family, question.get("calibration"))
+
+
+def _price(scenario: Scenario, used: Applied, layout: Layout) -> Estimate:
+    return with_calibration(scenario, estimate_layout(scenario, layout), used)
 
 
 def rank(
@@ -90,22 +104,22 @@ def rank(
     """
     started = time.perf_counter()
     space = space or Space()
-    scenario = scenario_of(**question)
+    scenario, used = _asked(question)
     found = search(scenario, space, top=max(top, 1), variants=variants, progress=progress)
     elapsed = time.perf_counter() - started
-    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
-    nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
+    best = tuple(_price(scenario, used, layout) for layout in found.fastest[:top])
+    nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not found.fastest else None
     return Ranking(
         query=_query(scenario, question, space),
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
             evaluated=found.evaluated, feasible=found.feasible, rejected=found.rejected, elapsed_seconds=elapsed
         ),
-        estimates=best[:top],
-        starved=tuple(estimate_layout(scenario, layout) for layout in found.starved),
+        estimates=best,
+        starved=tuple(_price(scenario, used, layout) for layout in found.starved),
         nearest=nearest,
-        remedies=() if best else tuple(_remedies(scenario, space)),
-        fp8=_fp8(scenario, space),
+        remedies=() if found.fastest else tuple(_remedies(scenario, used, space)),
+        fp8=_fp8(scenario, used, space),
     )
 
 
@@ -119,6 +133,7 @@ _QUESTION = (
     "num_layers",
     "framework",
     "options",
+    "calibration",
 )
 
 
@@ -136,26 +151,27 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
         "num_layers": scenario.model.num_hidden_layers,
         "framework": scenario.framework.name,
         "options": dict(question.get("options") or {}),
+        "calibration": scenario.coefficients.name,
     }
     narrowed = {f.name: getattr(space, f.name) for f in dataclasses.fields(space) if getattr(space, f.name)}
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, space: Space) -> Estimate | None:
+def _fp8(scenario: Scenario, used: Applied, space: Space) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or "fp8" not in scenario.hardware.peak_flops_per_second:
         return None
     narrow = replace(scenario, precision="fp8")
     found = search(narrow, space, top=1)
-    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
+    return _price(narrow, used, found.fastest[0]) if found.fastest else None
 
 
-def _remedies(scenario: Scenario, space: Space) -> Iterator[Remedy]:
+def _remedies(scenario: Scenario, used: Applied, space: Space) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
     for change, other, wider in _changes(scenario, space):
         found = search(other, wider, top=1)
         if found.fastest:
-            yield Remedy(change, estimate_layout(other, found.fastest[0]))
+            yield Remedy(change, _price(other, used, found.fastest[0]))
 
 
 def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:

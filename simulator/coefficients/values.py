@@ -8,8 +8,12 @@ elementwise kernels at two thirds of the memory bandwidth. A calibration replace
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 GIB = 2.0**30
 
@@ -171,6 +175,24 @@ class Coefficients:
     time: TimeCoefficients = field(default_factory=TimeCoefficients)
 
 
-def priors(kind: type[MemoryCoefficients] | type[TimeCoefficients]) -> dict[str, Prior]:
+Kind = Literal["memory", "time"]
+"""The two kinds of coefficients; they are fitted apart."""
+
+
+def priors(kind: Kind) -> dict[str, Prior]:
     """The coefficients of one kind that a calibration may fit, by name."""
-    return {f.name: f.metadata["prior"] for f in dataclasses.fields(kind) if "prior" in f.metadata}
+    owner = MemoryCoefficients if kind == "memory" else TimeCoefficients
+    return {f.name: f.metadata["prior"] for f in dataclasses.fields(owner) if "prior" in f.metadata}
+
+
+def replaced(base: Coefficients, kind: Kind, names: Sequence[str], values: NDArray[np.float64]) -> Coefficients:
+    """`base` with the named coefficients set.
+
+    `values` has one entry per name, or one row per name: the columns then go with the layouts of a block, which
+    prices one layout under many coefficient sets at once.
+    """
+    rows = values.tolist() if values.ndim == 1 else values
+    changes: dict[str, Any] = dict(zip(names, rows, strict=True))
+    if kind == "memory":
+        return dataclasses.replace(base, memory=dataclasses.replace(base.memory, **changes))
+    return dataclasses.replace(base, time=dataclasses.replace(base.time, **changes))

@@ -141,7 +141,7 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
 
 def provenance(scenario: Scenario) -> Provenance:
     """What the numbers of a scenario rest on."""
-    notes = ["efficiencies and overheads are priors: no calibration is applied"]
+    notes: list[str] = []
     if scenario.precision == "fp8":
         notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import InputError
 from simulator.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
 from simulator.rules.layout import ACROSS_NODES, RULES, Rule
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
-from simulator.search.space import CHUNK, Space, blocks, candidates
+from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
@@ -94,7 +95,11 @@ def search(
     counts: Counter[str] = Counter()
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(3, variants), Shortlist(1, variants)
     done = feasible = 0
-    total = candidates(scenario, space) if progress else 0
+    total = candidates(scenario, space)
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
+        )
     for block in blocks(scenario, space, chunk=CHUNK):
         done += len(block)
         kept = _valid(scenario, block, rules, counts)

@@ -15,6 +15,8 @@ from simulator.scenario.scenario import Scenario
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
 MICRO_BATCH_SIZES = (1, 2, 4, 8)
+MOST_CANDIDATES = 100_000_000
+"""A search beyond this would take minutes: the ranges are narrowed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +100,8 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
 
 def _splits(scenario: Scenario, space: Space, pipeline: int) -> tuple[tuple[int, int, int], ...]:
     devices = scenario.devices
-    tensors = space.tensor_parallel or divisors(devices, 64)
-    contexts = space.context_parallel or divisors(devices, 64)
+    tensors = [t for t in space.tensor_parallel or divisors(devices, 64) if devices % (t * pipeline) == 0]
+    contexts = [c for c in space.context_parallel or divisors(devices, 64) if devices % (c * pipeline) == 0]
     result: list[tuple[int, int, int]] = []
     for tensor in tensors:
         for context in contexts:
@@ -116,7 +118,7 @@ def _virtual_stages(space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[
             per_rank // layers for layers in space.layers_per_virtual_stage if layers >= 1 and per_rank % layers == 0
         )
     if space.virtual_stages is not None:
-        return space.virtual_stages
+        return tuple(v for v in space.virtual_stages if v <= per_rank)
     if pipeline == 1 or len(set(cut)) > 1:
         return (1,)
     return divisors(per_rank, per_rank)

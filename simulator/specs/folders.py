@@ -10,15 +10,19 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _SUFFIX: Final = ".yaml"
 
 
-def spec_folder(kind: Kind) -> Path:
-    """Return the folder of the shipped specs of one kind.
+def data_folder(folder: str) -> Path:
+    """Return one of the top-level folders of data.
 
     A wheel carries it inside the package, under ``_data``; in a checkout it
     stands beside the package.
     """
-    folder = f"{kind}_specs"
     installed = _PACKAGE / "_data" / folder
     return installed if installed.is_dir() else _PACKAGE.parent / folder
+
+
+def spec_folder(kind: Kind) -> Path:
+    """Return the folder of the shipped specs of one kind."""
+    return data_folder(f"{kind}_specs")
 
 
 def spec_file(kind: Kind, name: str) -> Path | None:

@@ -1,0 +1,156 @@
+"""Rows that cannot be what they say: found by the fit, and searched for what they could be instead.
+
+Three signs. A row's own TFLOPS, step time and devices contradict each other. A row lies outside the noise of the
+others. A row's need exceeds the device: it ran starved, and its speed says nothing about the layout. For the second,
+every layout of the same model on the same devices that would explain both its memory and its speed is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from simulator.calibration.fit import Fit
+from simulator.calibration.ranges import signature
+from simulator.calibration.sample import Sample, predict_device_memory
+from simulator.coefficients import Coefficients
+from simulator.measurements.question import figures_devices
+from simulator.pricing.price import price
+from simulator.rules.layout import ACROSS_NODES, RULES
+from simulator.scenario.layout import RECOMPUTE_MODES, Layout
+from simulator.scenario.scenario import Scenario
+from simulator.search.space import Space, blocks
+from simulator.timing.flops import model_flops_per_token
+
+Finding = Literal["devices", "relabelled", "ambiguous", "unexplained", "starved"]
+"""`devices`: the figures give another number of devices. `relabelled`: one kind of layout explains memory and speed.
+`ambiguous`: several do. `unexplained`: none does. `starved`: it needs more than the device has."""
+
+DEVICE_TOLERANCE = 0.02
+"""Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
+MEMORY_TOLERANCE = 0.03
+"""Misfit of memory that an explanation may have."""
+SPEED_TOLERANCE = 0.04
+"""Misfit of speed that an explanation may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A layout that would explain a row's figures."""
+
+    layout: Layout
+    memory_error: float
+    """Predicted over measured, less one."""
+    speed_error: float
+
+    @property
+    def distance(self) -> float:
+        """How far off both figures are together, in tolerances."""
+        return float(np.hypot(self.memory_error / MEMORY_TOLERANCE, self.speed_error / SPEED_TOLERANCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One row that is not what it says, or cannot be used as it stands."""
+
+    key: str
+    finding: Finding
+    memory_error: float | None
+    """Of the row as stated."""
+    speed_error: float | None
+    devices: float | None
+    """What its figures give, where they contradict the stated number."""
+    hypotheses: tuple[Hypothesis, ...]
+    """Best first; beside the row, never instead of it."""
+
+    @property
+    def says(self) -> str:
+        """The finding in one sentence."""
+        if self.finding == "devices":
+            return f"its own TFLOPS and step time give {self.devices:.1f} devices"
+        if self.finding == "starved":
+            return "it needs more than the device has: it ran starved, its speed is no sample of the layout"
+        if self.finding == "unexplained":
+            return "no other layout explains both its memory and its speed"
+        best = self.hypotheses[0]
+        where = describe(best.layout)
+        more = len(self.hypotheses) - 1
+        also = f" (and {more} more)" if more else ""
+        fits = f"memory {100 * best.memory_error:+.1f} %, speed {100 * best.speed_error:+.1f} %"
+        lead = "reads as" if self.finding == "relabelled" else "several layouts explain it, the nearest"
+        return f"{lead} {where}{also}: {fits}"
+
+
+def describe(layout: Layout) -> str:
+    """A layout in a few words."""
+    return (
+        f"tp{layout.tensor_parallel} pp{layout.pipeline_parallel} cp{layout.context_parallel} "
+        f"vp{layout.virtual_stages} recompute {layout.recompute}"
+    )
+
+
+def device_doubts(samples: Sequence[Sample]) -> Iterator[Doubt]:
+    """Rows whose TFLOPS, time and devices contradict each other."""
+    for sample in samples:
+        implied = figures_devices(sample.row)
+        if implied is not None and abs(implied / sample.row.devices - 1.0) > DEVICE_TOLERANCE:
+            yield Doubt(sample.key, "devices", None, None, implied, ())
+
+
+def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
+    """Whether a row that ran needs more than a framework can comfortably use."""
+    limit = coefficients.memory.starved_from * sample.scenario.hardware.usable_memory_bytes
+    return predict_device_memory(sample, coefficients) > limit
+
+
+def misfits(samples: Sequence[Sample], memory: Fit | None, time: Fit | None, fitted: Coefficients) -> Iterator[Doubt]:
+    """Rows outside the noise of the others, each with what would explain it."""
+    out = set(memory.left_out if memory else ()) | set(time.left_out if time else ())
+    for sample in samples:
+        memory_error = memory.residuals.get(sample.key) if memory else None
+        speed_error = time.residuals.get(sample.key) if time else None
+        if is_starved(sample, fitted):
+            yield Doubt(sample.key, "starved", memory_error, speed_error, None, ())
+        elif sample.key in out:
+            found = tuple(hypotheses(sample, fitted))
+            yield Doubt(sample.key, _finding(found), memory_error, speed_error, None, found)
+
+
+def _finding(found: tuple[Hypothesis, ...]) -> Finding:
+    """One split (whatever its chunks) is an explanation; several are not."""
+    if not found:
+        return "unexplained"
+    near = [h for h in found if h.distance <= found[0].distance + 0.5]
+    splits = {(h.layout.tensor_parallel, h.layout.pipeline_parallel, h.layout.context_parallel) for h in near}
+    return "relabelled" if len(splits) == 1 else "ambiguous"
+
+
+def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypothesis]:
+    """Layouts on the same devices that explain a row's memory and speed, nearest first."""
+    scenario = replace(sample.scenario, coefficients=fitted)
+    space = Space(micro_batch_size=(sample.layout.micro_batch_size,), recompute=RECOMPUTE_MODES)
+    stated = signature(scenario, sample.layout)
+    found: list[Hypothesis] = []
+    for block in blocks(scenario, space):
+        valid = np.ones(len(block), dtype=np.bool_)
+        for rule in (*RULES, ACROSS_NODES):
+            valid &= ~rule.broken(scenario, block)
+        if not valid.any():
+            continue
+        kept = block.take(valid)
+        priced = price(scenario, kept)
+        memory = priced.device_bytes / (sample.row.memory_bytes or np.nan) - 1.0
+        speed = _tflops(scenario, priced.step.total) / (sample.measured_tflops or np.nan) - 1.0
+        close = (np.abs(memory) <= MEMORY_TOLERANCE) & (np.abs(speed) <= SPEED_TOLERANCE)
+        for index in np.flatnonzero(close):
+            layout = kept.layout(int(index))
+            if signature(scenario, layout) != stated:
+                found.append(Hypothesis(layout, float(memory[index]), float(speed[index])))
+    return sorted(found, key=lambda h: h.distance)[:most]
+
+
+def _tflops(scenario: Scenario, seconds: np.ndarray) -> np.ndarray:
+    return model_flops_per_token(scenario) * scenario.tokens_per_step / seconds / scenario.devices / 1e12

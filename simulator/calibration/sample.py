@@ -1,0 +1,85 @@
+"""A measured row, prepared so that it can be predicted again and again with other coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.coefficients import Coefficients
+from simulator.coefficients.values import Kind, replaced
+from simulator.measurements.question import question
+from simulator.measurements.rows import MeasuredRow
+from simulator.memory.parameters import StageContents, stage_contents
+from simulator.memory.peak import memory_by_stage
+from simulator.scenario.block import LayoutBlock, block_of
+from simulator.scenario.layout import Layout
+from simulator.scenario.scenario import Scenario
+from simulator.timing.flops import model_flops_per_token
+from simulator.timing.step import step_seconds
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row and what the simulator needs to predict it."""
+
+    row: MeasuredRow
+    scenario: Scenario
+    layout: Layout
+    block: LayoutBlock
+    has: StageContents
+
+    @property
+    def key(self) -> str:
+        """Table and row number."""
+        return self.row.key
+
+    @property
+    def measured_tflops(self) -> float | None:
+        """Measured model TFLOP/s per device, in the convention of `model_flops_per_token`."""
+        return self.row.measured_tflops_per_device
+
+
+def sample_of(row: MeasuredRow, scenario: Scenario | None = None, layout: Layout | None = None) -> Sample:
+    """Prepare a row, or the same measurement read as another scenario and layout."""
+    if scenario is None or layout is None:
+        asked, found = question(row)
+        scenario, layout = scenario or asked, layout or found
+    block = block_of([layout])
+    return Sample(row, scenario, layout, block, stage_contents(scenario, block))
+
+
+def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
+    """Predictions of one row under many coefficient sets.
+
+    `values` has shape (coefficients, sets); the result one figure per set: bytes of the kind the row measured (tensors
+    at the peak, or the device figure), or model TFLOP/s per device.
+    """
+    sets = values.shape[1]
+    repeated = np.zeros(sets, dtype=np.intp)
+    scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
+    block = sample.block.take(repeated)
+    memory = memory_by_stage(scenario, block, sample.has)
+    if kind == "memory":
+        allocated = sample.row.memory_kind == "allocated"
+        return np.asarray(np.max(memory.allocated if allocated else memory.device, axis=0))
+    seconds = step_seconds(scenario, block, memory).total
+    flops = model_flops_per_token(scenario) * scenario.tokens_per_step
+    return np.asarray(flops / seconds / scenario.devices / 1e12)
+
+
+def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
+    """Bytes the device would show, whatever kind the row measured."""
+    scenario = replace(sample.scenario, coefficients=coefficients)
+    return float(np.max(memory_by_stage(scenario, sample.block, sample.has).device))
+
+
+def measured(kind: Kind, samples: Sequence[Sample]) -> Vector:
+    """Measured figures of samples that have them: bytes, or TFLOP/s per device."""
+    if kind == "memory":
+        return np.array([sample.row.memory_bytes for sample in samples], dtype=np.float64)
+    return np.array([sample.measured_tflops for sample in samples], dtype=np.float64)

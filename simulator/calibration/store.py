@@ -1,0 +1,175 @@
+"""Calibration files: readable YAML that a fit writes and an estimate takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from simulator.calibration.ranges import CalibratedRange
+from simulator.coefficients import Coefficients
+from simulator.coefficients.values import Kind, priors, replaced
+from simulator.errors import InputError
+from simulator.specs.documents import read_yaml
+from simulator.specs.folders import data_folder
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPart:
+    """One kind of coefficients as stored."""
+
+    values: Mapping[str, float]
+    covariance: Matrix
+    """In the order of `values`."""
+    noise: float
+    """Relative scatter of the rows used."""
+    rows_used: tuple[str, ...]
+    rows_left_out: Mapping[str, float]
+    """Row and its relative error."""
+    decided_by: Mapping[str, tuple[str, ...]]
+    """For each coefficient, the rows that decide most of it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Coefficient names in the covariance's order."""
+        return tuple(self.values)
+
+    @property
+    def vector(self) -> Matrix:
+        """Values in the covariance's order."""
+        return np.array(list(self.values.values()), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What one platform family's rows say."""
+
+    family: str
+    """Hardware family the rows were measured on."""
+    tool_version: str
+    tables: tuple[str, ...]
+    memory: FittedPart | None
+    time: FittedPart | None
+    range: CalibratedRange
+
+    @property
+    def name(self) -> str:
+        """Shown in every estimate's provenance."""
+        return f"{self.family} ({', '.join(self.tables)})"
+
+    def coefficients(self, base: Coefficients | None = None) -> Coefficients:
+        """The coefficient set that formulas take; what was not fitted comes from `base`."""
+        result = base or Coefficients()
+        for kind, part in (("memory", self.memory), ("time", self.time)):
+            if part is not None:
+                result = replaced(result, "memory" if kind == "memory" else "time", part.names, part.vector)
+        return dataclasses.replace(result, name=self.name)
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """The file's text."""
+    document = {
+        "family": calibration.family,
+        "tool_version": calibration.tool_version,
+        "tables": list(calibration.tables),
+        "range": calibration.range.as_document(),
+    }
+    for kind, part in (("memory", calibration.memory), ("time", calibration.time)):
+        if part is not None:
+            document[kind] = _part_document("memory" if kind == "memory" else "time", part)
+    head = (
+        f"# Coefficients of family {calibration.family}, fitted by `simulate calibrate`; docs/calibration.md explains each.\n"
+        "# Edit a value to try it; fit again to replace the file.\n"
+    )
+    return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
+    known = priors(kind)
+    errors = np.sqrt(np.diag(part.covariance))
+    coefficients = {
+        name: {
+            "value": _rounded(value),
+            "standard_error": _rounded(float(error)),
+            "unit": known[name].unit,
+            "about": known[name].about,
+            "decided_by": list(part.decided_by.get(name, ())),
+        }
+        for (name, value), error in zip(part.values.items(), errors, strict=True)
+    }
+    return {
+        "noise": _rounded(part.noise),
+        "coefficients": coefficients,
+        "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
+        "rows_used": list(part.rows_used),
+        "rows_left_out": {key: _rounded(value) for key, value in part.rows_left_out.items()},
+    }
+
+
+def _rounded(value: float) -> float:
+    """Eight significant digits: files do not differ in the last bit of a fit."""
+    return float(f"{value:.8g}")
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration file. Raises InputError naming the file and the key."""
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: a calibration is a mapping with the keys family, tables, range, memory, time")
+    try:
+        return Calibration(
+            family=str(document["family"]),
+            tool_version=str(document["tool_version"]),
+            tables=tuple(str(t) for t in document["tables"]),
+            memory=_read_part(path, "memory", document.get("memory")),
+            time=_read_part(path, "time", document.get("time")),
+            range=CalibratedRange.from_document(document["range"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a calibration file: {type(error).__name__} at {error}") from error
+
+
+def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
+    if document is None:
+        return None
+    known = priors(kind)
+    values: dict[str, float] = {}
+    for name, entry in document["coefficients"].items():
+        if name not in known:
+            raise InputError(f"{path}: {kind}.coefficients.{name}: unknown coefficient; allowed: {', '.join(known)}")
+        value = float(entry["value"])
+        if not (math.isfinite(value) and known[name].low <= value <= known[name].high):
+            limits = f"{known[name].low:g} to {known[name].high:g}"
+            raise InputError(f"{path}: {kind}.coefficients.{name}: {value:g} is outside {limits}")
+        values[name] = value
+    covariance = np.array(document["covariance"], dtype=np.float64)
+    if covariance.shape != (len(values), len(values)) or not np.isfinite(covariance).all():
+        raise InputError(f"{path}: {kind}.covariance: must be {len(values)} x {len(values)} finite numbers")
+    return FittedPart(
+        values=values,
+        covariance=covariance,
+        noise=float(document["noise"]),
+        rows_used=tuple(str(k) for k in document["rows_used"]),
+        rows_left_out={str(k): float(v) for k, v in document["rows_left_out"].items()},
+        decided_by={
+            str(name): tuple(str(k) for k in entry.get("decided_by", ()))
+            for name, entry in document["coefficients"].items()
+        },
+    )
+
+
+@lru_cache(maxsize=32)
+def shipped_calibration(family: str) -> Calibration | None:
+    """The calibration shipped for a hardware family, or None."""
+    path = data_folder("calibration") / f"{family}.yaml"
+    return read_calibration(path) if path.is_file() else None
