@@ -65,7 +65,8 @@ def applied(family: str, choice: str | None = None) -> Applied:
 
 def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> Estimate:
     """The estimate with intervals, the probability that it fits, and where its numbers come from."""
-    result, statuses, notes = estimate, [], list(estimate.provenance.notes)
+    result, notes = estimate, list(estimate.provenance.notes)
+    statuses: list[Status] = []
     for kind, calibration in (("memory", used.memory), ("speed", used.time)):
         if calibration is None:
             statuses.append("analytic")
@@ -79,7 +80,7 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         elif calibration.time is not None:
             throughput = time_interval(scenario, result, calibration.time, WIDENING[status])
             result = replace(result, throughput=throughput)
-    worst: Status = max(statuses, key=_WORST.index)
+    worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
 
 
