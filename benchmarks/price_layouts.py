@@ -1,0 +1,110 @@
+"""Layouts per second on one core, priced in full: memory by pipeline rank, time by part, verdict.
+
+Blocks are taken evenly from a large space, as the search makes them. Three rates: of `price`, which computes memory of
+every rank, step time and verdict; of `price` with the time by part assembled for every layout; and with the memory by
+part of every rank assembled too. The search assembles parts for the layouts it shows only. Seconds are processor time
+of this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from dataclasses import dataclass
+
+from benchmarks.machine import say, say_machine
+from simulator.api import scenario_of
+from simulator.pricing.price import price
+from simulator.scenario.block import LayoutBlock
+from simulator.scenario.scenario import Scenario
+from simulator.search.space import CHUNK, Space, blocks, candidates
+
+ROUNDS = 7
+BLOCKS = 60
+TARGET = 1_000_000
+SPACE = Space(
+    micro_batch_size=(1, 2, 3, 4, 6, 8),
+    zero_stage=(0, 1),
+    recompute_method=("uniform", "block"),
+    recompute_layers=tuple(range(1, 21)),
+    offload=("none", "optimizer", "optimizer_tensorwise", "activations"),
+)
+QUESTIONS = (
+    {"model": "llama3.1-70b", "hardware": "z2000", "nodes": 8},
+    {"model": "deepseek-v3", "hardware": "h800-sxm-80g", "nodes": 32},
+)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One block and its rates over the rounds, layouts per second."""
+
+    block: LayoutBlock
+    priced: list[float]
+    with_time: list[float]
+    with_both: list[float]
+
+
+def sample(scenario: Scenario) -> list[LayoutBlock]:
+    """Full blocks, evenly spread over the space."""
+    full = [block for block in blocks(scenario, SPACE) if len(block) == CHUNK]
+    return list(itertools.islice(full, 0, None, max(len(full) // BLOCKS, 1)))
+
+
+def measure(scenario: Scenario, chosen: list[LayoutBlock]) -> list[Timed]:
+    """Price every block once per round, after one round that is not counted."""
+    timed = [Timed(block, [], [], []) for block in chosen]
+    for counted in (False, *[True] * ROUNDS):
+        for entry in timed:
+            start = time.process_time()
+            priced = price(scenario, entry.block)
+            middle = time.process_time()
+            priced.step.parts(entry.block, priced.memory)
+            later = time.process_time()
+            priced.memory.parts()
+            end = time.process_time()
+            if counted:
+                entry.priced.append(middle - start)
+                entry.with_time.append(later - start)
+                entry.with_both.append(end - start)
+    return timed
+
+
+def rate(timed: list[Timed], seconds: list[list[float]]) -> list[float]:
+    """Layouts per second of each round, over all blocks."""
+    layouts = sum(len(entry.block) for entry in timed)
+    return [layouts / sum(of_round) for of_round in zip(*seconds, strict=True)]
+
+
+def report(title: str, rates: list[float]) -> None:
+    """Print median, extremes and the ratio to the target."""
+    middle = statistics.median(rates)
+    say(
+        f"  {title}: median {middle:,.0f} layouts/s per core (rounds {min(rates):,.0f} to {max(rates):,.0f}), "
+        f"{middle / TARGET:.2f} of the target {TARGET:,}"
+    )
+
+
+def main() -> None:
+    """Measure a dense and a mixture-of-experts model."""
+    say_machine()
+    for question in QUESTIONS:
+        scenario = scenario_of(**question)  # type: ignore[arg-type]  # names and a count by keyword
+        timed = measure(scenario, sample(scenario))
+        layouts = sum(len(entry.block) for entry in timed)
+        say(f"{' '.join(map(str, question.values()))} nodes: space of {candidates(scenario, SPACE):,}")
+        say(f"  {len(timed)} blocks of {CHUNK} layouts, {layouts:,} in all, {ROUNDS} rounds")
+        report("price", rate(timed, [entry.priced for entry in timed]))
+        report("price, time by part", rate(timed, [entry.with_time for entry in timed]))
+        report("price, time by part, memory by part", rate(timed, [entry.with_both for entry in timed]))
+        slowest = min(timed, key=lambda entry: len(entry.block) / statistics.median(entry.priced))
+        fastest = max(timed, key=lambda entry: len(entry.block) / statistics.median(entry.priced))
+        for word, entry in (("slowest", slowest), ("fastest", fastest)):
+            of_block = len(entry.block) / statistics.median(entry.priced)
+            shape = f"pp {entry.block.pipeline_parallel}, vpp {entry.block.virtual_stages}"
+            say(f"  {word} block: {of_block:,.0f} layouts/s ({shape})")
+
+
+if __name__ == "__main__":
+    main()

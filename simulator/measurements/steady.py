@@ -1,0 +1,85 @@
+"""Logged steps to one figure: warm-up dropped, median and spread kept."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One logged interval."""
+
+    iteration: int
+    """Iteration at the interval's end."""
+    seconds: float
+    """Time per iteration, in seconds."""
+    rate: float | None = None
+    """Logged speed in the log's own unit; None where the log has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """Steps after warm-up."""
+
+    steps: tuple[Step, ...]
+    dropped: int
+    """Logged intervals left out at the start, a count."""
+    until: int
+    """Iteration up to which the memory report asked to leave out; 0 without one."""
+
+    @property
+    def seconds(self) -> float:
+        """Median time per iteration, in seconds."""
+        return statistics.median(step.seconds for step in self.steps)
+
+    @property
+    def rate(self) -> float | None:
+        """Median of the logged speed; None when a step has none."""
+        rates = [step.rate for step in self.steps if step.rate is not None]
+        return statistics.median(rates) if len(rates) == len(self.steps) else None
+
+    @property
+    def columns(self) -> dict[str, int | float]:
+        """Spread as columns of a row, rounded to a microsecond."""
+        times = [step.seconds for step in self.steps]
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else (0.0, 0.0, 0.0)
+        return {
+            "step_samples": len(times),
+            "step_min_s": round(min(times), 6),
+            "step_max_s": round(max(times), 6),
+            "step_iqr_s": round(high - low, 6),
+        }
+
+    @property
+    def account(self) -> str:
+        """A sentence that says which steps count, and why the others do not."""
+        first, last = self.steps[0].iteration, self.steps[-1].iteration
+        kept = f"Median of {len(self.steps)} logged steps, iterations {first} to {last}"
+        if not self.dropped:
+            return f"{kept}; none dropped."
+        reason = f"start-up up to the memory report after iteration {self.until}" if self.until else "start-up"
+        return f"{kept}; the first {self.dropped} dropped as warm-up ({reason})."
+
+
+def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> Steady:
+    """Leave out the first `warmup` logged steps and all up to iteration `until`.
+
+    A step that several ranks logged counts once, by the slowest. Raises InputError when nothing is left.
+    """
+    slowest: dict[int, Step] = {}
+    for step in steps:
+        known = slowest.get(step.iteration)
+        if known is None or step.seconds > known.seconds:
+            slowest[step.iteration] = step
+    ordered = [slowest[iteration] for iteration in sorted(slowest)]
+    kept = [step for at, step in enumerate(ordered) if at >= warmup and step.iteration > until]
+    if not kept:
+        raise InputError(
+            f"{where}: {len(ordered)} logged steps, all within warm-up (the first {warmup}, and those up to iteration "
+            f"{until}); run longer or give a smaller warm-up"
+        )
+    return Steady(steps=tuple(kept), dropped=len(ordered) - len(kept), until=until)

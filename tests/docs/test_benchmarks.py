@@ -1,0 +1,52 @@
+"""The benchmarks still run. What they measure is not judged here: they are run by hand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PRICE = """
+from benchmarks import price_layouts
+from simulator.api import scenario_of
+price_layouts.ROUNDS = 1
+scenario = scenario_of(model="llama3.1-8b")
+chosen = price_layouts.sample(scenario)[:1]
+timed = price_layouts.measure(scenario, chosen)
+price_layouts.report("price", price_layouts.rate(timed, [entry.priced for entry in timed]))
+"""
+START = """
+import sys
+from benchmarks import startup
+startup.ROUNDS = 1
+startup.compare([sys.executable, "-c", "pass"], [sys.executable, "-c", "pass"], one_thread=True)
+startup.say_machine()
+print(startup.simulate()[0])
+"""
+SEARCH = """
+import json
+from benchmarks import search_memory
+search_memory.PER_REPLICA = 2
+print(json.dumps(search_memory.search_once()))
+"""
+
+
+def output(code: str) -> str:
+    """What a fresh process prints: a benchmark sets its environment when it is imported."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("code", "expected"), [(PRICE, "layouts/s per core"), (START, "processor: ")])
+def test_benchmark_runs(code: str, expected: str) -> None:
+    assert expected in output(code)
+
+
+def test_search_counts_every_candidate() -> None:
+    found = json.loads(output(SEARCH))
+    assert found["evaluated"] == found["feasible"] + sum(found["rejected"].values())
+    assert 0 < found["priced"] < found["evaluated"]

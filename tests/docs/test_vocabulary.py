@@ -1,0 +1,152 @@
+"""Every name that the program uses stands in the pages, once in the glossary, so that they cannot fall behind."""
+
+import dataclasses
+import inspect
+import re
+from collections import Counter
+
+import click
+import pytest
+
+from simulator.api import scenario_of
+from simulator.calibration.ranges import WIDENING
+from simulator.cli.main import cli
+from simulator.coefficients import MemoryCoefficients, TimeCoefficients
+from simulator.frameworks.profile import PROFILES, switches
+from simulator.memory.activations import layer_tensors
+from simulator.memory.peak import MOMENTS
+from simulator.pricing.build import estimate_layout
+from simulator.rules.layout import ACROSS_NODES, RULES
+from simulator.scenario.block import block_of
+from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
+from simulator.scenario.scenario import PRECISIONS
+from simulator.search.space import Space
+from simulator.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
+from simulator.specs.model import ModelSpec
+from tests.docs.pages import DOCS, anchors, code_words, first_cells, page
+from tests.docs.worked_example import Example
+
+GLOSSARY = page("glossary.md")
+CELLS = first_cells(GLOSSARY)
+
+
+def fields(*kinds: type) -> set[str]:
+    return {f.name for kind in kinds for f in dataclasses.fields(kind)}
+
+
+def defined(name: str, kind: str = "") -> bool:
+    """Whether the glossary has a row for a name, or for the name of that kind where two things share it."""
+    return f"`{name}`" in CELLS or f"`{name}` {kind}".strip() in CELLS
+
+
+@pytest.mark.parametrize("name", sorted(fields(Layout, Space)))
+def test_layout_field_is_defined(name: str) -> None:
+    assert defined(name)
+
+
+@pytest.mark.parametrize("name", [f.name for f in switches()])
+def test_switch_is_defined(name: str) -> None:
+    assert defined(name)
+
+
+@pytest.mark.parametrize("name", sorted(fields(MemoryCoefficients, TimeCoefficients)))
+def test_coefficient_is_defined(name: str) -> None:
+    assert defined(name)
+    assert name in page("model.md")
+
+
+@pytest.mark.parametrize("rule", [*RULES, ACROSS_NODES], ids=lambda rule: rule.id)
+def test_rule_is_defined(rule: object) -> None:
+    assert defined(rule.id, "rule")  # type: ignore[attr-defined]  # a Rule
+
+
+def test_rules_stand_in_their_order() -> None:
+    section = GLOSSARY.split("## Rules")[1].split("## ")[0]
+    listed = [cell.split("`")[1] for cell in first_cells(section) if "`" in cell]
+    assert listed == [rule.id for rule in (*RULES, ACROSS_NODES)]
+
+
+def test_parts_and_moments_are_defined() -> None:
+    estimate = Example().estimate
+    missing = [name for name in (*estimate.memory.parts_bytes, *MOMENTS) if not defined(name)]
+    missing += [name for name in estimate.memory.outside_parts_bytes if not defined(name)]
+    missing += [name for name in estimate.throughput.parts_seconds if not defined(name, "time")]
+    assert missing == []
+
+
+def test_statuses_are_defined_with_their_widening() -> None:
+    rows = {f"| `{status}` |": f"| {factor:g} |" for status, factor in WIDENING.items()}
+    lines = page("model.md").splitlines()
+    for start, end in rows.items():
+        assert any(line.startswith(start) and line.endswith(end) for line in lines), start
+    assert all(defined(status) for status in WIDENING)
+
+
+def test_question_fields_are_defined() -> None:
+    assert [name for name in inspect.signature(scenario_of).parameters if not defined(name)] == []
+
+
+def test_words_of_choices_are_named() -> None:
+    words = {*OFFLOADS, *RECOMPUTE_MODES, *RECOMPUTE_METHODS, *PRECISIONS, *PROFILES}
+    assert [word for word in sorted(words) if not re.search(rf"\b{word}\b", GLOSSARY)] == []
+
+
+def test_nothing_is_defined_twice() -> None:
+    assert [cell for cell, count in Counter(CELLS).items() if count > 1] == []
+
+
+def test_options_exist_and_are_complete() -> None:
+    asked = {
+        option
+        for param in cli.commands["rank"].params
+        if isinstance(param, click.Option) and getattr(param, "section", "") in ("Question", "Layout")
+        for option in param.opts
+    }
+    named = {word for word in code_words(GLOSSARY) if re.fullmatch(r"--[a-z-]+", word)}
+    assert named == asked
+
+
+def layouts() -> list[tuple[str, dict[str, str], Layout]]:
+    """Scenarios that together keep every kind of tensor."""
+    plain: dict[str, str] = {}
+    sequence = Layout(tensor_parallel=2, sequence_parallel=True, context_parallel=2)
+    switched = {"flash_attention": "false", "rope_tables_per_call": "true", "fused_swiglu": "false"}
+    apart = {"keep_qkv_output": "false", "fused_rms_norm": "false"}
+    return [
+        ("llama3.1-8b", plain, sequence),
+        ("qwen3-8b", switched | apart, Layout()),
+        ("qwen3-30b-a3b", switched, Layout()),
+        ("deepseek-v3", switched, Layout()),
+    ]
+
+
+def test_kept_tensors_are_described() -> None:
+    described = code_words(page("model.md"))
+    missing = set()
+    for model, options, layout in layouts():
+        for precision, rank in (("bf16", None), ("fp8", 8)):
+            scenario = scenario_of(model=model, options=options, precision=precision, lora_rank=rank)
+            for moe in (False, True)[: 1 + scenario.model.is_moe]:
+                missing |= set(layer_tensors(scenario, block_of([layout]), moe=moe)) - described
+    assert missing == set()
+
+
+@pytest.mark.parametrize("kind", [HardwareSpec, DeviceLink, Network, PeakFlops, ModelSpec])
+def test_spec_field_is_described(kind: type) -> None:
+    described = code_words(page("add-hardware-or-model.md"))
+    names = {field.alias or name for name, field in kind.model_fields.items()}  # type: ignore[attr-defined]  # pydantic
+    assert names - described == set()
+
+
+def test_verdicts_are_defined() -> None:
+    assert defined(estimate_layout(Example().scenario, Example().layout).verdict)
+    assert all(defined(word) for word in ("fits", "starved", "does_not_fit", "refused"))
+
+
+@pytest.mark.parametrize("name", ["model.md", "glossary.md", "add-hardware-or-model.md", "speed.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page(name)):
+        file, _, anchor = target.partition("#")
+        assert not file or (DOCS / file).exists(), target
+        if anchor:
+            assert anchor in anchors(page(file or name)), target

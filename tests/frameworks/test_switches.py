@@ -1,0 +1,114 @@
+"""No switch is silently ignored: each changes memory or time of some layout, in every profile where it can."""
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import pytest
+
+from simulator.frameworks.profile import PROFILES, switches
+from simulator.pricing.build import estimate_layout
+from tests.scenario.cases import layout_of, scenario_of
+
+# Scenarios that between them use attention without a flash kernel, fp8, expert and context parallelism, chunks, MTP.
+SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"model": "llama3.1-8b", "devices": 16},
+        {"tensor_parallel": 4, "pipeline_parallel": 2, "sequence_parallel": True},
+    ),
+    (
+        {"model": "llama3.1-8b", "devices": 32, "precision": "fp8"},
+        {
+            "tensor_parallel": 2,
+            "sequence_parallel": True,
+            "context_parallel": 2,
+            "pipeline_parallel": 2,
+            "virtual_stages": 2,
+        },
+    ),
+    ({"model": "deepseek-v3", "devices": 64}, {"pipeline_parallel": 4, "expert_parallel": 8, "zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 8, "seq_length": 256, "options": {"flash_attention": "false"}}, {}),
+    # The optimizer step binds.
+    ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
+]
+# A switch that only acts beside another one.
+BESIDE = {
+    "attention_matrix_bytes": {"flash_attention": "false"},
+    "master_weights": {"parameter_dtype": "bf16"},
+}
+
+
+def other(name: str, current: object) -> str:
+    """Another allowed value of the switch, as text."""
+    if isinstance(current, bool):
+        return "false" if current else "true"
+    (spec,) = [f for f in switches() if f.name == name]
+    if isinstance(current, str):
+        return next(choice for choice in spec.metadata["choices"] if choice != current)
+    return {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}.get(name) or str(int(str(current)) + 2)
+
+
+@cache
+def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) -> tuple[object, ...]:
+    """Memory by stage and part, and time by part."""
+    question, layout = SETTINGS[setting]
+    merged = question.get("options", {}) | dict(options)
+    scenario = scenario_of(**(question | {"options": merged, "profile": profile}))
+    found = estimate_layout(scenario, layout_of(scenario, **layout))
+    stages = tuple((s.device_bytes, tuple(s.parts_bytes.items())) for s in found.memory.stages)
+    return stages, tuple(found.throughput.parts_seconds.items()), found.throughput.flops_per_second_per_device
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", [f.name for f in switches()])
+def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
+    beside = BESIDE.get(name, {})
+    changed = beside | {name: other(name, getattr(PROFILES[profile], name))}
+    differs = [
+        figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
+        for i in range(len(SETTINGS))
+    ]
+    assert any(differs)
+
+
+@pytest.mark.parametrize(
+    ("name", "worse"),
+    [
+        ("flash_attention", "false"),
+        ("fused_rms_norm", "false"),
+        ("fused_swiglu", "false"),
+        ("keep_qkv_output", "true"),
+        ("rope_tables_per_call", "true"),
+        ("repeat_kv", "true"),
+        ("keep_gathered_inputs", "true"),
+        ("fused_cross_entropy", "false"),
+        ("expandable_segments", "false"),
+        ("gradient_dtype", "fp32"),
+        ("optimizer_dtype", "fp32"),
+    ],
+)
+def test_the_thriftier_value_of_a_switch_never_takes_more(name: str, worse: str) -> None:
+    for profile in PROFILES:
+        better = {"fp32": "bf16", "true": "false", "false": "true"}[worse]
+        for question, layout in SETTINGS[:3]:
+            sizes = []
+            for value in (better, worse):
+                scenario = scenario_of(**(question | {"options": {name: value}, "profile": profile}))
+                sizes.append(estimate_layout(scenario, layout_of(scenario, **layout)).memory.device_bytes)
+            assert sizes[0] <= sizes[1]
+
+
+def test_profiles_differ_in_memory_and_time() -> None:
+    answers = [figures(0, name, ()) for name in PROFILES]
+    assert len({answer[0] for answer in answers}) == len(PROFILES)
+    assert len({answer[1] for answer in answers}) == len(PROFILES)
+
+
+def test_formulas_read_switches_not_names() -> None:
+    # A profile under another name gives the same figures.
+    question, layout = SETTINGS[0]
+    scenario = scenario_of(**question)
+    renamed = dataclasses.replace(scenario, framework=dataclasses.replace(scenario.framework, name="torch"))
+    one, two = (estimate_layout(s, layout_of(s, **layout)) for s in (scenario, renamed))
+    assert one.memory == two.memory
+    assert one.throughput == two.throughput

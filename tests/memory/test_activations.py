@@ -1,0 +1,159 @@
+"""Saved activations of the megatron and paddle profiles against numbers worked by hand.
+
+Small models: h 64, f 160, 4 heads (q width 64), 2 key-value heads (k width 32), two sequences of 32 tokens: T = 64.
+"""
+
+from typing import Any
+
+import pytest
+
+from simulator.memory.activations import attention_score_bytes, layer_bytes, layer_tensors, routed_tokens
+from simulator.scenario.scenario import Scenario
+from simulator.specs.model import ModelSpec
+from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
+
+T = 64
+
+
+def small(model: ModelSpec, profile: str = "megatron", **options: Any) -> Scenario:
+    fields = {name: options.pop(name) for name in ("precision", "lora_rank", "devices") if name in options}
+    return scenario_of(model, profile=profile, options=options, seq_length=32, global_batch_size=16, **fields)
+
+
+def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
+    return only(layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe))
+
+
+def test_a_dense_layer_of_megatron() -> None:
+    # Per token: norms 2 x (2 h in + 4 + 2 h out) = 2 x (128 + 4 + 128) = 520; qkv output 2 (q + 2 k) = 256;
+    # rotated q, k 2 (64 + 32) = 192; attention output 128; row sums 4 x 4 = 16; gate, up 4 f = 640; product 2 f = 320.
+    assert 520 + 256 + 192 + 128 + 16 + 640 + 320 == 2072
+    assert kept(small(small_dense())) == T * 2072
+
+
+def test_a_dense_layer_of_paddle() -> None:
+    # Without the fused qkv output only v (2 k = 64) lives beside rotated q and k: 2072 - 256 + 64.
+    assert kept(small(small_dense(), "paddle")) == T * 1880
+
+
+def test_sequence_parallelism_splits_everything() -> None:
+    assert kept(small(small_dense()), tensor_parallel=2, sequence_parallel=True) == T * 2072 / 2
+
+
+def test_without_sequence_parallelism_the_norms_stay_whole() -> None:
+    # 520 of the norms whole, the other 1552 in halves.
+    assert kept(small(small_dense()), tensor_parallel=2) == T * (520 + 1552 / 2)
+
+
+def test_context_parallelism_splits_the_tokens_and_the_ring_joins_keys_and_values() -> None:
+    # Ring: k and v once more as one tensor, 2 x 2 k = 128 per token.
+    assert kept(small(small_dense()), context_parallel=2) == T / 2 * (2072 + 128)
+    assert kept(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * 2072
+
+
+def test_fp8_takes_h_and_f_off() -> None:
+    # Norm outputs 2 x (-h), the product -f, an 8-bit copy of the attention output +h: h + f = 224 less per token.
+    assert kept(small(small_dense(), precision="fp8")) == T * (2072 - 64 - 160)
+
+
+def test_a_query_key_norm_keeps_statistics_and_where_nothing_else_does_its_input() -> None:
+    # fp32 per head and token: 4 x (4 + 2) = 24. Paddle keeps the input 2 (q + k) = 192 too; for Megatron it is the
+    # qkv output.
+    model = small_dense(qk_norm=True)
+    assert kept(small(model)) == T * (2072 + 24)
+    assert kept(small(model, "paddle")) == T * (1880 + 24 + 192)
+
+
+@pytest.mark.parametrize(("score_bytes", "whole"), [("2", 2), ("4", 4)])
+def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> None:
+    # Scores: bytes x T x s x heads = bytes x 64 x 32 x 4; the row sums (16 per token) go.
+    scenario = small(small_dense(), flash_attention="false", attention_matrix_bytes=score_bytes)
+    assert kept(scenario) == T * (2072 - 16) + whole * 64 * 32 * 4
+    assert only(attention_score_bytes(scenario, block(scenario, micro_batch_size=2))) == whole * 8192
+    assert kept(scenario, tensor_parallel=2, sequence_parallel=True) == (T * 2056 + whole * 8192) / 2
+
+
+def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() -> None:
+    unfused = small(small_dense(), flash_attention="false")
+    assert kept(unfused, recompute="selective") == T * (2072 - 16)
+    assert kept(small(small_dense()), recompute="selective") == T * 2072
+
+
+def test_other_switches_of_a_dense_layer() -> None:
+    # Composite norms: 2 x (8 h - 2 h) more. Unfused SwiGLU: silu 2 f more. Repeated k: 2 (q - k) more (v is part of
+    # the qkv output).
+    assert kept(small(small_dense(), fused_rms_norm="false")) == T * (2072 + 2 * 6 * 64)
+    assert kept(small(small_dense(), fused_swiglu="false")) == T * (2072 + 320)
+    assert kept(small(small_dense(), repeat_kv="true")) == T * (2072 + 64)
+    assert kept(small(small_dense(), "paddle", repeat_kv="true")) == T * (1880 + 64 + 64)
+    # cos and sin for q and for k: 4 x 2 bytes x s x head size, once for the micro batch.
+    assert kept(small(small_dense(), rope_tables_per_call="true")) == T * 2072 + 4 * 2 * 32 * 16
+    # Gathered norm outputs and statistics stay whole: 2 x (2 h + 4) = 264 more than its half.
+    gathered = small(small_dense(), keep_gathered_inputs="true")
+    assert kept(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 264 / 2)
+
+
+def test_adapters_keep_their_inner_activation() -> None:
+    # Four linear groups, 2 r each: 4 x 2 x 8 per token.
+    assert kept(small(small_dense(), lora_rank=8)) == T * (2072 + 64)
+
+
+def test_a_mixture_of_experts_layer() -> None:
+    # Dense layer without its feed-forward inner part: 2072 - 640 - 320 = 1112 per token. Router: logits and
+    # probabilities fp32, 2 x 4 x 8 = 64. Two copies per token: dispatched 2 x 2 h = 256, gate and up 2 x 4 x 48 = 384,
+    # product 2 x 2 x 48 = 192, outputs 2 x 2 h = 256. Shared expert: 6 x 48 = 288.
+    assert 1112 + 64 + 256 + 384 + 192 + 256 + 288 == 2552
+    assert kept(small(small_moe()), moe=True) == T * 2552
+    # The leading layer is dense.
+    assert kept(small(small_moe())) == T * 2072
+
+
+def test_experts_of_a_rank_see_the_copies_of_its_own_tokens() -> None:
+    scenario = small(small_moe())
+    # Two tensor-parallel ranks own T/2 tokens each; expert tensor parallelism gathers both halves of narrower experts.
+    whole = block(scenario, micro_batch_size=2, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
+    assert only(routed_tokens(scenario, whole)) == T / 2 * 2
+    cut = block(scenario, micro_batch_size=2, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
+    assert only(routed_tokens(scenario, cut)) == T * 2
+    fields: dict[str, Any] = {"moe": True, "tensor_parallel": 2, "sequence_parallel": True}
+    assert kept(scenario, expert_parallel=4, **fields) == T * 2552 / 2
+    # etp 2: gathered copies (256 + 256) are whole, their inner width is halved, the rest is split.
+    assert kept(scenario, expert_tensor_parallel=2, **fields) == T * (512 + (2552 - 512) / 2)
+
+
+def test_an_uneven_router_loads_the_busiest_rank() -> None:
+    # 256 + 384 + 192 + 256 = 1088 of routed copies, one and a half times.
+    assert kept(small(small_moe(), expert_imbalance="1.5"), moe=True) == T * (2552 + 1088 / 2)
+
+
+def test_fp8_experts_receive_eight_bit_tokens() -> None:
+    # Norm outputs and the attention copy: -h. Dispatched -2 h. Products: -2 x 48 of routed, -48 of shared experts.
+    assert kept(small(small_moe(), precision="fp8"), moe=True) == T * (2552 - 64 - 128 - 96 - 48)
+
+
+def test_latent_attention() -> None:
+    # Norms 520; latents 2 (32 + 8 + 40) = 160; their norms' outputs 2 (32 + 40) = 144; q and k 2 x 2 x 4 x 24 = 384;
+    # expanded k and v 2 x 4 x (16 + 20) = 288; output 2 x 4 x 20 = 160; row sums 16; feed-forward 960.
+    assert 520 + 160 + 144 + 384 + 288 + 160 + 16 + 960 == 2632
+    assert kept(small(small_mla())) == T * 2632
+    # Without query compression: 2 x 40 less in latents, and in their norms' outputs.
+    assert kept(small(small_mla(q_lora_rank=None))) == T * (2632 - 160)
+    # Latents and norms belong to the sequence: whole without sequence parallelism.
+    assert kept(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + (2632 - 824) / 2)
+    assert kept(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2632 / 2
+
+
+def test_the_tensors_of_a_layer_are_named() -> None:
+    scenario = small(small_moe())
+    dense = layer_tensors(scenario, block(scenario), moe=False)
+    moe = layer_tensors(scenario, block(scenario), moe=True)
+    assert {"attention_norm_input", "qkv_output", "attention_output", "ffn_gate_up"} <= set(dense)
+    assert {"router", "dispatched_tokens", "experts_gate_up", "shared_experts_product"} <= set(moe)
+
+
+def test_the_measured_formula_at_real_size() -> None:
+    # 8 h + 2 (h + 2 k) + 2 (h + k) + 2 h + 6 f + 4 a + 8 per token, divided by t; h 4096, k 1024, f 14336, a 32.
+    per_token = 8 * 4096 + 2 * (4096 + 2048) + 2 * (4096 + 1024) + 2 * 4096 + 6 * 14336 + 4 * 32 + 8
+    scenario = scenario_of("llama3.1-8b")
+    here = block(scenario, tensor_parallel=4, sequence_parallel=True)
+    assert only(layer_bytes(scenario, here, moe=False)) == 8192 * per_token / 4

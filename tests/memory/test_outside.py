@@ -1,0 +1,124 @@
+"""What the device shows beyond the tensors, and the loss: each part alone, with coefficients of the test."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simulator.coefficients import Coefficients, MemoryCoefficients
+from simulator.memory.loss import head_input_bytes, loss_bytes
+from simulator.memory.outside import outside_allocator
+from simulator.memory.peak import MOMENTS, buffer_bytes
+from simulator.scenario.scenario import Scenario
+from tests.scenario.cases import block, only, priced, scenario_of, small_dense
+
+VALUES = MemoryCoefficients(
+    context_bytes=1e6,
+    user_buffers_bytes=1e5,
+    user_buffers_per_gathered_tensor=3.0,
+    ring_buffers_per_query=5.0,
+    workspace_bytes=1e4,
+    pipeline_buffers_per_chunk=7.0,
+    fragmentation=0.25,
+    fragmentation_expandable=0.5,
+    unfused_loss_bytes_per_logit=0.5,
+)
+T, V = 8192, 1000
+
+
+def small(model: Any = None, **fields: Any) -> Scenario:
+    made = scenario_of(model or small_dense(), devices=fields.pop("devices", 32), **fields)
+    return replace(made, coefficients=Coefficients(memory=VALUES))
+
+
+def outside(scenario: Scenario, **fields: Any) -> dict[str, float]:
+    here = block(scenario, **fields)
+    found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+    names = ("context", "user_buffers", "ring_buffers", "fragmentation", "total")
+    return {name: only(getattr(found, name)) for name in names}
+
+
+def test_the_context_is_always_there() -> None:
+    alone = outside(small(devices=1))
+    assert alone == {
+        "context": 1e6,
+        "user_buffers": 0,
+        "ring_buffers": 0,
+        "fragmentation": 500,
+        "total": 1_000_500,
+    }
+
+
+def test_overlapped_tensor_parallelism_needs_buffers() -> None:
+    # Three gathered activations of 2 T h, and a fixed part.
+    found = outside(small(), tensor_parallel=2, sequence_parallel=True, micro_batch_size=2)
+    assert found["user_buffers"] == 1e5 + 3 * 2 * 2 * T * 64
+    without = outside(small(options={"tp_comm_overlap": "false"}), tensor_parallel=2, sequence_parallel=True)
+    assert without["user_buffers"] == 0
+
+
+def test_context_parallelism_needs_buffers() -> None:
+    # Five query tensors 2 T q / t, of half the sequence.
+    assert outside(small(), context_parallel=2)["ring_buffers"] == 5 * 2 * T / 2 * 64
+    assert outside(small(), context_parallel=2, tensor_parallel=2)["ring_buffers"] == 5 * 2 * T / 2 * 64 / 2
+
+
+def test_workspaces_and_pipeline_buffers_are_tensors() -> None:
+    # Seven boundary activations 2 T h a chunk; none without a pipeline.
+    scenario = small(small_dense(num_hidden_layers=8))
+    assert only(buffer_bytes(scenario, block(scenario))) == 1e4
+    for chunks in (1, 2):
+        here = block(scenario, pipeline_parallel=4, virtual_stages=chunks, tensor_parallel=2, sequence_parallel=True)
+        assert only(buffer_bytes(scenario, here)) == 1e4 + chunks * 7 * 2 * T * 64 / 2
+
+
+def test_the_default_allocator_loses_another_share() -> None:
+    assert outside(small(options={"expandable_segments": "false"}))["fragmentation"] == 250
+
+
+def test_device_is_tensors_and_what_is_outside_them() -> None:
+    memory = priced(small(), pipeline_parallel=4, tensor_parallel=2).memory
+    assert (memory.device == memory.allocated + memory.outside.total).all()
+    assert (memory.outside.fragmentation == 0.5 * memory.allocated).all()
+
+
+def loss(options: dict[str, str] | None = None, *, profile: str = "megatron", **fields: Any) -> float:
+    scenario = small(options=options, profile=profile)
+    return only(loss_bytes(scenario, block(scenario, **fields)))
+
+
+def test_bytes_at_the_loss() -> None:
+    # 8 bytes a logit, and half a byte of passing copies unless the loss is one kernel.
+    assert loss() == 8.5 * T * V
+    assert loss(tensor_parallel=4, micro_batch_size=2) == 2 * 8.5 * T * V / 4
+    assert loss(context_parallel=2) == 8.5 * T * V / 2
+    assert loss({"fused_cross_entropy": "true"}) == 8 * T * V
+    assert loss({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"}) == 4 * T * V
+    assert loss(profile="paddle") == 10.5 * T * V
+
+
+def test_a_chunked_loss_holds_one_chunk_and_two_gradients() -> None:
+    # 64 tokens of logits, the hidden gradient 2 T h, the weight's gradient 4 V h.
+    assert loss({"cross_entropy_chunk_tokens": "64"}) == 8.5 * 64 * V + 2 * T * 64 + 4 * V * 64
+    # Chunking never costs memory.
+    assert loss({"cross_entropy_chunk_tokens": "8192"}) == loss()
+
+
+def test_the_output_layer_keeps_its_norm_in_sixteen_bits() -> None:
+    # Input and output of the last norm 4 h and 4 bytes per token, under fp8 as well.
+    for precision in ("bf16", "fp8"):
+        scenario = small(precision=precision)
+        assert only(head_input_bytes(scenario, block(scenario))) == T * (4 * 64 + 4)
+
+
+def test_each_moment_can_bind() -> None:
+    def moments(scenario: Scenario, **fields: Any) -> set[str]:
+        return {MOMENTS[int(code)] for code in priced(scenario, **fields).memory.moment[:, 0]}
+
+    big = scenario_of("llama3.1-8b", devices=8)
+    assert moments(big, pipeline_parallel=8) == {"backward", "loss"}
+    # A short sequence with one replica: the state that comes back for the step is more than the activations.
+    assert moments(scenario_of("llama3.1-8b", devices=1, seq_length=128), offload="optimizer") == {"optimizer step"}
+    # A wide vocabulary over few tokens: the table's gradient.
+    wide = scenario_of(small_dense(vocab_size=2**20), devices=2, seq_length=64)
+    assert "embedding gradient" in moments(wide, pipeline_parallel=2)

@@ -1,0 +1,163 @@
+"""Bytes of parameters, gradients and optimizer state: data types, ZeRO stages, fp8 caches, LoRA, offload."""
+
+from typing import Any
+
+import pytest
+
+from simulator.memory.parameters import (
+    device_parameters,
+    largest_state_tensor,
+    linear_parameters,
+    optimizer_bytes_per_parameter,
+    training_state,
+)
+from simulator.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
+from simulator.scenario.scenario import Scenario
+from tests.scenario.cases import block, contents, only, priced, scenario_of, small_dense, small_moe
+
+# 4 layers of 43136, two tables of 64000, the last norm.
+DENSE = 4 * 43_136 + 2 * 64_000 + 64
+# One dense layer, three with experts (22144 beside them), tables, norm; and 3 x 73728 routed.
+MOE, ROUTED = 43_136 + 3 * 22_144 + 128_064, 3 * 73_728
+
+
+def state(scenario: Scenario, **fields: Any) -> tuple[float, float, float]:
+    here, has = contents(scenario, **fields)
+    found = training_state(scenario, here, has)
+    return only(found.parameters), only(found.gradients), only(found.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("stage", "bytes_per_parameter"),
+    [(0, (2, 4, 12)), (1, (2, 4, 12 / 8)), (2, (2, 4 / 8, 12 / 8)), (3, (2 / 8, 4 / 8, 12 / 8))],
+)
+def test_zero_stages_shard_one_after_another(stage: int, bytes_per_parameter: tuple[float, float, float]) -> None:
+    found = state(scenario_of(small_dense()), zero_stage=stage)
+    assert found == tuple(DENSE * per for per in bytes_per_parameter)
+
+
+def test_the_shard_group_is_data_times_context_parallel() -> None:
+    scenario = scenario_of(small_dense())
+    eight = state(scenario, data_parallel=8)
+    assert state(scenario, data_parallel=4, context_parallel=2) == eight
+    assert state(scenario, data_parallel=2, context_parallel=4) == eight
+    assert eight[2] == 12 * DENSE / 8
+
+
+def test_experts_shard_over_their_own_replicas() -> None:
+    # 8 ranks, expert parallel 4: two copies of each expert, eight of the rest.
+    found = state(scenario_of(small_moe()), expert_parallel=4)
+    assert found == (2 * (MOE + ROUTED / 4), 4 * (MOE + ROUTED / 4), 12 * (MOE / 8 + ROUTED / 4 / 2))
+    _, _, optimizer = state(scenario_of(small_moe()), expert_parallel=8)
+    assert optimizer == 12 * (MOE / 8 + ROUTED / 8)
+
+
+@pytest.mark.parametrize(
+    ("profile", "options", "expected"),
+    [
+        ("megatron", {}, (2, 4, 12)),
+        ("megatron", {"gradient_dtype": "bf16"}, (2, 2, 12)),
+        ("megatron", {"optimizer_dtype": "bf16"}, (2, 4, 8)),
+        ("megatron", {"master_weights": "false"}, (2, 4, 8)),
+        ("megatron", {"parameter_dtype": "fp32"}, (4, 4, 8)),
+        ("paddle", {}, (2, 2, 12)),
+        ("torch", {}, (4, 4, 8)),
+        ("torch", {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}, (2, 2, 4)),
+        ("torch", {"parameter_dtype": "bf16", "master_weights": "true"}, (2, 4, 12)),
+    ],
+)
+def test_data_types(profile: str, options: dict[str, str], expected: tuple[int, int, int]) -> None:
+    scenario = scenario_of(small_dense(), profile=profile, options=options)
+    assert state(scenario, zero_stage=0) == tuple(DENSE * per for per in expected)
+    assert optimizer_bytes_per_parameter(scenario.framework) == expected[2]
+
+
+def test_fp8_adds_two_bytes_per_linear_parameter() -> None:
+    bf16, fp8 = scenario_of(small_moe()), scenario_of(small_moe(), precision="fp8")
+    here, has = contents(fp8)
+    # One dense layer 43008; three layers of attention, shared expert, router, experts.
+    linear = 43_008 + 3 * (21_504 + 512 + 73_728)
+    assert only(linear_parameters(fp8, here, has)) == linear
+    assert state(fp8)[0] - state(bf16)[0] == 2 * linear
+    without = scenario_of(small_moe(), precision="fp8", options={"fp8_weight_cache": "false"})
+    assert state(without) == state(bf16)
+
+
+def test_adapters_are_all_that_trains() -> None:
+    scenario = scenario_of(small_dense(), lora_rank=4)
+    # r (inputs + outputs) per weight: q 128, k 96, v 96, o 128, gate 224, up 224, down 224 = 1120 per layer.
+    adapters = 4 * 4 * 1120
+    assert state(scenario, zero_stage=0) == (2 * DENSE + 2 * adapters, 4 * adapters, 12 * adapters)
+    here, has = contents(scenario, tensor_parallel=2)
+    cut = device_parameters(scenario, here, has, adapters=True)
+    # Column weights split their outputs' side (q 64, k 32, v 32, gate 160, up 160), row weights their inputs' (o 64,
+    # down 160): 672 in halves, the other 448 whole.
+    assert only(cut.dense) == 4 * 4 * (672 / 2 + 448)
+
+
+def test_adapters_on_every_expert() -> None:
+    here, has = contents(scenario_of(small_moe(), lora_rank=4), expert_parallel=4)
+    found = device_parameters(scenario_of(small_moe(), lora_rank=4), here, has, adapters=True)
+    assert only(found.routed) == 3 * 4 * 3 * (64 + 48) * 8 / 4
+
+
+def test_foreach_holds_one_parameter_sized_temporary_in_the_step() -> None:
+    for value, per in (("true", 4), ("false", 0)):
+        scenario = scenario_of(small_dense(), options={"foreach_optimizer": value})
+        here, has = contents(scenario, zero_stage=0)
+        assert only(training_state(scenario, here, has).step_temporary) == per * DENSE
+
+
+def test_zero_3_gathers_two_layers_and_a_table_and_zero_2_one_layer_of_gradients() -> None:
+    scenario = scenario_of(small_dense())
+    for stage, gathered in ((1, 0), (2, 4 * 43_136), (3, 4 * 43_136 + 2 * 2 * 43_136 + 2 * 64_000)):
+        here, has = contents(scenario, zero_stage=stage)
+        assert only(training_state(scenario, here, has).gathered) == gathered
+
+
+def test_offloaded_state_is_gone_between_steps() -> None:
+    scenario = scenario_of("llama3.1-8b")
+    for offload in ("optimizer", "optimizer_tensorwise"):
+        kept = priced(scenario, pipeline_parallel=2).memory
+        moved = priced(scenario, pipeline_parallel=2, offload=offload).memory
+        state_bytes = kept.state.optimizer[kept.has.kind]
+        assert (kept.allocated - moved.allocated == state_bytes).all()
+
+
+def test_the_step_brings_the_whole_state_back_or_one_tensor_of_it() -> None:
+    # A single device with a short sequence: the peak is the step.
+    scenario = scenario_of("llama3.1-8b", devices=1, seq_length=128, global_batch_size=1)
+    total = 8_030_261_248
+    sizes = {}
+    for offload in ("none", "optimizer", "optimizer_tensorwise"):
+        here, has = contents(scenario, offload=offload)
+        sizes[offload] = only(memory_by_stage(scenario, here, has).allocated)
+    assert sizes["optimizer"] == 18 * total
+    assert sizes["optimizer_tensorwise"] < 6 * total + 12 * 1.2 * 128_256 * 4096
+    assert sizes["none"] > sizes["optimizer"] > sizes["optimizer_tensorwise"]
+    # The largest tensor of Llama-8B is the table.
+    assert only(largest_state_tensor(scenario, block(scenario))) == 12 * 128_256 * 4096
+    assert only(largest_state_tensor(scenario, block(scenario, zero_stage=0, tensor_parallel=4))) == (
+        12 * 128_256 * 4096 / 4
+    )
+
+
+def test_the_embedding_s_gradient_is_a_temporary() -> None:
+    scenario = scenario_of("llama3.1-8b")
+    assert only(embedding_gradient_bytes(scenario, block(scenario, tensor_parallel=4))) == 2 * 128_256 * 4096 / 4
+    torch = scenario_of("llama3.1-8b", profile="torch")
+    assert only(embedding_gradient_bytes(torch, block(torch))) == 4 * 128_256 * 4096
+    frozen = scenario_of("llama3.1-8b", lora_rank=8)
+    assert only(embedding_gradient_bytes(frozen, block(frozen))) == 0
+
+
+def test_gradients_inside_a_layer() -> None:
+    # T 64 tokens, f 160: gate and up 4 f = 640, the incoming gradient 2 h = 128; gathered input 2 h more.
+    scenario = scenario_of(small_dense(), seq_length=64)
+    assert only(layer_gradient_bytes(scenario, block(scenario))) == 64 * (640 + 128)
+    assert only(layer_gradient_bytes(scenario, block(scenario, tensor_parallel=2))) == 64 * (320 + 128)
+    split = block(scenario, tensor_parallel=2, sequence_parallel=True)
+    assert only(layer_gradient_bytes(scenario, split)) == 64 * (320 + 256)
+    # Two copies a token, gate and up 4 x 48 and their input and output 2 x 2 h: 2 x (192 + 256) is more than 640.
+    moe = scenario_of(small_moe(), seq_length=64)
+    assert only(layer_gradient_bytes(moe, block(moe))) == 64 * (2 * (192 + 256) + 128)

@@ -1,0 +1,209 @@
+"""What holds for every scenario and layout, whatever the numbers."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from simulator.memory.parameters import device_parameters, stage_contents
+from simulator.memory.schedule import activations_in_flight
+from simulator.pricing.build import estimate_layout
+from simulator.pricing.price import Priced, price
+from simulator.scenario.block import block_of
+from simulator.specs.hardware import HardwareSpec
+from simulator.timing.layers import Parts
+from tests.pricing.layouts import Case, cases, layouts, scenarios
+from tests.scenario.cases import load_hardware
+
+many = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+EXACT = 1e-12
+
+
+def valid(case: Case) -> Case:
+    assume(not case.broken)
+    return case
+
+
+def priced(case: Case) -> Priced:
+    return price(case.scenario, block_of([case.layout]))
+
+
+def numbers(value: Any) -> list[float]:
+    """Every number inside an estimate."""
+    if isinstance(value, bool | str | None):
+        return []
+    if isinstance(value, int | float):
+        return [float(value)]
+    if isinstance(value, dict):
+        return [x for one in value.values() for x in numbers(one)]
+    if isinstance(value, tuple):
+        return [x for one in value for x in numbers(one)]
+    return [x for name in value.__dataclass_fields__ for x in numbers(getattr(value, name))]
+
+
+@many
+@given(cases())
+def test_parts_add_up(case: Case) -> None:
+    found = estimate_layout(case.scenario, valid(case).layout)
+    memory, time = found.memory, found.throughput
+    for stage in memory.stages:
+        assert sum(stage.parts_bytes.values()) == pytest.approx(stage.device_bytes, rel=EXACT)
+        tensors = sum(v for name, v in stage.parts_bytes.items() if name != "outside_allocator")
+        assert tensors == pytest.approx(stage.allocated_bytes, rel=EXACT)
+    assert sum(memory.parts_bytes.values()) == pytest.approx(memory.device_bytes, rel=EXACT)
+    outside = memory.parts_bytes["outside_allocator"]
+    assert sum(memory.outside_parts_bytes.values()) == pytest.approx(outside, rel=EXACT)
+    assert memory.device_bytes == max(stage.device_bytes for stage in memory.stages)
+    assert sum(time.parts_seconds.values()) == pytest.approx(time.step_seconds, rel=1e-9)
+
+
+@many
+@given(st.data())
+def test_every_number_is_finite_and_none_is_negative(data: st.DataObject) -> None:
+    # Layouts that break a rule are priced too.
+    scenario = data.draw(scenarios())
+    found = estimate_layout(scenario, data.draw(layouts(scenario)))
+    for value in numbers(found):
+        assert math.isfinite(value)
+        assert value >= 0
+    assert found.throughput.step_seconds > 0
+    assert 0 < found.throughput.mfu < 1
+    assert 0 <= found.throughput.bubble_fraction < 1
+
+
+@many
+@given(cases())
+def test_no_step_beats_the_roofline(case: Case) -> None:
+    found = estimate_layout(case.scenario, valid(case).layout).throughput
+    peak = case.scenario.hardware.peak(case.scenario.precision)
+    flops = found.hardware_flops_per_second_per_device * found.step_seconds
+    assert found.step_seconds >= flops / peak
+    assert found.flops_per_second_per_device <= found.hardware_flops_per_second_per_device
+    tokens = case.scenario.tokens_per_step / case.scenario.devices
+    assert found.flops_per_second_per_device * found.step_seconds == pytest.approx(
+        found.model_flops_per_token * tokens, rel=EXACT
+    )
+    assert found.mfu == pytest.approx(found.flops_per_second_per_device / peak, rel=EXACT)
+
+
+@many
+@given(cases(), st.sampled_from((2, 4)))
+def test_more_tensor_parallelism_never_raises_parameter_bytes(case: Case, factor: int) -> None:
+    layout = valid(case).layout
+    # More devices in the tensor group, all else equal; and the same devices taken from the replicas.
+    grown = replace(layout, tensor_parallel=layout.tensor_parallel * factor)
+    changes = [grown]
+    if layout.data_parallel % factor == 0 and layout.zero_stage < 3:
+        changes.append(replace(grown, data_parallel=layout.data_parallel // factor))
+    before = priced(case)
+    for changed in changes:
+        after = price(case.scenario, block_of([changed]))
+        has = before.memory.has
+        assert (after.memory.state.parameters <= before.memory.state.parameters).all()
+        few, many_ = (device_parameters(case.scenario, x.block, has) for x in (after, before))
+        assert (few.dense <= many_.dense).all()
+        # Routed experts have divisors of their own.
+        assert (few.routed == many_.routed).all()
+
+
+@many
+@given(cases())
+def test_a_larger_micro_batch_never_lowers_activations(case: Case) -> None:
+    layout = valid(case).layout
+    bigger = case.with_layout(micro_batch_size=2 * layout.micro_batch_size)
+    assume(not bigger.broken)
+    held = []
+    for one in (case, bigger):
+        block = block_of([one.layout])
+        memory = priced(one).memory
+        held.append(activations_in_flight(one.scenario, block, memory.has, memory.activations))
+        assert (memory.allocated >= memory.state.parameters[memory.has.kind]).all()
+    assert (held[1] >= held[0]).all()
+
+
+@many
+@given(cases())
+def test_the_verdict_follows_the_worst_stage(case: Case) -> None:
+    found = estimate_layout(case.scenario, valid(case).layout)
+    memory, values = found.memory, case.scenario.coefficients.memory
+    used = memory.device_bytes / memory.capacity_bytes
+    expected = "does_not_fit" if used > values.starved_to else "starved" if used > values.starved_from else "fits"
+    assert found.verdict == expected
+    assert memory.stages[memory.binding_stage].device_bytes == memory.device_bytes
+    assert memory.fits == (memory.headroom_bytes >= 0)
+
+
+COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel")
+
+
+def with_links(name: str, factor: float) -> HardwareSpec:
+    """The hardware with links without latency, all `factor` times as wide."""
+    spec = load_hardware(name)
+    values = spec.model_dump(by_alias=True, exclude_none=True)
+    for link in (*values["device_links"], values["network"]):
+        link["latency"]["value"] = "1e-30 s"
+        for key in ("bandwidth", "pair_bandwidth", "nic_bandwidth"):
+            if key in link:
+                held = getattr(spec.network, key, None) or next(
+                    getattr(x, key) for x in spec.device_links if x.name == link["name"]
+                )
+                link[key]["value"] = f"{held.amount * factor:.6f} B/s"
+    return HardwareSpec.model_validate(values)
+
+
+LINKED = {
+    (name, factor): with_links(name, factor)
+    for name in ("z2000", "ascend-910b-64g", "bi150-64g")
+    for factor in (1.0, 4.0)
+}
+
+
+@many
+@given(cases(hardware=("z2000", "ascend-910b-64g", "bi150-64g")))
+def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
+    name = valid(case).scenario.hardware.name
+    slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k])) for k in (1.0, 4.0))
+    for kind in slow.step.work.layers:
+        for before, after in zip(_passes(slow, kind), _passes(fast, kind), strict=True):
+            for part, seconds in before.items():
+                wider = 4.0 if part in COMMUNICATION else 1.0
+                assert after[part][0] * wider == pytest.approx(seconds[0], rel=1e-6, abs=1e-15), part
+    for narrow, wide in (
+        (slow.step.pipeline.sends, fast.step.pipeline.sends),
+        (slow.step.data_parallel, fast.step.data_parallel),
+    ):
+        assert wide[0] * 4 == pytest.approx(narrow[0], rel=1e-6, abs=1e-15)
+    assert (slow.memory.device == fast.memory.device).all()
+    assert fast.step.total[0] <= slow.step.total[0]
+
+
+def _passes(answer: Priced, kind: str) -> tuple[Parts, Parts]:
+    return answer.step.work.layers[kind].forward, answer.step.work.layers[kind].backward
+
+
+@many
+@given(cases())
+def test_memory_does_not_know_time_and_full_recompute_saves_activations(case: Case) -> None:
+    full = valid(case).with_layout(recompute="full", recompute_method="uniform", recompute_layers=1)
+    none = case.with_layout(recompute="none")
+    small, large = (priced(x).memory.activations for x in (full, none))
+    assert (small.one_micro_batch <= large.one_micro_batch).all()
+    if case.layout.offload != "activations":
+        # Otherwise there is less to move as well.
+        assert np.all(priced(full).step.total >= priced(none).step.total * (1 - EXACT))
+
+
+def test_stage_contents_hold_every_layer_once() -> None:
+    @many
+    @given(cases())
+    def check(case: Case) -> None:
+        has = stage_contents(case.scenario, block_of([case.layout]))
+        layers = ((has.dense_layers + has.moe_layers) * has.ranks).sum()
+        assert layers == case.scenario.model.num_hidden_layers
+        assert (has.dense_layers * has.ranks).sum() == case.scenario.model.num_dense_layers
+
+    check()

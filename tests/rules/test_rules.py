@@ -1,0 +1,220 @@
+"""Every rule: a layout that breaks it and no other, one that keeps it, and what is said about it."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from simulator.pricing.build import estimate_layout
+from simulator.rules.layout import ACROSS_NODES, RULES, Rule
+from simulator.scenario.block import block_of
+from simulator.scenario.layout import Layout
+from simulator.scenario.scenario import Scenario
+from simulator.specs.model import ModelSpec
+from tests.scenario.cases import layout_of, scenario_of, small_dense, small_mla, small_moe
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question and two layouts of it that differ in what one rule is about."""
+
+    broken: dict[str, Any]
+    kept: dict[str, Any]
+    model: ModelSpec = field(default_factory=small_dense)
+    question: dict[str, Any] = field(default_factory=dict)
+    kept_question: dict[str, Any] | None = None
+
+    def scenario(self, *, keeps: bool) -> Scenario:
+        changed = self.kept_question if keeps and self.kept_question is not None else self.question
+        return scenario_of(self.model, **changed)
+
+
+SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
+CASES: dict[str, list[Case]] = {
+    "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
+    # Latent attention has no key-value heads of its own to divide.
+    "heads": [Case({"tensor_parallel": 8}, {"tensor_parallel": 4}, small_mla())],
+    "kv_heads": [Case({"tensor_parallel": 4}, {"tensor_parallel": 2})],
+    "ffn": [
+        Case({"tensor_parallel": 2}, {}, small_dense(intermediate_size=161)),
+        Case(SEQUENCE, {}, small_moe(moe_intermediate_size=47)),
+        Case(
+            SEQUENCE | {"expert_tensor_parallel": 2},
+            SEQUENCE,
+            small_moe(moe_intermediate_size=47, num_shared_experts=0),
+        ),
+    ],
+    "vocabulary": [
+        Case(
+            {"tensor_parallel": 2},
+            {"tensor_parallel": 2},
+            small_dense(vocab_size=1001),
+            {"profile": "paddle"},
+            {"profile": "torch"},
+        )
+    ],
+    "layers": [
+        Case({"pipeline_parallel": 2, "stage_layers": (3, 3)}, {"pipeline_parallel": 2, "stage_layers": (3, 1)}),
+        Case({"pipeline_parallel": 2, "stage_layers": (0, 4)}, {"pipeline_parallel": 2}),
+    ],
+    "virtual_stages": [
+        Case({"virtual_stages": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
+        Case({"virtual_stages": 3, "pipeline_parallel": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
+        # Equal cuts only.
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2, "stage_layers": (2, 6)},
+            {"virtual_stages": 2, "pipeline_parallel": 2, "stage_layers": (4, 4)},
+            small_dense(num_hidden_layers=8),
+        ),
+        # Three micro batches on two ranks.
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"virtual_stages": 1, "pipeline_parallel": 2},
+            question={"global_batch_size": 12},
+        ),
+    ],
+    "batch": [Case({"micro_batch_size": 3}, {"micro_batch_size": 4})],
+    "sequence": [
+        Case({"context_parallel": 2}, {}, question={"seq_length": 1002}),
+        Case(SEQUENCE, {"tensor_parallel": 2}, question={"seq_length": 1001}),
+        Case(SEQUENCE | {"context_parallel": 2}, SEQUENCE, question={"seq_length": 1004}),
+    ],
+    "context_heads": [
+        Case(
+            {"context_parallel": 4},
+            {"context_parallel": 2},
+            question={"options": {"cp_communication": "all_to_all"}},
+        )
+    ],
+    "experts": [
+        Case({"expert_parallel": 2}, {}),
+        Case({"expert_parallel": 3}, {"expert_parallel": 4}, small_moe(), {"devices": 24, "global_batch_size": 48}),
+        # Two ranks in a stage cannot hold four groups of experts.
+        Case(
+            {"expert_parallel": 4, "pipeline_parallel": 4},
+            {"expert_parallel": 2, "pipeline_parallel": 4},
+            small_moe(),
+        ),
+        Case(
+            SEQUENCE | {"expert_parallel": 8, "expert_tensor_parallel": 2},
+            SEQUENCE | {"expert_parallel": 4, "expert_tensor_parallel": 2},
+            small_moe(),
+        ),
+    ],
+    "sequence_parallel": [
+        Case({"sequence_parallel": True}, {}),
+        Case({"tensor_parallel": 2}, SEQUENCE, small_moe()),
+        Case({"tensor_parallel": 2}, {"tensor_parallel": 2}, small_moe(), {}, {"profile": "torch"}),
+    ],
+    "zero_stage": [
+        Case({"zero_stage": 2}, {"zero_stage": 1}),
+        Case({"zero_stage": 3}, {"zero_stage": 3}, small_dense(), {}, {"profile": "torch"}),
+        Case({"zero_stage": 2, "pipeline_parallel": 2}, {"zero_stage": 2}, question={"profile": "paddle"}),
+    ],
+    "offload_pipeline": [
+        Case({"offload": "activations", "pipeline_parallel": 2}, {"offload": "activations"}),
+        Case(
+            {"offload": "activations", "pipeline_parallel": 2},
+            {"offload": "activations", "pipeline_parallel": 2},
+            small_dense(),
+            {},
+            {"profile": "torch"},
+        ),
+    ],
+    "recompute_layers": [
+        Case({"recompute": "full", "recompute_layers": 5}, {"recompute": "full", "recompute_layers": 4}),
+        Case(
+            {"recompute": "full", "recompute_layers": 2, "pipeline_parallel": 2, "virtual_stages": 2},
+            {"recompute": "full", "recompute_layers": 1, "pipeline_parallel": 2, "virtual_stages": 2},
+        ),
+        Case(
+            {"recompute": "full", "recompute_method": "list", "recompute_layer_list": (1, 4)},
+            {"recompute": "full", "recompute_method": "list", "recompute_layer_list": (0, 3)},
+        ),
+    ],
+}
+EACH = [pytest.param(rule, case, id=f"{rule}-{i}") for rule, cases in CASES.items() for i, case in enumerate(cases)]
+
+
+def broken(scenario: Scenario, layout: Layout) -> list[str]:
+    return [rule.id for rule in RULES if rule.broken(scenario, block_of([layout]))[0]]
+
+
+def test_every_rule_has_a_case() -> None:
+    assert [rule.id for rule in RULES] == list(dict.fromkeys(rule.id for rule in RULES))
+    assert {rule.id for rule in RULES} == set(CASES)
+
+
+@pytest.mark.parametrize(("rule", "case"), EACH)
+def test_a_rule_is_broken_alone_and_kept(rule: str, case: Case) -> None:
+    scenario = case.scenario(keeps=False)
+    assert broken(scenario, layout_of(scenario, **case.broken)) == [rule]
+    keeping = case.scenario(keeps=True)
+    assert broken(keeping, layout_of(keeping, **case.kept)) == []
+
+
+@pytest.mark.parametrize(("rule", "case"), EACH)
+def test_an_estimate_names_the_rule_in_one_line_and_a_way_out(rule: str, case: Case) -> None:
+    scenario = case.scenario(keeps=False)
+    found = estimate_layout(scenario, layout_of(scenario, **case.broken))
+    assert found.verdict == "refused"
+    (violation,) = found.violations
+    assert violation.rule == rule
+    for text in (violation.message, violation.fix):
+        assert text.strip() == text
+        assert text
+        assert "\n" not in text
+        assert len(text) < 200
+    keeping = case.scenario(keeps=True)
+    assert estimate_layout(keeping, layout_of(keeping, **case.kept)).violations == ()
+
+
+def test_messages_carry_the_numbers() -> None:
+    def said(scenario: Scenario, layout: Layout) -> str:
+        return estimate_layout(scenario, layout).violations[0].message
+
+    scenario = scenario_of("llama3.1-8b")
+    assert said(scenario, layout_of(scenario, data_parallel=4)) == "the layout takes 4 devices, the cluster has 8"
+    message = said(scenario, layout_of(scenario, micro_batch_size=3))
+    assert message == "global batch 1024 does not divide by micro batch 3 x data parallel 8"
+    wide = scenario_of("llama3.1-8b", devices=16)
+    assert "8 key-value heads" in said(wide, layout_of(wide, tensor_parallel=16))
+
+
+def test_all_rules_that_a_layout_breaks_are_named() -> None:
+    scenario = scenario_of(small_dense(), global_batch_size=12)
+    layout = layout_of(scenario, tensor_parallel=4, micro_batch_size=5, zero_stage=3)
+    assert broken(scenario, layout) == ["kv_heads", "batch", "zero_stage"]
+    assert [v.rule for v in estimate_layout(scenario, layout).violations] == ["kv_heads", "batch", "zero_stage"]
+
+
+def test_a_rule_marks_its_layouts_of_a_block() -> None:
+    scenario = scenario_of(small_dense())
+    layouts = [layout_of(scenario, tensor_parallel=t) for t in (1, 2, 4, 8)]
+    masks = {rule.id: list(rule.broken(scenario, block_of(layouts))) for rule in RULES}
+    assert masks["kv_heads"] == [False, False, True, True]
+    assert masks["heads"] == [False, False, False, True]
+    assert not any(any(mask) for rule, mask in masks.items() if rule not in ("heads", "kv_heads"))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expert_tensor", "leaves"), [(8, 1, False), (16, 1, True), (4, 16, True), (4, 8, False)]
+)
+def test_tensor_groups_that_leave_a_node_are_a_matter_for_the_search(
+    tensor: int, expert_tensor: int, leaves: bool
+) -> None:
+    scenario = scenario_of("mixtral-8x7b-v0.1", devices=32)
+    layout = layout_of(scenario, tensor_parallel=tensor, expert_tensor_parallel=expert_tensor, sequence_parallel=True)
+    rule: Rule = ACROSS_NODES
+    assert bool(rule.broken(scenario, block_of([layout]))[0]) == leaves
+    assert rule.id not in broken(scenario, layout)
+    assert "\n" not in rule.message(scenario, layout) + rule.fix(scenario, layout)
+
+
+def test_the_step_of_a_refused_layout_is_still_priced() -> None:
+    scenario = scenario_of(small_dense())
+    kept = layout_of(scenario)
+    found = estimate_layout(scenario, replace(kept, zero_stage=2))
+    assert found.verdict == "refused"
+    assert found.throughput.step_seconds > 0
+    assert found.memory.device_bytes > 0

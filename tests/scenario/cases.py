@@ -1,0 +1,155 @@
+"""What the tests of formulas share: small models, scenarios with defaults, layouts that fill their cluster."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from simulator.coefficients import Coefficients, TimeCoefficients
+from simulator.frameworks.profile import framework
+from simulator.memory.parameters import StageContents, stage_contents
+from simulator.pricing.price import Priced, price
+from simulator.scenario.block import LayoutBlock, block_of
+from simulator.scenario.layout import Layout, default_cut
+from simulator.scenario.scenario import Scenario
+from simulator.specs import catalogue
+from simulator.specs.hardware import HardwareSpec
+from simulator.specs.model import ModelSpec
+
+MIB = 2.0**20
+
+ROUND = Coefficients(
+    name="round",
+    time=TimeCoefficients(
+        gemm_efficiency=0.5,
+        gemm_efficiency_fp8=0.25,
+        attention_efficiency=0.25,
+        memory_efficiency=0.5,
+        link_efficiency=0.75,
+        layer_overhead_seconds=300e-6,
+        tensor_exposed=0.5,
+        overlap_slowdown=0.125,
+        ring_slowdown=0.25,
+        context_exposed=1.0,
+        expert_exposed=0.5,
+        point_to_point_exposed=0.25,
+        data_exposed=0.25,
+        micro_batch_overhead_seconds=1e-3,
+        step_overhead_seconds=0.01,
+    ),
+)
+"""Rates that are easy to work with by hand; the tests that name numbers use them, not the priors."""
+
+load_model = lru_cache(catalogue.load_model)
+load_hardware = lru_cache(catalogue.load_hardware)
+
+_DENSE: dict[str, Any] = {
+    "name": "small-dense",
+    "architecture": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+    "tie_word_embeddings": False,
+}
+_MOE: dict[str, Any] = _DENSE | {
+    "name": "small-moe",
+    "architecture": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+}
+_MLA: dict[str, Any] = _DENSE | {
+    "name": "small-mla",
+    "architecture": "deepseek_v2",
+    "attention": "mla",
+    "num_key_value_heads": 4,
+    "head_dim": 24,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
+
+
+def small_dense(**changes: Any) -> ModelSpec:
+    """4 layers, h 64, f 160, 4 heads and 2 key-value heads of 16, vocabulary 1000."""
+    return ModelSpec.model_validate(_DENSE | changes)
+
+
+def small_moe(**changes: Any) -> ModelSpec:
+    """The dense one with 8 experts of width 48, 2 per token, 1 shared; the first layer is dense."""
+    return ModelSpec.model_validate(_MOE | changes)
+
+
+def small_mla(**changes: Any) -> ModelSpec:
+    """Latent attention: ranks 40 and 32, heads of 16 + 8 rotary, values of 20."""
+    return ModelSpec.model_validate(_MLA | changes)
+
+
+def scenario_of(
+    model: ModelSpec | str = "llama3.1-8b",
+    hardware: HardwareSpec | str = "z2000",
+    *,
+    devices: int = 8,
+    profile: str = "megatron",
+    options: dict[str, str] | None = None,
+    **fields: Any,
+) -> Scenario:
+    """A scenario; models and hardware by shipped name or as specs."""
+    return Scenario(
+        model=load_model(model) if isinstance(model, str) else model,
+        hardware=load_hardware(hardware) if isinstance(hardware, str) else hardware,
+        devices=devices,
+        framework=framework(profile, options),
+        **fields,
+    )
+
+
+def layout_of(scenario: Scenario, **fields: Any) -> Layout:
+    """A layout that fills the scenario's devices: data parallel and the cut follow unless given."""
+    layout = Layout(**fields)
+    if "data_parallel" not in fields:
+        used = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+        layout = replace(layout, data_parallel=scenario.devices // used)
+    if not layout.stage_layers:
+        cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
+        layout = replace(layout, stage_layers=cut)
+    return layout
+
+
+def block(scenario: Scenario, **fields: Any) -> LayoutBlock:
+    """A block of one layout."""
+    return block_of([layout_of(scenario, **fields)])
+
+
+def contents(scenario: Scenario, **fields: Any) -> tuple[LayoutBlock, StageContents]:
+    """A block of one layout and what its stages hold."""
+    one = block(scenario, **fields)
+    return one, stage_contents(scenario, one)
+
+
+def priced(scenario: Scenario, **fields: Any) -> Priced:
+    """One layout, priced."""
+    return price(scenario, block(scenario, **fields))
+
+
+def only(values: Any) -> float:
+    """The single number of an array of one."""
+    return float(np.asarray(values).reshape(-1)[0]) if np.asarray(values).size == 1 else _refuse(values)
+
+
+def _refuse(values: Any) -> float:
+    raise AssertionError(f"one number expected, not {values}")
+
+
+def by_stage(kinds: Any, has: StageContents) -> list[float]:
+    """A figure by kind of rank spread over the pipeline ranks."""
+    return [float(x) for x in np.asarray(kinds)[has.kind][:, 0]]

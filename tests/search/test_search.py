@@ -1,0 +1,262 @@
+"""The search against brute force, its counts, and what it says when nothing fits."""
+
+import itertools
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.pricing.build import estimate_layout
+from simulator.pricing.estimate import Estimate
+from simulator.rules.layout import ACROSS_NODES, RULES
+from simulator.scenario.block import block_of
+from simulator.scenario.layout import RECOMPUTE_MODES, Layout, default_cut
+from simulator.scenario.scenario import Scenario
+from simulator.search import rank as rank_module
+from simulator.search.rank import search
+from simulator.search.space import Space, blocks, candidates, divisors, shapes
+from tests.scenario.cases import scenario_of, small_dense, small_moe
+
+
+def every_layout(scenario: Scenario) -> list[Layout]:
+    """All layouts of the default space, written down plainly."""
+    model, devices = scenario.model, scenario.devices
+    sizes = [d for d in range(1, devices + 1) if devices % d == 0]
+    found = []
+    for t, p, c in itertools.product(sizes, sizes, sizes):
+        if devices % (t * p * c) or p > model.num_hidden_layers:
+            continue
+        cut = default_cut(model.num_hidden_layers, p)
+        even = p > 1 and len(set(cut)) == 1
+        chunks = [v for v in range(1, cut[0] + 1) if cut[0] % v == 0] if even else [1]
+        experts = [(1, 1)]
+        if model.is_moe:
+            counts = [e for e in range(1, devices + 1) if model.num_experts % e == 0]
+            experts = [(ep, etp) for ep in counts for etp in sorted({1, t})]
+        for v, (ep, etp), mbs, mode in itertools.product(chunks, experts, (1, 2, 4, 8), RECOMPUTE_MODES):
+            found.append(
+                Layout(
+                    tensor_parallel=t,
+                    pipeline_parallel=p,
+                    context_parallel=c,
+                    expert_parallel=ep,
+                    expert_tensor_parallel=etp,
+                    data_parallel=devices // (t * p * c),
+                    virtual_stages=v,
+                    micro_batch_size=mbs,
+                    sequence_parallel=t > 1,
+                    recompute=mode,
+                    stage_layers=cut,
+                )
+            )
+    return found
+
+
+def outcome(scenario: Scenario, answer: Estimate) -> str:
+    """The name a search counts the layout under."""
+    for rule in (*RULES, ACROSS_NODES):
+        if rule.broken(scenario, block_of([answer.layout]))[0]:
+            return rule.id
+    return {"fits": "fits", "starved": "near_capacity", "does_not_fit": "memory"}[answer.verdict]
+
+
+QUESTIONS: list[Scenario] = [
+    scenario_of("llama3.1-8b", "a100-sxm-40g", devices=8),
+    scenario_of("llama3.2-1b", "bi150-32g", devices=4, seq_length=4096, global_batch_size=36),
+    scenario_of(small_moe(num_hidden_layers=3), devices=8, profile="paddle", global_batch_size=24),
+    scenario_of("deepseek-v2-lite", "z2000", devices=8, precision="fp8", seq_length=2048),
+]
+
+
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=lambda s: f"{s.model.name}-{s.hardware.name}")
+def test_the_best_is_the_best_of_all(scenario: Scenario) -> None:
+    found = search(scenario, Space(), top=5, variants=True)
+    answers = [estimate_layout(scenario, layout) for layout in every_layout(scenario)]
+    outcomes = Counter(outcome(scenario, answer) for answer in answers)
+    assert found.evaluated == len(answers)
+    assert found.feasible == outcomes.pop("fits")
+    assert found.rejected == dict(outcomes)
+    fitting = [a for a in answers if a.verdict == "fits"]
+    expected = sorted(a.throughput.step_seconds for a in fitting)[:5]
+    assert [estimate_layout(scenario, x).throughput.step_seconds for x in found.fastest] == expected
+    # Without variants: the best of each split.
+    splits: dict[tuple[int, ...], float] = {}
+    for answer in fitting:
+        key = split(answer.layout)
+        splits[key] = min(splits.get(key, float("inf")), answer.throughput.step_seconds)
+    short = search(scenario, Space(), top=4).fastest
+    assert len({split(layout) for layout in short}) == len(short) == min(4, len(splits))
+    steps = [estimate_layout(scenario, layout).throughput.step_seconds for layout in short]
+    assert steps == sorted(splits.values())[:4]
+
+
+def split(layout: Layout) -> tuple[int, ...]:
+    return (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.expert_tensor_parallel,
+    )
+
+
+spaces = st.builds(
+    Space,
+    tensor_parallel=st.sampled_from((None, (1, 2), (8,), (3,), (16,))),
+    pipeline_parallel=st.sampled_from((None, (2, 4), (1,), (64,))),
+    context_parallel=st.sampled_from((None, (1,), (2, 4))),
+    expert_parallel=st.sampled_from((None, (1, 8), (5,))),
+    micro_batch_size=st.sampled_from((None, (1,), (2, 3))),
+    zero_stage=st.sampled_from((None, (0, 1, 2, 3))),
+    recompute=st.sampled_from((None, ("none",), ("full", "selective"))),
+    virtual_stages=st.sampled_from((None, (1,), (2, 3))),
+    offload=st.sampled_from((None, ("optimizer", "activations"))),
+    tensor_parallel_across_nodes=st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(spaces, st.sampled_from(("llama3.1-8b", "mixtral-8x7b-v0.1", "deepseek-v2-lite")), st.sampled_from((8, 32)))
+def test_every_candidate_is_counted_once(space: Space, model: str, devices: int) -> None:
+    scenario = scenario_of(model, devices=devices)
+    found = search(scenario, space)
+    assert found.evaluated == found.feasible + sum(found.rejected.values())
+    assert found.evaluated == sum(len(block) for block in blocks(scenario, space))
+    assert found.evaluated <= candidates(scenario, space)
+    assert set(found.rejected) <= {rule.id for rule in (*RULES, ACROSS_NODES)} | {"memory", "near_capacity"}
+    assert bool(found.fastest) == (found.feasible > 0)
+    for layout in found.fastest:
+        answer = estimate_layout(scenario, layout)
+        assert answer.verdict == "fits"
+        assert layout.devices == devices
+
+
+NARROW: list[dict[str, Any]] = [
+    {"tensor_parallel": (4,)},
+    {"pipeline_parallel": (2, 4)},
+    {"context_parallel": (2,)},
+    {"data_parallel": (4,)},
+    {"virtual_stages": (2,)},
+    {"micro_batch_size": (2,)},
+    {"zero_stage": (0,)},
+    {"recompute": ("full",)},
+    {"recompute": ("full",), "recompute_method": ("block",), "recompute_layers": (3,)},
+    {"sequence_parallel": (False,)},
+    {"offload": ("optimizer",)},
+    {"stage_layers": (9, 23)},
+]
+
+
+@pytest.mark.parametrize("narrow", NARROW, ids="-".join)
+def test_an_option_narrows_the_search(narrow: dict[str, Any]) -> None:
+    scenario = scenario_of("llama3.1-8b", devices=32)
+    found = search(scenario, Space(**narrow), top=50, variants=True)
+    assert found.fastest
+    for layout in found.fastest:
+        for name, values in narrow.items():
+            value = getattr(layout, name)
+            assert value == values if name == "stage_layers" else value in values
+    if set(narrow) <= {"tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "micro_batch_size"}:
+        free = search(scenario, Space())
+        assert found.evaluated < free.evaluated
+        best, freed = (estimate_layout(scenario, x.fastest[0]).throughput.step_seconds for x in (found, free))
+        assert freed <= best
+
+
+def test_layers_per_virtual_stage_is_the_same_choice_in_other_words() -> None:
+    scenario = scenario_of("llama3.1-8b", devices=32)
+    chunks = search(scenario, Space(pipeline_parallel=(4,), virtual_stages=(4,)), top=20, variants=True)
+    layers = search(scenario, Space(pipeline_parallel=(4,), layers_per_virtual_stage=(2,)), top=20, variants=True)
+    assert chunks.fastest == layers.fastest
+    assert {layout.virtual_stages for layout in layers.fastest} == {4}
+
+
+def test_a_list_of_recomputed_layers_reaches_the_layouts() -> None:
+    scenario = scenario_of("llama3.1-8b", devices=32)
+    found = search(scenario, Space(recompute_layer_list=(0, 1)))
+    assert {(x.recompute, x.recompute_method, x.recompute_layer_list) for x in found.fastest} == {
+        ("full", "list", (0, 1))
+    }
+
+
+def test_tensor_parallelism_stays_in_a_node_unless_allowed() -> None:
+    scenario = scenario_of("llama-7b", devices=32)
+    kept = search(scenario, Space(tensor_parallel=(16,)))
+    assert set(kept.rejected) == {"tensor_parallel_across_nodes"}
+    freed = search(scenario, Space(tensor_parallel=(16,), tensor_parallel_across_nodes=True))
+    assert freed.feasible > 0
+
+
+def test_the_default_zero_stage_follows_the_framework() -> None:
+    for profile, stage in (("megatron", 1), ("paddle", 1), ("torch", 3)):
+        scenario = scenario_of("llama3.1-8b", devices=32, profile=profile)
+        assert {x.zero_stage for x in search(scenario, Space()).fastest} == {stage}
+
+
+def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = scenario_of("mixtral-8x7b-v0.1", devices=32)
+    whole = search(scenario, Space(), top=7)
+    assert whole == search(scenario, Space(), top=7)
+    monkeypatch.setattr(rank_module, "CHUNK", 13)
+    assert search(scenario, Space(), top=7) == whole
+
+
+def test_progress_ends_at_the_last_candidate() -> None:
+    calls: list[tuple[int, int]] = []
+    found = search(scenario_of("llama3.1-8b"), Space(), progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (found.evaluated, found.evaluated)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+
+
+def test_nothing_fits_names_the_layout_that_needs_least() -> None:
+    scenario = scenario_of("llama3.1-405b", devices=8)
+    found = search(scenario, Space())
+    assert found.feasible == 0
+    assert not found.fastest
+    (nearest,) = found.nearest
+    need = [
+        estimate_layout(scenario, block.layout(i)).memory.device_bytes
+        for block in blocks(scenario, Space(recompute=("full",), micro_batch_size=(1,)))
+        for i in range(len(block))
+    ]
+    assert estimate_layout(scenario, nearest).memory.device_bytes == min(need)
+
+
+def test_starved_layouts_are_not_recommended() -> None:
+    scenario = scenario_of("llama3.1-70b", devices=64)
+    found = search(scenario, Space(), top=3)
+    assert found.starved
+    assert {estimate_layout(scenario, layout).verdict for layout in found.starved} == {"starved"}
+    assert not set(found.starved) & set(found.fastest)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_divisors(number: int, limit: int) -> None:
+    assert divisors(number, limit) == tuple(d for d in range(1, min(number, limit) + 1) if number % d == 0)
+
+
+def test_shapes_fill_the_devices() -> None:
+    scenario = scenario_of(small_dense(num_hidden_layers=6), devices=24)
+    for shape in shapes(scenario, Space()):
+        assert sum(shape.stage_layers) == 6
+        assert all(t * c * d * shape.pipeline_parallel == 24 for t, c, d in shape.splits)
+    assert {s.pipeline_parallel for s in shapes(scenario, Space())} == {1, 2, 3, 4, 6}
+
+
+def test_every_axis_of_the_space_is_narrowed_by_a_test() -> None:
+    named = {name for narrow in NARROW for name in narrow}
+    elsewhere = {
+        "expert_parallel",
+        "expert_tensor_parallel",
+        "layers_per_virtual_stage",
+        "recompute_layer_list",
+        "tensor_parallel_across_nodes",
+    }
+    assert named | elsewhere == {f.name for f in fields(Space)}
+    scenario = scenario_of("mixtral-8x7b-v0.1", devices=32)
+    found = search(scenario, Space(expert_parallel=(4,), expert_tensor_parallel=(2,)), variants=True)
+    assert {(x.expert_parallel, x.expert_tensor_parallel) for x in found.fastest} == {(4, 2)}
+    assert replace(Space(), expert_parallel=(4,)) != Space()

@@ -1,0 +1,184 @@
+"""The Python API: two questions, their defaults, and their refusals."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator import InputError, Layout, Space, UnsupportedError
+from simulator.api import scenario_of
+from simulator.pricing.build import estimate_layout
+from simulator.search.result import Ranking
+
+
+def test_public_names_are_there() -> None:
+    for name in simulator.__all__:
+        assert getattr(simulator, name) is not None
+    assert set(simulator.__all__) <= set(dir(simulator))
+    with pytest.raises(AttributeError, match="has no attribute 'guess'"):
+        _ = simulator.guess
+
+
+def test_three_lines_answer() -> None:
+    ranking = simulator.rank(model="llama3.1-70b", nodes=8)
+    best = ranking.estimates[0]
+    assert best.memory.fits
+
+
+def test_defaults_are_named_with_their_values() -> None:
+    ranking = simulator.rank(model="llama3.1-8b", nodes=2, seq_length=4096)
+    assert ranking.query["hardware"] == "z2000"
+    assert ranking.query["nodes"] == 2
+    assert ranking.query["devices"] == 16
+    assert ranking.query["seq_length"] == 4096
+    assert ranking.query["global_batch_size"] == 1024
+    assert ranking.query["precision"] == "bf16"
+    assert ranking.query["framework"] == "megatron"
+    assert ranking.query["num_layers"] == 32
+    assert {"hardware", "global_batch_size", "precision", "framework"} <= set(ranking.defaults)
+    assert not {"nodes", "seq_length", "model"} & set(ranking.defaults)
+
+
+def test_a_narrowed_space_is_part_of_the_query() -> None:
+    ranking = simulator.rank(model="llama3.1-8b", nodes=2, space=Space(tensor_parallel=(2,)))
+    assert ranking.query["space"] == {"tensor_parallel": (2,)}
+    assert {found.layout.tensor_parallel for found in ranking.estimates} == {2}
+
+
+def test_an_estimate_fills_in_the_layout() -> None:
+    found = simulator.estimate(model="llama3.1-8b")
+    assert found.layout == Layout(data_parallel=8, stage_layers=(32,))
+    cut = simulator.estimate(model="llama3.1-8b", layout=Layout(pipeline_parallel=8))
+    assert cut.layout.stage_layers == (4,) * 8
+    own = Layout(pipeline_parallel=2, data_parallel=4, stage_layers=(20, 12))
+    assert simulator.estimate(model="llama3.1-8b", layout=own).layout == own
+
+
+def test_the_best_of_a_ranking_is_priced_like_a_single_layout() -> None:
+    ranking = simulator.rank(model="llama3.1-8b", nodes=4, top=3)
+    scenario = scenario_of(model="llama3.1-8b", nodes=4)
+    for found in ranking.estimates:
+        assert found == simulator.estimate(model="llama3.1-8b", nodes=4, layout=found.layout)
+        plain = estimate_layout(scenario, found.layout)
+        assert found.memory.stages == plain.memory.stages
+        assert found.throughput.parts_seconds == plain.throughput.parts_seconds
+
+
+def test_a_calibration_is_used_unless_told_otherwise() -> None:
+    calibrated = simulator.estimate(model="llama3.1-8b")
+    assert calibrated.provenance.calibration != "priors"
+    assert calibrated.memory.interval_bytes is not None
+    assert calibrated.throughput.interval_seconds is not None
+    priors = simulator.estimate(model="llama3.1-8b", calibration="none")
+    assert priors.provenance.calibration == "priors"
+    assert priors.provenance.status == "analytic"
+    assert priors.memory.interval_bytes is None
+    assert priors.throughput.interval_seconds is None
+    assert priors.throughput.step_seconds != calibrated.throughput.step_seconds
+
+
+def test_top_and_variants() -> None:
+    def ranked(**fields: Any) -> Ranking:
+        return simulator.rank(model="llama3.1-8b", nodes=4, **fields)
+
+    assert [len(ranked(top=n).estimates) for n in (1, 5)] == [1, 5]
+    assert ranked(top=0).estimates == ()
+    assert ranked(top=0).counts.feasible > 0
+    ten, variants = ranked(), ranked(variants=True)
+    assert len(ten.estimates) == len(variants.estimates) == 10
+    assert ten.estimates[0] == variants.estimates[0]
+    assert variants.estimates[-1].throughput.step_seconds <= ten.estimates[-1].throughput.step_seconds
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    one, two = (simulator.rank(model="mixtral-8x7b-v0.1", nodes=4) for _ in range(2))
+    timeless = [replace(x, counts=replace(x.counts, elapsed_seconds=0.0)) for x in (one, two)]
+    assert timeless[0] == timeless[1]
+    assert one.counts.elapsed_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("question", "answered"),
+    [
+        ({"hardware": "z2000"}, True),
+        ({"hardware": "h20", "nodes": 2}, True),
+        ({"hardware": "a100-sxm-80g"}, False),
+        ({"hardware": "ascend-910b-64g"}, False),
+        ({"hardware": "z2000", "precision": "fp8"}, False),
+        ({"hardware": "z2000", "precision": "fp16"}, True),
+    ],
+)
+def test_what_fp8_would_give_where_the_device_has_it(question: dict[str, Any], answered: bool) -> None:
+    ranking = simulator.rank(model="llama3.1-8b", **question)
+    assert (ranking.fp8 is not None) == answered
+    if ranking.fp8 is not None:
+        assert ranking.fp8.precision == "fp8"
+        best = simulator.rank(model="llama3.1-8b", **(question | {"precision": "fp8"})).estimates[0]
+        assert ranking.fp8 == best
+
+
+def test_nothing_fits_and_what_would() -> None:
+    ranking = simulator.rank(model="llama3.1-405b", nodes=1)
+    assert ranking.estimates == ()
+    assert ranking.counts.feasible == 0
+    assert ranking.nearest is not None
+    assert ranking.nearest.verdict == "does_not_fit"
+    assert ranking.nearest.memory.headroom_bytes < 0
+    changes = [remedy.change for remedy in ranking.remedies]
+    assert "--nodes 16" in changes
+    for remedy in ranking.remedies:
+        assert remedy.estimate.verdict == "fits"
+    # One step less does not do.
+    assert simulator.rank(model="llama3.1-405b", nodes=8).counts.feasible == 0
+    assert simulator.rank(model="llama3.1-405b", nodes=16).counts.feasible > 0
+
+
+def test_a_remedy_may_be_a_freer_choice() -> None:
+    space = Space(tensor_parallel=(1,), pipeline_parallel=(1,))
+    ranking = simulator.rank(model="llama3.1-70b", nodes=8, space=space)
+    assert ranking.counts.feasible == 0
+    changes = {remedy.change for remedy in ranking.remedies}
+    assert "free choice of tensor_parallel" in changes
+
+
+def test_what_a_remedy_costs_is_what_it_gives() -> None:
+    ranking = simulator.rank(model="qwen2.5-72b", hardware="z2000", nodes=2, space=Space(recompute=("full",)))
+    offers = {remedy.change: remedy.estimate for remedy in ranking.remedies}
+    if ranking.counts.feasible:
+        assert offers == {}
+        return
+    for change, found in offers.items():
+        if change.startswith("--offload"):
+            word = change.split()[1]
+            again = simulator.rank(model="qwen2.5-72b", nodes=2, space=Space(recompute=("full",), offload=(word,)))
+            assert again.estimates[0] == found
+
+
+def test_a_model_is_cut_to_a_number_of_layers() -> None:
+    found = simulator.estimate(model="llama3.1-70b", num_layers=4, layout=Layout(data_parallel=8))
+    assert found.layout.stage_layers == (4,)
+    whole = simulator.estimate(model="llama3.1-70b", layout=Layout(data_parallel=8))
+    assert found.throughput.model_flops_per_token < whole.throughput.model_flops_per_token / 8
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "expected"),
+    [
+        ({"nodes": 1, "devices": 8}, InputError, "give nodes or devices, not both"),
+        ({"nodes": 0}, InputError, "devices 0"),
+        ({"hardware": "h100"}, InputError, "unknown hardware 'h100'"),
+        ({"model": "llama3.1-80b"}, InputError, "unknown model 'llama3.1-80b', did you mean 'llama3.1-8"),
+        ({"framework": "paddel"}, InputError, "unknown framework 'paddel', did you mean 'paddle'?"),
+        ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
+        ({"num_layers": 0}, InputError, "num_hidden_layers 0"),
+        ({"precision": "fp4"}, InputError, "precision 'fp4'"),
+        ({"hardware": "bi150-64g", "precision": "fp8"}, UnsupportedError, "hardware 'bi150-64g' has no fp8 peak"),
+        ({"layout": Layout(pipeline_parallel=64)}, InputError, "pp 64: llama3.1-8b has 32 layers"),
+    ],
+)
+def test_refusals_are_one_line(question: dict[str, Any], error: type[Exception], expected: str) -> None:
+    with pytest.raises(error) as caught:
+        simulator.estimate(**({"model": "llama3.1-8b"} | question))
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,92 @@
+"""FLOPs: the reported convention against published rows, and a layer's work against sums made by hand."""
+
+import numpy as np
+import pytest
+
+from simulator.timing.flops import forward_flops_per_token, head_flops, layer_flops, model_flops_per_token
+from simulator.timing.step import model_flops_per_device
+from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "milliseconds", "tflops"),
+    [
+        ("llama3.1-8b", 32, 30272.5, 501.5),
+        ("qwen2.5-14b", 32, 59146.6, 479.1),
+        ("llama3.1-70b", 64, 100041.5, 630.8),
+    ],
+)
+def test_measured_rows_are_reproduced(model: str, devices: int, milliseconds: float, tflops: float) -> None:
+    scenario = scenario_of(model, devices=devices, seq_length=8192, global_batch_size=1024)
+    found = only(model_flops_per_device(scenario, np.array([milliseconds / 1e3])))
+    assert found / 1e12 == pytest.approx(tflops, rel=1e-3)
+
+
+def test_the_convention_by_hand() -> None:
+    # Llama-8B: per layer q, o 2 x 4096^2, k, v 2 x 4096 x 1024, FFN 3 x 4096 x 14336; the head 4096 x 128256.
+    layer = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
+    forward = 32 * (2 * layer + 4 * 8192 * 4096) + 2 * 4096 * 128_256
+    scenario = scenario_of("llama3.1-8b", devices=32)
+    assert forward_flops_per_token(scenario) == forward
+    assert model_flops_per_token(scenario) == 3 * forward
+
+
+def test_tied_tables_multiply_all_the_same() -> None:
+    tied, apart = (scenario_of(small_dense(tie_word_embeddings=tie)) for tie in (True, False))
+    assert forward_flops_per_token(tied) == forward_flops_per_token(apart)
+
+
+def test_frozen_weights_have_no_gradient() -> None:
+    full, adapters = scenario_of("llama3.1-8b"), scenario_of("llama3.1-8b", lora_rank=16)
+    assert model_flops_per_token(adapters) == 2 / 3 * model_flops_per_token(full)
+
+
+def test_a_token_passes_the_chosen_and_the_shared_experts() -> None:
+    # Dense layer 12288 + 30720; with experts 12288 + router 512 + (2 + 1) x 9216; attention 4 s h; head 64000.
+    scenario = scenario_of(small_moe(), seq_length=32)
+    layers = 43_008 + 3 * (12_288 + 512 + 3 * 9216)
+    assert forward_flops_per_token(scenario) == 2 * (layers + 64_000) + 4 * 4 * 32 * 64
+
+
+def test_latent_attention_runs_over_wider_keys_than_values() -> None:
+    # q_a, kv_a 2560 each, q_b 3840, kv_b 4608, o 5120, FFN 30720; products over 4 x 24 and 4 x 20: 2 s (96 + 80).
+    scenario = scenario_of(small_mla(), seq_length=32)
+    assert forward_flops_per_token(scenario) == 4 * (2 * 49_408 + 2 * 32 * 176) + 2 * 64_000
+
+
+def test_prediction_layers_count_when_trained() -> None:
+    without = scenario_of("deepseek-v3", "h800-sxm-80g")
+    trained = scenario_of("deepseek-v3", "h800-sxm-80g", options={"mtp": "true"})
+    # One more layer of 61, its projection 2 h x h and one more pass through the head.
+    extra = forward_flops_per_token(trained) - forward_flops_per_token(without)
+    head, projection = 2 * 7168 * 129_280, 2 * 2 * 7168**2
+    layer = extra - head - projection
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    experts = 7168 * 256 + 9 * 3 * 7168 * 2048
+    assert layer == 2 * (attention + experts) + 2 * 8192 * 128 * (192 + 128)
+
+
+def test_a_layer_on_one_device() -> None:
+    scenario = scenario_of(small_dense(), seq_length=32)
+    for t, c in ((1, 1), (2, 1), (2, 2)):
+        found = layer_flops(
+            scenario, block(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2), moe=False
+        )
+        tokens = 64 / c
+        assert only(found.matmul) == 2 * tokens * 43_008 / t
+        # The causal half of 4 s h: 2 s h.
+        assert only(found.attention) == 2 * tokens * 32 * 64 / t
+    assert only(head_flops(scenario, block(scenario, tensor_parallel=2))) == 2 * 32 * 64_000 / 2
+
+
+def test_a_layer_with_experts_on_one_device() -> None:
+    scenario = scenario_of(small_moe(), seq_length=32)
+    # Attention and shared expert 21504 split, the router 512 on the rank's part of the sequence, two copies of 9216.
+    whole = only(layer_flops(scenario, block(scenario), moe=True).matmul)
+    assert whole == 2 * 32 * (21_504 + 512 + 2 * 9216)
+    split = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
+    assert only(layer_flops(scenario, split, moe=True).matmul) == whole / 2
+    replicated = block(scenario, tensor_parallel=2, expert_parallel=4)
+    assert only(layer_flops(scenario, replicated, moe=True).matmul) == whole / 2 + 32 * 512
+    gathered = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
+    assert only(layer_flops(scenario, gathered, moe=True).matmul) == whole / 2

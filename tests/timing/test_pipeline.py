@@ -1,0 +1,173 @@
+"""The pipeline's closed forms against an event-by-event run of the schedule."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.memory.parameters import StageContents
+from simulator.memory.schedule import activations_in_flight, in_flight, recompute_plan, stage_activations
+from simulator.scenario.block import LayoutBlock
+from simulator.scenario.scenario import Scenario
+from simulator.timing.pipeline import PipelineSeconds, StageWork, pipeline_seconds, stage_work
+from tests.scenario.cases import ROUND, contents, only, priced, scenario_of, small_dense
+from tests.timing.pipeline_run import Run, order, run
+
+SHAPES = [
+    (ranks, chunks, micro_batches)
+    for ranks, chunks, micro_batches in itertools.product((1, 2, 3, 4, 8), (1, 2, 3, 5), (1, 2, 3, 4, 8, 12, 24))
+    if chunks == 1 or (ranks > 1 and micro_batches % ranks == 0)
+]
+
+
+def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, LayoutBlock, StageContents]:
+    """A pipeline alone on its devices; every rank is a kind of its own, so that each can be given any work."""
+    model = small_dense(num_hidden_layers=ranks * chunks)
+    # A cluster of any size: the formulas do not ask whether it fills nodes.
+    scenario = replace(scenario_of(model), global_batch_size=micro_batches)
+    here, has = contents(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks)
+    return scenario, here, replace(has, kind=np.arange(ranks), ranks=np.ones(ranks))
+
+
+def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:
+    scenario, here, has = shaped(len(forward), chunks, micro_batches)
+    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, {}, np.zeros(1))
+    return pipeline_seconds(scenario, here, has, work)
+
+
+def seconds(pipeline: PipelineSeconds) -> float:
+    return only(pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill)
+
+
+def test_the_order_is_megatron_s() -> None:
+    # Two ranks, two chunks, four micro batches: rank 0 warms up 2 (2 - 0 - 1) + (2 - 1) 2 = 4 chunks.
+    passes = order(0, 2, 4, 2)
+    assert passes[:4] == [("F", 0, 0), ("F", 1, 0), ("F", 0, 1), ("F", 1, 1)]
+    assert passes[4:8] == [("F", 2, 0), ("B", 0, 1), ("F", 3, 0), ("B", 1, 1)]
+    assert sorted(passes) == sorted((k, m, c) for k in "FB" for m in range(4) for c in range(2))
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
+def test_chunks_in_flight_are_exact(ranks: int, chunks: int, micro_batches: int) -> None:
+    scenario, here, _ = shaped(ranks, chunks, micro_batches)
+    found = in_flight(scenario, here)[:, 0] * chunks
+    expected = run([1.0] * ranks, [2.0] * ranks, micro_batches, chunks).live
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_in_flight_by_hand() -> None:
+    # 1F1B of four ranks holds 4, 3, 2, 1; with two micro batches never more than those.
+    for micro_batches, expected in ((16, [4, 3, 2, 1]), (2, [2, 2, 2, 1])):
+        scenario, here, _ = shaped(4, 1, micro_batches)
+        assert list(in_flight(scenario, here)[:, 0]) == expected
+    # Two chunks: (2 (4 - i - 1) + 4 + 1) / 2; with as many micro batches as ranks all of them.
+    scenario, here, _ = shaped(4, 2, 16)
+    assert list(in_flight(scenario, here)[:, 0]) == [5.5, 4.5, 3.5, 2.5]
+    scenario, here, _ = shaped(4, 2, 4)
+    assert list(in_flight(scenario, here)[:, 0]) == [4, 4, 4, 4]
+
+
+def test_a_rank_holds_its_layers_for_every_micro_batch_in_flight() -> None:
+    scenario, here, _ = shaped(4, 2, 16)
+    has = contents(scenario, pipeline_parallel=4, data_parallel=1, virtual_stages=2)[1]
+    activations = stage_activations(scenario, here, has, recompute_plan(here, has))
+    held = activations_in_flight(scenario, here, has, activations)
+    # Per token 2072 bytes and layer, 8192 tokens, two layers a rank.
+    assert list(held[:, 0]) == [8192 * 2072 * 2 * flight for flight in (5.5, 4.5, 3.5, 2.5)]
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
+def test_equal_stages_are_exact(ranks: int, chunks: int, micro_batches: int) -> None:
+    forward, backward = [1.0] * ranks, [2.0] * ranks
+    found = seconds(closed(forward, backward, micro_batches, chunks))
+    assert found == pytest.approx(run(forward, backward, micro_batches, chunks).makespan, rel=1e-12)
+    # (m + (p - 1) / v) (f + b)
+    assert found == pytest.approx((micro_batches + (ranks - 1) / chunks) * 3.0, rel=1e-12)
+
+
+works = st.lists(st.floats(0.25, 4.0), min_size=1, max_size=8)
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> tuple[list[float], list[float], int, int]:
+    forward = draw(works)
+    ranks = len(forward)
+    chunks = draw(st.sampled_from((1, 1, 2, 3, 4))) if ranks > 1 else 1
+    micro_batches = draw(st.integers(1, 12)) * (ranks if chunks > 1 else 1)
+    ratio = draw(st.floats(1.0, 3.0))
+    return forward, [ratio * f for f in forward], micro_batches, chunks
+
+
+@given(uneven())
+def test_unequal_stages_are_never_too_fast_and_at_most_the_later_stages_too_slow(
+    case: tuple[list[float], list[float], int, int],
+) -> None:
+    forward, backward, _, chunks = case
+    found, real = seconds(closed(*case)), run(*case).makespan
+    work = [f + b for f, b in zip(forward, backward, strict=True)]
+    pace = int(np.argmax(work))
+    # Warm-up forwards of the slowest rank may hide the time until its first backward pass: the work behind it.
+    behind = sum(work[pace + 1 :]) / chunks
+    assert real <= found * (1 + 1e-12)
+    assert found <= (real + behind) * (1 + 1e-12)
+
+
+@given(uneven(), st.floats(1.0, 2.0))
+def test_a_slow_last_stage_is_exact(case: tuple[list[float], list[float], int, int], head: float) -> None:
+    # What language models have: the output layer makes the last rank the slowest.
+    forward, backward, micro_batches, chunks = case
+    forward[-1], backward[-1] = max(forward) * head, max(backward) * head
+    found = seconds(closed(forward, backward, micro_batches, chunks))
+    assert found == pytest.approx(run(forward, backward, micro_batches, chunks).makespan, rel=1e-12)
+
+
+@pytest.mark.parametrize("pace", [0, 1, 2])
+def test_a_slow_earlier_stage_is_within_four_percent_at_eight_micro_batches_a_rank(pace: int) -> None:
+    forward = [1.0, 1.0, 1.0, 1.0]
+    forward[pace] = 1.5
+    backward = [2 * f for f in forward]
+    found, real = seconds(closed(forward, backward, 32, 1)), run(forward, backward, 32, 1).makespan
+    assert real <= found <= real * 1.04
+
+
+def test_the_fill_is_the_idle_time_of_the_slowest_rank() -> None:
+    forward = [1.0, 1.25, 1.0, 2.0]
+    backward = [2 * f for f in forward]
+    pipeline = closed(forward, backward, 16, 1)
+    real: Run = run(forward, backward, 16)
+    assert only(pipeline.pace) == 3
+    assert only(pipeline.fill) == pytest.approx(real.idle[3]) == pytest.approx(9.75)
+
+
+def sends(scenario: Scenario, **fields: Any) -> float:
+    return only(priced(scenario, **fields).step.pipeline.sends)
+
+
+def test_sends_are_exposed_unless_the_interleaved_schedule_hides_them() -> None:
+    # One activation 2 x 8192 x 4096 = 67108864 bytes at 50 GB/s x 0.75 (stride 16 leaves the node) + 10 us.
+    send = 67_108_864 / 37.5e9 + 10e-6
+    scenario = scenario_of("llama3.1-8b", devices=32, coefficients=ROUND)
+    # m = 64 and p = 2: (64 + 1) crossings of two sends each.
+    assert sends(scenario, pipeline_parallel=2) == pytest.approx(65 * 2 * send)
+    # Two chunks cross twice as often; a quarter of the steady ones shows.
+    hidden = sends(scenario, pipeline_parallel=2, virtual_stages=2)
+    assert hidden == pytest.approx((0.25 * 64 + 1) * 4 * send)
+    waiting = scenario_of("llama3.1-8b", devices=32, coefficients=ROUND, options={"overlap_p2p": "false"})
+    assert sends(waiting, pipeline_parallel=2, virtual_stages=2) == pytest.approx(65 * 4 * send)
+    assert sends(scenario) == 0
+
+
+def test_the_last_stage_works_on_the_output_layer() -> None:
+    scenario = scenario_of("llama3.1-8b", devices=32)
+    here, has = contents(scenario, pipeline_parallel=4)
+    work = stage_work(scenario, here, has, recompute_plan(here, has))
+    by_rank = (work.forward + work.backward)[has.kind, 0]
+    assert by_rank[0] == by_rank[1] == by_rank[2]
+    # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
+    head = sum(only(x) for x in (*work.layers["head"].forward.values(), *work.layers["head"].backward.values()))
+    assert by_rank[3] - by_rank[2] == pytest.approx(head)
+    assert 1.2 < head / (by_rank[0] / 8) < 2.4

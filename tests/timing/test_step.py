@@ -1,0 +1,189 @@
+"""Parts of a step of Llama-8B on one Z2000 node against sums worked by hand.
+
+Rates of tests.scenario.cases.ROUND: matrix products at half of 989 TFLOP/s (494.5), attention at a quarter (247.25),
+elementwise kernels at half of 3350 GB/s (1675), NVLink at 75 % of 450 GB/s (337.5). Eight replicas of one sequence of
+8192 tokens, 1024 sequences a step: m = 128 micro batches. h 4096, k 1024, f 14336, V 128256, 32 layers.
+"""
+
+from typing import Any
+
+import pytest
+
+from simulator.scenario.scenario import Scenario
+from simulator.timing.layers import layer_elementwise_bytes
+from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense, small_moe
+
+M, LAYERS, T = 128, 32, 8192
+MATMUL = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
+PARAMETERS = 8_030_261_248
+
+
+def llama(**fields: Any) -> Scenario:
+    return scenario_of("llama3.1-8b", coefficients=ROUND, **fields)
+
+
+def parts(scenario: Scenario, **fields: Any) -> dict[str, float]:
+    answer = priced(scenario, **fields)
+    return {name: only(value) for name, value in answer.step.parts(answer.block, answer.memory).items()}
+
+
+def test_compute() -> None:
+    found = parts(llama())
+    # A backward pass does twice the forward's products.
+    assert found["gemm"] == pytest.approx(M * LAYERS * 3 * 2 * T * MATMUL / 494.5e12)
+    # The causal half, 2 s h per token; the flash kernel's backward pass takes 2.5 times the forward.
+    assert found["attention"] == pytest.approx(M * LAYERS * 3.5 * 2 * T * T * 4096 / 247.25e12)
+    # Bytes: norms and residuals 20 h, rotary 4 (q + k), SwiGLU 6 f per token; twice that backward.
+    elementwise = 20 * 4096 + 4 * (4096 + 1024) + 6 * 14_336
+    assert found["memory_bound"] == pytest.approx(M * LAYERS * 3 * T * elementwise / 1675e9)
+    # The output layer's products, and 16 bytes a logit in each pass.
+    products, logits = 3 * 2 * T * 4096 * 128_256 / 494.5e12, 2 * 16 * T * 128_256 / 1675e9
+    assert found["vocabulary"] == pytest.approx(M * (products + logits))
+    # 300 us a layer, 1 ms a micro batch, 10 ms a step.
+    assert found["overhead"] == pytest.approx(M * LAYERS * 300e-6 + M * 1e-3 + 10e-3)
+
+
+def test_a_fused_loss_halves_the_passes_over_the_logits() -> None:
+    plain, fused = parts(llama()), parts(llama(options={"fused_cross_entropy": "true"}))
+    saved = plain["vocabulary"] - fused["vocabulary"]
+    assert saved == pytest.approx(M * 2 * 8 * T * 128_256 / 1675e9)
+
+
+def test_fp8_speeds_up_the_layers_products_only() -> None:
+    bf16, fp8 = parts(llama()), parts(llama(precision="fp8"))
+    assert fp8["gemm"] == pytest.approx(M * LAYERS * 3 * 2 * T * MATMUL / (1979e12 / 4))
+    assert fp8["attention"] == bf16["attention"]
+    assert fp8["vocabulary"] == bf16["vocabulary"]
+    # Casts: 4 bytes per element of the two norm outputs, the attention output and the product; three passes.
+    casts = 4 * (2 * 4096 + 4096 + 14_336)
+    assert fp8["memory_bound"] - bf16["memory_bound"] == pytest.approx(M * LAYERS * 3 * T * casts / 1675e9)
+
+
+def test_adapters_save_the_weights_gradients() -> None:
+    full, adapters = parts(llama()), parts(llama(lora_rank=8))
+    assert adapters["gemm"] == pytest.approx(2 / 3 * full["gemm"])
+    assert adapters["attention"] == full["attention"]
+
+
+def test_unfused_attention_moves_the_scores() -> None:
+    flash, plain = parts(llama()), parts(llama(options={"flash_attention": "false"}))
+    assert plain["attention"] == pytest.approx(flash["attention"] * 3 / 3.5)
+    scores = 3 * 2 * T * T * 32
+    assert plain["memory_bound"] - flash["memory_bound"] == pytest.approx(M * LAYERS * 3 * scores / 1675e9)
+
+
+def test_tensor_parallelism() -> None:
+    found = parts(llama(), tensor_parallel=2, sequence_parallel=True)
+    # Four collectives of the whole activation a pass, 2 T h = 64 MiB: half over one link of two. Half is exposed.
+    collective = 0.5 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert found["tensor_parallel"] == pytest.approx(2 * M * LAYERS * 2 * 4 * 0.5 * collective)
+    waiting = parts(llama(options={"tp_comm_overlap": "false"}), tensor_parallel=2, sequence_parallel=True)
+    assert waiting["tensor_parallel"] == pytest.approx(2 * found["tensor_parallel"])
+    # Two ranks share a micro batch's products; four replicas work on twice the micro batches.
+    assert found["gemm"] == pytest.approx(parts(llama())["gemm"])
+    assert parts(llama())["tensor_parallel"] == 0
+
+
+def test_compute_loses_to_communication_beside_it() -> None:
+    # An eighth of the products' time under tensor-parallel collectives, a quarter of attention's per further ring step.
+    found = parts(llama(), tensor_parallel=2, sequence_parallel=True)
+    assert found["overlap"] == pytest.approx(found["gemm"] / 8)
+    waiting = parts(llama(options={"tp_comm_overlap": "false"}), tensor_parallel=2, sequence_parallel=True)
+    assert waiting["overlap"] == 0
+    for ranks in (2, 4):
+        ring = parts(llama(), context_parallel=ranks)
+        forward = ring["attention"] / 3.5
+        assert ring["overlap"] == pytest.approx((ranks - 1) * 0.25 * 3 * forward)
+    exchanged = parts(llama(options={"cp_communication": "all_to_all"}), context_parallel=2)
+    assert exchanged["overlap"] == 0
+    assert parts(llama())["overlap"] == 0
+
+
+def test_context_parallelism() -> None:
+    # Ring of two: one send of the rank's keys and values, 2 x 4096 x 2048 bytes, forward and two backward.
+    ring = parts(llama(), context_parallel=2)["context_parallel"]
+    assert ring == pytest.approx(2 * M * LAYERS * 3 * (2 * 4096 * 2048 / 337.5e9 + 2e-6))
+    # All-to-all of q, k, v and output: widths 4096 + 4096 + 1024 + 1024, half of it sent to the other.
+    exchange = parts(llama(options={"cp_communication": "all_to_all"}), context_parallel=2)["context_parallel"]
+    assert exchange == pytest.approx(2 * M * LAYERS * 3 * (0.5 * 2 * 4096 * 10_240 / 337.5e9 + 2e-6))
+
+
+def test_expert_parallelism() -> None:
+    scenario = scenario_of("mixtral-8x7b-v0.1", coefficients=ROUND)
+    found = parts(scenario, expert_parallel=8)
+    # Two copies of every token out and back, 7/8 of them to other ranks; half exposed; two passes.
+    exchange = 7 / 8 * 2 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert found["expert_parallel"] == pytest.approx(M * LAYERS * 2 * 0.5 * 2 * exchange)
+    assert parts(scenario)["expert_parallel"] == 0
+    # Expert tensor parallelism instead: gathers of both ranks' copies, 1/2 over one link.
+    gathered = parts(scenario, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
+    gather = 0.5 * 2 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert gathered["expert_parallel"] == pytest.approx(2 * M * LAYERS * 2 * 0.5 * 2 * gather)
+
+
+def test_experts_of_a_layer_move_bytes() -> None:
+    # 20 h + 4 (q + k) per token; widths of two routed and one shared expert, 6 each; 10 h per copy.
+    scenario = scenario_of(small_moe(), seq_length=32)
+    per_token = 20 * 64 + 4 * 96 + 6 * 3 * 48 + 10 * 2 * 64
+    assert only(layer_elementwise_bytes(scenario, block(scenario), moe=True)) == 32 * per_token
+
+
+@pytest.mark.parametrize(
+    ("stage", "bytes_per_parameter"), [(0, 2 * 4), (1, 4 + 2), (2, M * 4 + 2), (3, M * 4 + 2 * M * 2)]
+)
+def test_data_parallel_traffic(stage: int, bytes_per_parameter: float) -> None:
+    # 7/8 of gradients (4 bytes) and parameters (2 bytes) over NVLink, a quarter of it exposed.
+    found = parts(llama(), zero_stage=stage)["data_parallel"]
+    assert found == pytest.approx(0.25 * PARAMETERS * bytes_per_parameter * 7 / 8 / 337.5e9, rel=1e-2)
+
+
+def test_data_parallel_traffic_that_waits() -> None:
+    hidden = parts(llama())["data_parallel"]
+    for name, per_parameter in (("overlap_grad_reduce", 4 + 2 / 4), ("overlap_param_gather", 4 / 4 + 2)):
+        shown = parts(llama(options={name: "false"}))["data_parallel"]
+        assert shown / hidden == pytest.approx(per_parameter / (6 / 4))
+    assert parts(llama(devices=1))["data_parallel"] == 0
+    assert parts(llama(devices=1, lora_rank=8))["data_parallel"] == 0
+
+
+def test_the_optimizer_step_moves_its_shard() -> None:
+    # State 12 bytes read and written, gradient 4 read, weight 2 written.
+    for stage, replicas in ((0, 1), (1, 8), (3, 8)):
+        found = parts(llama(), zero_stage=stage)["optimizer"]
+        assert found == pytest.approx(PARAMETERS / replicas * 30 / 1675e9)
+
+
+def test_offloaded_state_travels_both_ways() -> None:
+    for offload in ("optimizer", "optimizer_tensorwise"):
+        found = parts(llama(), offload=offload)["offload"]
+        assert found == pytest.approx(2 * 12 * PARAMETERS / 8 / 64e9)
+    assert parts(llama())["offload"] == 0
+
+
+def test_offloaded_activations_show_what_compute_does_not_hide() -> None:
+    # Short sequences: 512 tokens move more than their compute hides.
+    scenario = scenario_of(small_dense(), coefficients=ROUND, seq_length=512)
+    answer = priced(scenario, offload="activations")
+    work = only(answer.step.pipeline.pace_seconds)
+    moved = 2 * 4 * 512 * 2072 / 64e9
+    assert only(answer.step.offload) == pytest.approx(128 * max(moved - work, 0.0))
+    real = priced(llama(), offload="activations")
+    # Full-size layers hide it: 38 GB twice at 64 GB/s against about a second of work.
+    shown = 2 * only(real.memory.activations.offload_traffic) / 64e9 - only(real.step.pipeline.pace_seconds)
+    assert only(real.step.offload) == pytest.approx(128 * max(shown, 0.0))
+    assert shown > 0
+
+
+def test_recompute_repeats_the_forward_pass() -> None:
+    found = parts(llama(), recompute="full")
+    forward = (
+        2 * T * MATMUL / 494.5e12
+        + 2 * T * T * 4096 / 247.25e12
+        + T * (20 * 4096 + 4 * 5120 + 6 * 14_336) / 1675e9
+        + 100e-6
+    )
+    assert found["recompute"] == pytest.approx(M * LAYERS * forward)
+    assert parts(llama(), recompute="selective")["recompute"] == pytest.approx(
+        M * LAYERS * 2 * T * T * 4096 / 247.25e12
+    )
+    assert parts(llama())["recompute"] == 0
