@@ -14,7 +14,7 @@ from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
 from simulator.scenario.layout import Layout, default_cut
-from simulator.scenario.scenario import Scenario
+from simulator.scenario.scenario import MOST_DEVICES, Scenario
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.space import Space
@@ -70,6 +70,10 @@ def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
     """
     scenario, used = _asked(question)
     layout = layout or Layout(data_parallel=scenario.devices)
+    if layout.stage_layers and len(layout.stage_layers) != layout.pipeline_parallel:
+        raise InputError(
+            f"stage_layers names {len(layout.stage_layers)} stages, pipeline_parallel is {layout.pipeline_parallel}"
+        )
     if not layout.stage_layers:
         if layout.pipeline_parallel > scenario.model.num_hidden_layers:
             raise InputError(
@@ -183,9 +187,12 @@ def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, 
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
     per_node = scenario.hardware.devices_per_node
-    devices = max(scenario.devices, per_node // 2)
-    for _ in range(6):
-        devices *= 2
+    for doubled in range(1, 7):
+        devices = (
+            scenario.nodes * per_node * 2**doubled if scenario.devices >= per_node else per_node * 2 ** (doubled - 1)
+        )
+        if devices > MOST_DEVICES:
+            return
         other = replace(scenario, devices=devices)
         if search(other, space, top=1).fastest:
             yield f"--nodes {devices // per_node}", other, space

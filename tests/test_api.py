@@ -182,3 +182,41 @@ def test_refusals_are_one_line(question: dict[str, Any], error: type[Exception],
         simulator.estimate(**({"model": "llama3.1-8b"} | question))
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
+
+
+def test_remedies_of_a_part_of_a_node() -> None:
+    assert simulator.rank(model="llama3.1-405b", devices=6).nearest is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tensor_parallel": 0},
+        {"tensor_parallel": -1},
+        {"micro_batch_size": 0},
+        {"virtual_stages": 0},
+        {"pipeline_parallel": 0},
+        {"recompute": "bogus"},
+        {"recompute": "full", "recompute_layers": 0},
+        {"pipeline_parallel": 2, "data_parallel": 4, "stage_layers": (32,)},
+        {"stage_layers": (0,)},
+    ],
+)
+def test_a_layout_of_nonsense_is_an_input_error(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        simulator.estimate(model="llama3.1-8b", layout=Layout(**({"data_parallel": 8} | fields)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tensor_parallel": (0,)},
+        {"micro_batch_size": (0,)},
+        {"recompute": ("x",)},
+        {"virtual_stages": (0,)},
+        {"recompute": ("none",), "recompute_layer_list": (1, 2)},
+    ],
+)
+def test_a_space_of_nonsense_is_an_input_error(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        simulator.rank(model="llama3.1-8b", space=Space(**fields))

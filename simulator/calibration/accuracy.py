@@ -150,14 +150,8 @@ def _without_models(task: Problem, used: NDArray[np.bool_], start: Vector) -> di
 def sole_support(samples: Sequence[Sample]) -> set[str]:
     """Rows that alone hold a value of one of the main features: what is left without them is the prior."""
     result: set[str] = set()
-    features = (
-        lambda s: s.layout.tensor_parallel,
-        lambda s: s.layout.context_parallel,
-        lambda s: s.layout.micro_batch_size,
-        lambda s: s.layout.recompute,
-    )
-    for feature in features:
-        values = [feature(s) for s in samples]
+    for feature in ("tensor_parallel", "context_parallel", "micro_batch_size", "recompute"):
+        values = [getattr(s.layout, feature) for s in samples]
         result |= {s.key for s, value in zip(samples, values, strict=True) if values.count(value) == 1}
     return result
 

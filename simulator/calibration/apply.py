@@ -87,10 +87,11 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:
     """What a reader must know of the status, in one sentence."""
     if status == "assumed":
-        return [
+        note = (
             f"{kind}: no measured run of family {scenario.hardware.family}; coefficients of {calibration.family} as "
             f"shares of this device's peaks, {WIDENING[status]:g} times the uncertainty"
-        ]
+        )
+        return [note]
     if status == "analytic":
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
         return [f"outside the calibrated range, {WIDENING[status]:g} times the uncertainty: {reasons}"]

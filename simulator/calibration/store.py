@@ -88,7 +88,8 @@ def calibration_text(calibration: Calibration) -> str:
         if part is not None:
             document[kind] = _part_document("memory" if kind == "memory" else "time", part)
     head = (
-        f"# Coefficients of family {calibration.family}, fitted by `simulate calibrate`; docs/calibration.md explains each.\n"
+        f"# Coefficients of family {calibration.family}, fitted by `simulate calibrate`.\n"
+        "# docs/calibration.md explains each.\n"
         "# Edit a value to try it; fit again to replace the file.\n"
     )
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)

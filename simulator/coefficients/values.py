@@ -32,7 +32,9 @@ class Prior:
     about: str
 
 
-def coefficient(value: float, unit: str, low: float, high: float, spread: float, about: str) -> Any:
+def coefficient(  # noqa: PLR0913, PLR0917 - one argument per column of the tables below
+    value: float, unit: str, low: float, high: float, spread: float, about: str
+) -> Any:
     """A coefficient's field: its prior value and what goes with it."""
     return field(default=value, metadata={"prior": Prior(unit, low, high, spread, about)})
 

@@ -81,6 +81,8 @@ class StageContents:
     """Kind of every pipeline rank, shape (pipeline_parallel,); `array[kind]` spreads a kind's figure over the ranks."""
     ranks: Array
     """Pipeline ranks of each kind."""
+    dense_by_chunk: Array
+    """Dense layers in each model chunk, shape (kinds, chunks)."""
     dense_layers: Array
     moe_layers: Array
     listed_dense: Array
@@ -96,23 +98,50 @@ class StageContents:
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     """Layers by kind on each pipeline rank; the model's first layers are the dense ones."""
     model = scenario.model
+    first_moe = model.num_dense_layers
     last = block.pipeline_parallel - 1
-    listed = block.recompute_layer_list
     prediction = model.num_nextn_predict_layers if scenario.framework.mtp else 0
     contents: list[tuple[int, ...]] = []
-    before = 0
-    for rank, layers in enumerate(block.stage_layers):
-        dense = min(max(model.num_dense_layers - before, 0), layers)
-        here = [layer for layer in listed if before <= layer < before + layers]
-        listed_dense = sum(layer < model.num_dense_layers for layer in here)
+    dense_by_chunk: list[tuple[int, ...]] = []
+    for rank, chunks in enumerate(_chunks(block)):
+        dense = tuple(min(max(first_moe - start, 0), layers) for start, layers in chunks)
+        listed = [x for x in block.recompute_layer_list if any(start <= x < start + n for start, n in chunks)]
+        listed_dense = sum(x < first_moe for x in listed)
         head = int(rank == last)
-        first = int(rank == 0)
-        contents.append((dense, layers - dense, listed_dense, len(here) - listed_dense, first, head, head * prediction))
-        before += layers
-    kinds = list(dict.fromkeys(contents))
-    columns = np.array(kinds, dtype=np.float64).T
-    kind = np.array([kinds.index(content) for content in contents], dtype=np.intp)
-    return StageContents(kind, np.bincount(kind).astype(np.float64), *columns)
+        layers = sum(n for _, n in chunks)
+        contents.append(
+            (
+                sum(dense),
+                layers - sum(dense),
+                listed_dense,
+                len(listed) - listed_dense,
+                int(rank == 0),
+                head,
+                head * prediction,
+            )
+        )
+        dense_by_chunk.append(dense)
+    identities = list(zip(contents, dense_by_chunk, strict=True))
+    kinds = list(dict.fromkeys(identities))
+    columns = np.array([content for content, _ in kinds], dtype=np.float64).T
+    kind = np.array([kinds.index(identity) for identity in identities], dtype=np.intp)
+    ranks = np.bincount(kind).astype(np.float64)
+    by_chunk = np.array([dense for _, dense in kinds], dtype=np.float64)
+    return StageContents(kind, ranks, by_chunk, *columns)
+
+
+def _chunks(block: LayoutBlock) -> list[list[tuple[int, int]]]:
+    """(first layer, layers) of every model chunk of every pipeline rank.
+
+    Interleaved chunks take turns: chunk c of rank i starts at layer `(c p + i) L / (p v)` (Narayanan et al. 2021).
+    """
+    v, p = block.virtual_stages, block.pipeline_parallel
+    cut = block.stage_layers
+    if v > 1 and len(set(cut)) == 1 and cut[0] % v == 0:
+        size = cut[0] // v
+        return [[((c * p + i) * size, size) for c in range(v)] for i in range(p)]
+    starts = [sum(cut[:i]) for i in range(p)]
+    return [[(start, layers)] for start, layers in zip(starts, cut, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,11 @@ def _moments(
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
-    # freed the micro batch whose backward pass is ending.
+    # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(scenario, block)
     loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
-    ending = embeddings * activations.one_micro_batch
+    ending = embeddings * activations.one_micro_batch / block.virtual_stages
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     return (
         Moment(resident, held, 0.0, 0.0, backward),

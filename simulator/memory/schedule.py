@@ -61,7 +61,10 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     dense, moe = has.dense_layers[:, None], has.moe_layers[:, None]
     chunk = (dense + moe) / block.virtual_stages
     of_chunks = np.minimum(block.recompute_layers, chunk) * block.virtual_stages
-    leading_dense = np.minimum(dense, of_chunks)
+    leading_dense = np.zeros_like(of_chunks)
+    for column in has.dense_by_chunk.T:
+        if column.any():
+            leading_dense = leading_dense + np.minimum(column[:, None], block.recompute_layers)
     dense_count = (
         np.where(uniform, dense, 0.0)
         + np.where(leading, leading_dense, 0.0)

@@ -23,7 +23,7 @@ from simulator.rules.layout import RULES
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
-from simulator.timing.flops import forward_flops_per_token, model_flops_per_token
+from simulator.timing.flops import layers_flops_per_token, model_flops_per_token
 
 Row = NDArray[np.float64]
 
@@ -135,8 +135,7 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
         return 0.0
     plan = priced.memory.plan
     layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
-    head = 2.0 * model.hidden_size * model.vocab_size
-    return (forward_flops_per_token(scenario) - head) * layers / model.num_hidden_layers
+    return layers_flops_per_token(scenario) * layers / model.num_hidden_layers
 
 
 def provenance(scenario: Scenario) -> Provenance:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from simulator.errors import InputError, did_you_mean
+
 RecomputeMode = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["uniform", "block", "list"]
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
@@ -51,10 +53,52 @@ class Layout:
     stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, first to last; empty means the default cut."""
 
+    def __post_init__(self) -> None:
+        """Refuse values that no layout has. Raises InputError naming the field."""
+        for name in _COUNTS:
+            check_count(name, getattr(self, name))
+        check_choice("zero_stage", self.zero_stage, (0, 1, 2, 3))
+        check_choice("recompute", self.recompute, RECOMPUTE_MODES)
+        check_choice("recompute_method", self.recompute_method, RECOMPUTE_METHODS)
+        check_choice("offload", self.offload, OFFLOADS)
+        if any(layers < 1 for layers in self.stage_layers):
+            raise InputError(
+                f"stage_layers {list(self.stage_layers)}: every stage needs a whole number of layers from 1"
+            )
+
     @property
     def devices(self) -> int:
         """Devices the layout occupies."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel * self.data_parallel
+
+
+_COUNTS = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "data_parallel",
+    "virtual_stages",
+    "micro_batch_size",
+    "recompute_layers",
+)
+LARGEST_COUNT = 2**24
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to LARGEST_COUNT."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_COUNT:
+        raise InputError(f"{name} {value!r}: must be a whole number from 1 to {LARGEST_COUNT}")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise InputError unless `value` is one of `choices`."""
+    if value not in choices:
+        allowed = ", ".join(str(choice) for choice in choices)
+        raise InputError(
+            f"{name} {value!r}: allowed are {allowed}{did_you_mean(str(value), [str(c) for c in choices])}"
+        )
 
 
 def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ from simulator.frameworks.profile import MEGATRON, FrameworkProfile
 from simulator.specs.hardware import HardwareSpec
 from simulator.specs.model import ModelSpec
 
+MOST_DEVICES = 2**24
+"""Largest cluster priced."""
 PRECISIONS = ("bf16", "fp16", "fp8")
 
 
@@ -38,7 +40,7 @@ class Scenario:
             raise InputError(f"precision '{self.precision}': allowed are {', '.join(PRECISIONS)}")
         self.hardware.peak(self.precision)
         for name, value, high in (
-            ("devices", self.devices, 2**24),
+            ("devices", self.devices, MOST_DEVICES),
             ("seq_length", self.seq_length, 2**27),
             ("global_batch_size", self.global_batch_size, 2**27),
             ("lora_rank", 1 if self.lora_rank is None else self.lora_rank, 2**16),

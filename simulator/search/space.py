@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.errors import InputError
 from simulator.scenario.block import Array, LayoutBlock
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, default_cut
+from simulator.scenario.layout import (
+    OFFLOADS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODES,
+    check_choice,
+    check_count,
+    default_cut,
+)
 from simulator.scenario.scenario import Scenario
 
 CHUNK = 8192
@@ -59,6 +67,38 @@ class Space:
     """Explicit layers per pipeline rank; fixes the pipeline size."""
     tensor_parallel_across_nodes: bool = False
     """Allow tensor-parallel groups that leave a node."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no layout has. Raises InputError naming the axis."""
+        for name in _COUNTED_AXES:
+            for value in getattr(self, name) or ():
+                check_count(name, value)
+        for name, choices in _CHOSEN_AXES.items():
+            for value in getattr(self, name) or ():
+                check_choice(name, value, choices)
+        if self.recompute_layer_list and self.recompute is not None and "full" not in self.recompute:
+            raise InputError("recompute_layer_list: needs recompute full")
+
+
+_COUNTED_AXES = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "data_parallel",
+    "virtual_stages",
+    "layers_per_virtual_stage",
+    "micro_batch_size",
+    "recompute_layers",
+    "stage_layers",
+)
+_CHOSEN_AXES: dict[str, tuple[object, ...]] = {
+    "zero_stage": (0, 1, 2, 3),
+    "recompute": RECOMPUTE_MODES,
+    "recompute_method": RECOMPUTE_METHODS,
+    "offload": OFFLOADS,
+}
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:

@@ -72,8 +72,8 @@ class _Crossing:
 
     members: Array
     """Group members inside one island of the level below."""
-    islands: Array
-    """Islands of the level below that this level joins for the group."""
+    within: Array
+    """Group members inside one island of this level."""
     bandwidth: Array
     """Bytes per second of one member, one direction."""
     latency: float
@@ -83,8 +83,7 @@ def _crossings(scenario: Scenario, group: Group) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
     for level in scenario.hardware.links:
         within = _within(level, group)
-        islands = within / members
-        yield _Crossing(members, islands, _bandwidth(scenario, level, within), level.latency_seconds)
+        yield _Crossing(members, within, _bandwidth(scenario, level, within), level.latency_seconds)
         members = within
 
 
@@ -119,9 +118,10 @@ def gather_seconds(scenario: Scenario, group: Group, size_bytes: Array) -> Array
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for level in _crossings(scenario, group):
-        share = (level.islands - 1.0) / level.islands
+        islands = level.within / level.members
+        share = (islands - 1.0) / islands
         seconds = np.maximum(seconds, share * size_bytes / (level.members * level.bandwidth))
-        latency = latency + (level.islands - 1.0) * level.latency
+        latency = latency + (islands - 1.0) * level.latency
     return seconds + latency
 
 
@@ -130,10 +130,10 @@ def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> A
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for level in _crossings(scenario, group):
-        outside = (group.size - level.members) / group.size
-        crossed = level.islands > 1.0
-        seconds = np.maximum(seconds, np.where(crossed, outside * sent_bytes / level.bandwidth, 0.0))
-        latency = latency + np.where(crossed, level.latency, 0.0)
+        # Members that this level is the innermost to reach.
+        reached = level.within - level.members
+        seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
+        latency = latency + np.where(reached > 0.0, level.latency, 0.0)
     return seconds + latency
 
 

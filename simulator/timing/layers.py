@@ -24,7 +24,7 @@ from simulator.timing.collectives import (
     neighbour_seconds,
     tensor_group,
 )
-from simulator.timing.flops import head_flops, layer_flops
+from simulator.timing.flops import head_flops, layer_flops, prediction_projection
 
 PARTS = (
     "gemm",
@@ -33,6 +33,7 @@ PARTS = (
     "vocabulary",
     "tensor_parallel",
     "context_parallel",
+    "ring_attention",
     "expert_parallel",
     "overlap",
     "overhead",
@@ -61,15 +62,17 @@ def layer_seconds(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> PassS
     values = scenario.coefficients.time
     flops = layer_flops(scenario, block, moe=moe)
     gemm = flops.matmul / gemm_rate(scenario)
-    attention = flops.attention / (scenario.hardware.peak(_wide(scenario)) * values.attention_efficiency)
-    elementwise = layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
-    if not scenario.framework.flash_attention:
-        # Scores are written and read by the products, the mask and the softmax.
-        elementwise = elementwise + 3.0 * attention_score_bytes(scenario, block) / memory_rate(scenario)
-    forward: Parts = {"gemm": gemm, "attention": attention, "memory_bound": elementwise}
-    forward["tensor_parallel"] = tensor_seconds(scenario, block)
-    forward["context_parallel"] = context_seconds(scenario, block)
-    forward["overlap"] = overlap_seconds(scenario, block, gemm, attention)
+    attention = flops.attention / attention_rate(scenario)
+    forward: Parts = {
+        "gemm": gemm,
+        "attention": attention,
+        "memory_bound": layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
+        + _score_seconds(scenario, block),
+        "tensor_parallel": tensor_seconds(scenario, block),
+        "overlap": overlap_seconds(scenario, block, gemm),
+        "context_parallel": context_seconds(scenario, block),
+        "ring_attention": ring_seconds(scenario, block, attention),
+    }
     if moe:
         forward["expert_parallel"] = expert_seconds(scenario, block)
     forward["overhead"] = np.full(len(block), values.layer_overhead_seconds / 3.0)
@@ -78,11 +81,37 @@ def layer_seconds(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> PassS
         "gemm": products,
         "overlap": products,
         "attention": attention_backward_factor(scenario),
+        "ring_attention": attention_backward_factor(scenario),
         "memory_bound": 2.0,
         "context_parallel": 2.0,
         "overhead": 2.0,
     }
     return PassSeconds(forward, {part: seconds * factors.get(part, 1.0) for part, seconds in forward.items()})
+
+
+def attention_core_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Forward seconds of one layer's attention core: its products and, without a flash kernel, its score traffic."""
+    products = layer_flops(scenario, block, moe=False).attention / attention_rate(scenario)
+    return products + _score_seconds(scenario, block)
+
+
+def _score_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Scores of unfused attention are written and read by the products, the mask and the softmax."""
+    if scenario.framework.flash_attention:
+        return np.zeros(len(block))
+    return 3.0 * attention_score_bytes(scenario, block) / memory_rate(scenario)
+
+
+def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
+    """The projection that joins embedding and hidden state in one prediction layer."""
+    parameters = prediction_projection(scenario.model) / block.tensor_parallel
+    forward = 2.0 * tokens_per_device(scenario, block) * parameters / gemm_rate(scenario)
+    return PassSeconds({"gemm": forward}, {"gemm": forward * (1.0 if scenario.lora_rank is not None else 2.0)})
+
+
+def attention_rate(scenario: Scenario) -> float:
+    """FLOP/s of attention on the causal half of the scores; 16 bit also under fp8."""
+    return scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.attention_efficiency
 
 
 def _wide(scenario: Scenario) -> str:
@@ -147,16 +176,17 @@ def tensor_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     return exposed * 4.0 * gather_seconds(scenario, tensor_group(block), whole)
 
 
-def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array, attention: Array) -> Array:
-    """What compute loses to communication that runs beside it.
+def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Array:
+    """What matrix products lose to collectives that run under them: smaller pieces, shared units."""
+    overlapped = (block.tensor_parallel > 1.0) & scenario.framework.tp_comm_overlap
+    return np.where(overlapped, scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
 
-    Matrix products under tensor-parallel collectives work in smaller pieces and share the device's units; attention
-    over a ring works in `c` pieces and merges their results.
-    """
-    profile, values = scenario.framework, scenario.coefficients.time
-    overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
-    ring = block.context_parallel - 1.0 if profile.cp_communication == "ring" else 0.0
-    return np.where(overlapped, values.overlap_slowdown * gemm, 0.0) + values.ring_slowdown * ring * attention
+
+def ring_seconds(scenario: Scenario, block: LayoutBlock, attention: Array) -> Array:
+    """What attention loses by working over a ring: `c` pieces, and `c - 1` merges of their results."""
+    if scenario.framework.cp_communication != "ring":
+        return np.zeros(len(block))
+    return scenario.coefficients.time.ring_slowdown * (block.context_parallel - 1.0) * attention
 
 
 def context_seconds(scenario: Scenario, block: LayoutBlock) -> Array:

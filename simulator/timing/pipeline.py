@@ -14,7 +14,15 @@ from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import neighbour_seconds, pipeline_group
-from simulator.timing.layers import PARTS, Parts, PassSeconds, head_seconds, layer_seconds
+from simulator.timing.layers import (
+    PARTS,
+    Parts,
+    PassSeconds,
+    attention_core_seconds,
+    head_seconds,
+    layer_seconds,
+    projection_seconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,10 @@ class StageWork:
     forward: KindArray
     backward: KindArray
     """Recomputation included."""
+    counts: dict[str, Array]
+    """How many of each piece of `layers` a kind of rank works on, shape (kinds,)."""
     layers: dict[str, PassSeconds]
-    """Seconds of one `dense` layer, one `moe` layer and the `head`."""
+    """Seconds of one `dense` layer, one `moe` layer, the `head`, and one prediction layer's `projection`."""
     recompute_layer: dict[str, Array]
     """Seconds of computing one `dense` or `moe` layer again in full, shape (n,)."""
     core_recompute: Array
@@ -50,7 +60,9 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
     if model.is_moe:
         layers["moe"] = layer_seconds(scenario, block, moe=True)
     layers["head"] = head_seconds(scenario, block)
-    counts = layer_counts(has)
+    if has.mtp_layers.any():
+        layers["projection"] = projection_seconds(scenario, block)
+    counts = layer_counts(scenario, has)
     forward = np.zeros((len(has.ranks), len(block)))
     backward = forward
     for kind, seconds in layers.items():
@@ -63,18 +75,19 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
         if kind not in layers:
             continue
         again[kind] = _sum(layers[kind].forward)
-        core = np.where(selective, layers[kind].forward["attention"], 0.0)
+        core = np.where(selective, attention_core_seconds(scenario, block), 0.0)
         backward = backward + recomputed * again[kind] + counts[kind][:, None] * core
-    return StageWork(forward, backward, layers, again, core)
+    return StageWork(forward, backward, counts, layers, again, core)
 
 
-def layer_counts(has: StageContents) -> dict[str, Array]:
+def layer_counts(scenario: Scenario, has: StageContents) -> dict[str, Array]:
     """Layers by kind on every kind of rank, shape (kinds,); extra prediction layers count as the main kind."""
-    moe_main = has.moe_layers.any()
+    moe_main = scenario.model.is_moe
     return {
         "dense": has.dense_layers + (0.0 if moe_main else has.mtp_layers),
         "moe": has.moe_layers + (has.mtp_layers if moe_main else 0.0),
         "head": has.heads + has.mtp_layers,
+        "projection": has.mtp_layers,
     }
 
 
@@ -117,11 +130,9 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
-def pace_parts(
-    block: LayoutBlock, has: StageContents, plan: RecomputePlan, work: StageWork, pipeline: PipelineSeconds
-) -> Parts:
+def pace_parts(block: LayoutBlock, plan: RecomputePlan, work: StageWork, pipeline: PipelineSeconds) -> Parts:
     """Seconds per step by part on the pacing rank, `recompute` apart; their sum is `m` times its work."""
-    counts = layer_counts(has)
+    counts = work.counts
     zero = np.zeros(len(block))
     parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))

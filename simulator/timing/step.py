@@ -37,7 +37,7 @@ class StepSeconds:
 
     def parts(self, block: LayoutBlock, memory: MemoryByStage) -> Parts:
         """Named parts seen from the pacing rank; they add up to `total`."""
-        parts = pace_parts(block, memory.has, memory.plan, self.work, self.pipeline)
+        parts = pace_parts(block, memory.plan, self.work, self.pipeline)
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
             "bubble": self.pipeline.fill,
@@ -116,7 +116,8 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     mine = trained.dense / np.where(sharded, degrees.dense, 1.0) + trained.routed / np.where(
         sharded, degrees.routed, 1.0
     )
-    per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + 2.0
+    written = DTYPE_BYTES[profile.parameter_dtype]
+    per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + written
     return mine * per_parameter / memory_rate(scenario)
 
 

@@ -137,7 +137,7 @@ def test_the_step_brings_the_whole_state_back_or_one_tensor_of_it() -> None:
     assert sizes["none"] > sizes["optimizer"] > sizes["optimizer_tensorwise"]
     # The largest tensor of Llama-8B is the table.
     assert only(largest_state_tensor(scenario, block(scenario))) == 12 * 128_256 * 4096
-    assert only(largest_state_tensor(scenario, block(scenario, zero_stage=0, tensor_parallel=4))) == (
+    assert only(largest_state_tensor(scenario, block(scenario, zero_stage=0, tensor_parallel=4, data_parallel=1))) == (
         12 * 128_256 * 4096 / 4
     )
 

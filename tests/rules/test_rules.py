@@ -55,7 +55,6 @@ CASES: dict[str, list[Case]] = {
     ],
     "layers": [
         Case({"pipeline_parallel": 2, "stage_layers": (3, 3)}, {"pipeline_parallel": 2, "stage_layers": (3, 1)}),
-        Case({"pipeline_parallel": 2, "stage_layers": (0, 4)}, {"pipeline_parallel": 2}),
     ],
     "virtual_stages": [
         Case({"virtual_stages": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),

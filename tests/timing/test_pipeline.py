@@ -35,7 +35,7 @@ def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, Layou
 
 def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:
     scenario, here, has = shaped(len(forward), chunks, micro_batches)
-    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, {}, np.zeros(1))
+    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, {}, {}, np.zeros(1))
     return pipeline_seconds(scenario, here, has, work)
 
 

@@ -1,0 +1,48 @@
+"""Model chunks of the interleaved schedule: which layers a rank holds, recomputes and has freed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.memory.schedule import recompute_plan
+from tests.scenario.cases import by_stage, contents, priced, scenario_of, small_dense, small_moe
+
+
+def test_chunks_take_turns() -> None:
+    scenario = scenario_of(small_dense(num_hidden_layers=8))
+    here, has = contents(
+        scenario,
+        pipeline_parallel=2,
+        virtual_stages=2,
+        recompute="full",
+        recompute_method="list",
+        recompute_layer_list=(0, 1, 2, 3),
+    )
+    assert by_stage(recompute_plan(here, has).dense, has) == [2, 2]
+
+
+def test_first_dense_layers_follow_the_chunks() -> None:
+    _, has = contents(scenario_of("ernie-4.5-300b-a47b", devices=8), pipeline_parallel=2, virtual_stages=27)
+    assert by_stage(np.asarray(has.dense_layers)[:, None], has) == [2, 1]
+
+
+def test_block_recompute_takes_the_first_layers_of_every_chunk() -> None:
+    scenario = scenario_of(small_moe(num_hidden_layers=16, first_k_dense_replace=3))
+    here, has = contents(
+        scenario,
+        pipeline_parallel=2,
+        virtual_stages=2,
+        recompute="full",
+        recompute_method="block",
+        recompute_layers=2,
+    )
+    plan = recompute_plan(here, has)
+    assert (by_stage(plan.dense, has)[0], by_stage(plan.moe, has)[0]) == (2, 2)
+
+
+def test_the_embedding_gradient_comes_when_one_chunk_is_freed() -> None:
+    scenario = scenario_of(small_dense(num_hidden_layers=8))
+    memory = priced(scenario, pipeline_parallel=2, virtual_stages=2).memory
+    released = memory.moments[2].released
+    assert isinstance(released, np.ndarray)
+    assert released[0, 0] == memory.activations.one_micro_batch[0, 0] / 2

@@ -1,0 +1,66 @@
+"""Pieces that are easily left out of the time: prediction layers, unfused scores, the level an exchange crosses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import simulator
+from simulator.scenario.layout import Layout
+from simulator.specs.catalogue import load_model
+from simulator.timing.collectives import Group, all_to_all_seconds
+from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense
+
+
+def test_an_exchange_pays_each_level_for_the_peers_it_reaches() -> None:
+    scenario = scenario_of(small_dense(), "ascend-910b-64g", devices=1, coefficients=ROUND)
+    found = all_to_all_seconds(scenario, Group(np.array([32.0]), np.array([1.0])), np.array([2.7e9]))
+    # 16 of 32 peers are across the network, 25 GB/s at three quarters.
+    assert only(found) == pytest.approx(16 / 32 * 2.7e9 / 18.75e9 + 18e-6)
+
+
+def test_recomputed_flops_leave_prediction_layers_out() -> None:
+    layout = Layout(pipeline_parallel=4, data_parallel=16, expert_parallel=8, recompute="full")
+    extra = []
+    for mtp in ("false", "true"):
+        found = simulator.estimate(
+            model="deepseek-v3", hardware="h800-sxm-80g", nodes=8, layout=layout, options={"mtp": mtp}
+        ).throughput
+        added = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
+        extra.append(added / found.tokens_per_second_per_device)
+    assert extra[0] == pytest.approx(extra[1])
+
+
+def test_a_prediction_layer_has_its_projection() -> None:
+    scenario = scenario_of("deepseek-v3", "h800-sxm-80g", devices=64, options={"mtp": "true"})
+    answer = priced(scenario, pipeline_parallel=4, expert_parallel=8)
+    work, last = answer.step.work, answer.memory.has.kind[-1]
+
+    def seconds(piece: str) -> float:
+        both = work.layers[piece]
+        return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
+
+    expected = 16 * seconds("moe") + 2 * seconds("head") + seconds("projection")
+    assert only((work.forward + work.backward)[last]) == pytest.approx(expected)
+    assert seconds("projection") > 0
+
+
+def test_prediction_layers_of_a_cut_model_are_one_kind_in_memory_and_time() -> None:
+    scenario = scenario_of(load_model("deepseek-v3").with_layers(2), "h800-sxm-80g", options={"mtp": "true"})
+    answer = priced(scenario, expert_parallel=8)
+    assert only(answer.step.parts(answer.block, answer.memory)["expert_parallel"]) > 0
+
+
+def test_selective_recompute_of_unfused_attention_moves_the_scores_again() -> None:
+    scenario = scenario_of("llama3.1-8b", options={"flash_attention": "false"}, coefficients=ROUND)
+    none, selective = (priced(scenario, recompute=mode).step for mode in ("none", "selective"))
+    core = 2 * 8192 * 8192 * 4096 / 247.25e12 + 3 * 2 * 8192 * 8192 * 32 / 1675e9
+    assert only(selective.total) - only(none.total) == pytest.approx(128 * 32 * core)
+
+
+def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
+    found = []
+    for rank in (None, 8):
+        answer = priced(scenario_of("llama3.1-8b", lora_rank=rank, coefficients=ROUND), context_parallel=2)
+        found.append(only(answer.step.parts(answer.block, answer.memory)["ring_attention"]))
+    assert found[0] == pytest.approx(found[1])
