@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.calibration.apply import Applied, applied, with_calibration
+from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
@@ -18,7 +19,7 @@ from simulator.scenario.scenario import MOST_DEVICES, Scenario
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.space import Space
-from simulator.specs.catalogue import load_hardware, load_model
+from simulator.specs.catalogue import load_model
 
 
 def scenario_of(
@@ -38,28 +39,25 @@ def scenario_of(
 ) -> Scenario:
     """The scenario of a question.
 
-    `model` and `hardware` are shipped names or paths; without `nodes` and `devices` it is one node. Raises
-    InputError for what is wrong and UnsupportedError for what cannot be priced. `calibration` is None for the shipped
-    one of the hardware's family, `none` for the priors, or a file.
+    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
+    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
+    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
-    if nodes is not None and devices is not None:
-        raise InputError("give nodes or devices, not both")
+    machines = cluster(hardware, nodes, devices, calibration)
     model_spec = load_model(model)
     if num_layers is not None:
         model_spec = model_spec.with_layers(num_layers)
-    hardware_spec = load_hardware(hardware)
-    if devices is None:
-        devices = (1 if nodes is None else nodes) * hardware_spec.devices_per_node
     return Scenario(
         model=model_spec,
-        hardware=hardware_spec,
-        devices=devices,
+        hardware=machines.hardware,
+        devices=machines.devices,
+        groups=machines.groups,
         seq_length=seq_length,
         global_batch_size=global_batch_size,
         precision=precision,
         lora_rank=lora_rank,
         framework=framework_profile(framework, dict(options or {})),
-        coefficients=applied(hardware_spec.family, calibration).coefficients(),
+        coefficients=machines.used.coefficients(),
     )
 
 
@@ -145,7 +143,7 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     """Every input with its value after defaults."""
     values: dict[str, object] = {
         "model": question["model"],
-        "hardware": scenario.hardware.name,
+        "hardware": scenario.hardware_name,
         "nodes": scenario.nodes,
         "devices": scenario.devices,
         "seq_length": scenario.seq_length,
@@ -163,7 +161,7 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
 
 def _fp8(scenario: Scenario, used: Applied, space: Space) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
-    if scenario.precision == "fp8" or "fp8" not in scenario.hardware.peak_flops_per_second:
+    if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
     found = search(narrow, space, top=1)
@@ -186,6 +184,8 @@ def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, 
     for offload in ("optimizer", "optimizer_tensorwise"):
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
+    if scenario.groups:
+        return
     per_node = scenario.hardware.devices_per_node
     for doubled in range(1, 7):
         devices = (

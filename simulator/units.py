@@ -43,9 +43,7 @@ _BITS: Final[Mapping[str, Fraction]] = {
     "Gbit": Fraction(10**9, 8),
     "Tbit": Fraction(10**12, 8),
 }
-_BYTES_PER_SECOND: Final[Mapping[str, Fraction]] = {
-    f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()
-}
+_BYTES_PER_SECOND: Final[Mapping[str, Fraction]] = {f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()}
 _FLOPS_PER_SECOND: Final[Mapping[str, Fraction]] = {
     "FLOP/s": Fraction(1),
     "GFLOP/s": Fraction(10**9),
@@ -60,9 +58,7 @@ _SECONDS: Final[Mapping[str, Fraction]] = {
 }
 _COUNTS: Final[Mapping[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
-_AMOUNT: Final = re.compile(
-    r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII
-)
+_AMOUNT: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
 _MAXIMUM_TEXT: Final = 100
 
 
@@ -154,9 +150,7 @@ def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
         raise InputError(f"{kind} {_shown(text)} is not text with a unit; write it like '{example}'")
     matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
     if matched is None:
-        raise InputError(
-            f"{kind} {_shown(text)} is not a plain number with a unit; write it like '{example}'"
-        )
+        raise InputError(f"{kind} {_shown(text)} is not a plain number with a unit; write it like '{example}'")
     return Fraction(matched[1]), matched[2]
 
 

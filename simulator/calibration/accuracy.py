@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.fit import NOISE, Problem, posterior, problem, solve
 from simulator.calibration.run import FamilyFit
-from simulator.calibration.sample import Sample
+from simulator.calibration.sample import Sample, measured
 from simulator.calibration.uncertainty import NORMAL_90
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import Kind
@@ -33,9 +34,14 @@ class Errors:
 class RowError:
     """One row's errors, predicted over measured less one."""
 
-    key: str
+    sample: Sample
+    measured: float
+    """Bytes, or TFLOP/s per device."""
+    predicted: float
     counted: bool
     """Whether the row is consistent, by the annotation beside it."""
+    used: bool
+    """Whether the fit used the row, which it decides without the annotation."""
     fitted: float
     """With all rows used in the fit."""
     left_out: float | None
@@ -47,7 +53,24 @@ class RowError:
     sole_support: bool
     """The only row with its tensor-parallel size, context-parallel size, recompute mode or micro batch size."""
     baseline: float | None
-    """Error of a constant per precision (time only), the median of the other counted rows."""
+    """Error of a constant per precision, the median of the other counted rows of the table."""
+    carried: float | None
+    """With the coefficients of the primary family as shares of this device's peaks; None for that family itself."""
+
+    @property
+    def key(self) -> str:
+        """Table and row number."""
+        return self.sample.key
+
+    @property
+    def table(self) -> str:
+        """Table of the row."""
+        return self.sample.row.table
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Table, model and precision."""
+        return self.table, self.sample.scenario.model.name, self.sample.scenario.precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +80,18 @@ class Accuracy:
     kind: Kind
     rows: tuple[RowError, ...]
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables with rows of this kind."""
+        return tuple(sorted({row.table for row in self.rows}))
+
+    def part(self, *, table: str | None = None, group: tuple[str, str, str] | None = None) -> Accuracy:
+        """Only the rows of a table or of a group; the refits stay those of all rows."""
+        kept = (row for row in self.rows if table in (None, row.table) and group in (None, row.group))
+        return Accuracy(self.kind, tuple(kept))
+
     def errors(self, which: str, *, sole_support: bool = True) -> Errors | None:
-        """Summary over counted rows of `fitted`, `left_out`, `left_model_out` or `baseline`; None without rows."""
+        """Summary over counted rows of one of a row's errors, such as `left_out`; None without rows."""
         found = [
             (abs(value), row.key)
             for row in self.rows
@@ -78,34 +111,50 @@ class Accuracy:
         return sum(inside) / len(inside) if inside else None
 
 
-def accuracy(fitted: FamilyFit, kind: Kind, base: Coefficients | None = None) -> Accuracy | None:
-    """Errors of a family's rows for one kind; None where it was not fitted."""
-    fit = fitted.memory if kind == "memory" else fitted.time
+def accuracy(
+    fitted: FamilyFit, kind: Kind, base: Coefficients | None = None, *, primary: Coefficients | None = None
+) -> Accuracy | None:
+    """Errors of a family's rows for one kind; None where there are none.
+
+    `primary` holds the primary family's coefficients, for a family that is another.
+    """
+    fit = fitted.fit(kind)
     if fit is None:
         return None
     samples = tuple(s for s in fitted.samples if _has(kind, s))
     task = problem(kind, samples, base)
     used = np.array([s.key in fit.keys for s in samples], dtype=np.bool_)
-    errors = np.log(task.predicted(fit.values) / task.measured)
+    predicted = task.predicted(fit.values)
     models = _without_models(task, used, fit.values)
     sole = sole_support([s for s in samples if _counted(kind, s)])
     baseline = _baseline(kind, samples)
+    carried = None if primary is None else _ratios(task, primary)
     rows = []
     for index, sample in enumerate(samples):
         left_out, inside = _without_row(task, used, fit.values, index) if _counted(kind, sample) else (None, None)
         rows.append(
             RowError(
-                key=sample.key,
+                sample=sample,
+                measured=float(task.measured[index]),
+                predicted=float(predicted[index]),
                 counted=_counted(kind, sample),
-                fitted=float(np.expm1(errors[index])),
+                used=bool(used[index]),
+                fitted=float(predicted[index] / task.measured[index]) - 1.0,
                 left_out=left_out,
                 left_model_out=models.get(index),
                 inside_interval=inside,
                 sole_support=sample.key in sole,
                 baseline=baseline.get(sample.key),
+                carried=None if carried is None else float(carried[index]),
             )
         )
     return Accuracy(kind, tuple(rows))
+
+
+def _ratios(task: Problem, coefficients: Coefficients) -> Vector:
+    """Errors of all rows under a given coefficient set."""
+    task = replace(task, base=coefficients)
+    return task.predicted(task.prior_values) / task.measured - 1.0
 
 
 def _has(kind: Kind, sample: Sample) -> bool:
@@ -157,19 +206,19 @@ def sole_support(samples: Sequence[Sample]) -> set[str]:
 
 
 def _baseline(kind: Kind, samples: Sequence[Sample]) -> dict[str, float]:
-    """A constant TFLOPS per precision, the median of the other counted rows, as a predictor."""
-    if kind == "memory":
-        return {}
+    """A constant per precision, the median of the table's other counted rows, as a predictor."""
     counted = [s for s in samples if _counted(kind, s)]
+    figures = measured(kind, counted)
     result: dict[str, float] = {}
-    for sample in counted:
+    for index, sample in enumerate(counted):
         others = [
-            s.measured_tflops
-            for s in counted
-            if s.key != sample.key and s.scenario.precision == sample.scenario.precision and s.measured_tflops
+            figure
+            for other, figure in zip(counted, figures, strict=True)
+            if other is not sample
+            and (other.row.table, other.scenario.precision) == (sample.row.table, sample.scenario.precision)
         ]
-        if others and sample.measured_tflops:
-            result[sample.key] = float(np.median(others)) / sample.measured_tflops - 1.0
+        if others:
+            result[sample.key] = float(np.median(others) / figures[index] - 1.0)
     return result
 
 
@@ -184,24 +233,21 @@ class Ordering:
     """Largest shortfall of the row predicted best against the best measured, over models and precisions."""
 
 
-def ordering(fitted: FamilyFit, coefficients: Coefficients) -> Ordering:
+def ordering(fitted: FamilyFit, coefficients: Coefficients, *, table: str | None = None) -> Ordering:
     """Pairs in the right order, and what following the prediction would have cost."""
-    groups: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
-    samples = [s for s in fitted.samples if _has("time", s) and _counted("time", s)]
-    task = problem("time", samples)
-    task = Problem("time", task.samples, coefficients, task.names, task.scale)
-    predicted = task.predicted(task.prior_values)
-    for sample, value in zip(samples, predicted, strict=True):
-        key = (sample.row.model, sample.scenario.precision, sample.scenario.devices)
+    groups: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}
+    samples = [s for s in fitted.samples if _has("time", s) and _counted("time", s) and table in (None, s.row.table)]
+    task = replace(problem("time", samples), base=coefficients)
+    for sample, value in zip(samples, task.predicted(task.prior_values), strict=True):
+        key = (sample.row.table, sample.row.model, sample.scenario.precision, sample.scenario.devices)
         groups.setdefault(key, []).append((float(sample.measured_tflops or 0.0), float(value)))
     pairs = right = 0
     shortfall = 0.0
     for rows in groups.values():
-        for i, (first, first_predicted) in enumerate(rows):
-            for second, second_predicted in rows[i + 1 :]:
-                if abs(first / second - 1.0) > 0.02:
-                    pairs += 1
-                    right += (first > second) == (first_predicted > second_predicted)
+        for (first, first_predicted), (second, second_predicted) in combinations(rows, 2):
+            if abs(first / second - 1.0) > 0.02:
+                pairs += 1
+                right += (first > second) == (first_predicted > second_predicted)
         best = max(measured for measured, _ in rows)
         chosen = max(rows, key=lambda row: row[1])[0]
         shortfall = max(shortfall, 1.0 - chosen / best)

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.calibration.fit import Fit
 from simulator.calibration.ranges import signature
-from simulator.calibration.sample import Sample, predict_device_memory
+from simulator.calibration.sample import DEVICE_TOLERANCE, Sample, predict_device_memory
 from simulator.coefficients import Coefficients
 from simulator.measurements.question import figures_devices
 from simulator.pricing.price import price
@@ -25,16 +25,17 @@ from simulator.scenario.scenario import Scenario
 from simulator.search.space import Space, blocks
 from simulator.timing.flops import model_flops_per_token
 
-Finding = Literal["devices", "relabelled", "ambiguous", "unexplained", "starved"]
+Finding = Literal["devices", "relabelled", "ambiguous", "unexplained", "starved", "stands_out"]
 """`devices`: the figures give another number of devices. `relabelled`: one kind of layout explains memory and speed.
-`ambiguous`: several do. `unexplained`: none does. `starved`: it needs more than the device has."""
+`ambiguous`: several do. `unexplained`: none does. `starved`: it needs more than the device has. `stands_out`: further
+off than the others, and used all the same."""
 
-DEVICE_TOLERANCE = 0.02
-"""Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
 MEMORY_TOLERANCE = 0.03
 """Misfit of memory that an explanation may have."""
 SPEED_TOLERANCE = 0.04
 """Misfit of speed that an explanation may have."""
+STANDS_OUT = 3.0
+"""Standard deviations of the rows' scatter beyond which a row that is used is pointed at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +66,31 @@ class Doubt:
     """What its figures give, where they contradict the stated number."""
     hypotheses: tuple[Hypothesis, ...]
     """Best first; beside the row, never instead of it."""
+    read_devices: int | None = None
+    """The number of devices the row is read with, where that is not the stated one."""
 
     @property
     def says(self) -> str:
         """The finding in one sentence."""
         if self.finding == "devices":
-            return f"its own TFLOPS and step time give {self.devices:.1f} devices"
+            return f"its own TFLOPS and step time give {self.devices:.1f} devices{self._read_as()}"
         if self.finding == "starved":
             return "it needs more than the device has: it ran starved, its speed is no sample of the layout"
-        if self.finding == "unexplained":
-            return "no other layout explains both its memory and its speed"
+        if not self.hypotheses:
+            return self._kept() + "no other layout explains both its memory and its speed: unexplained"
         best = self.hypotheses[0]
         where = describe(best.layout)
         more = len(self.hypotheses) - 1
         also = f" (and {more} more)" if more else ""
         fits = f"memory {100 * best.memory_error:+.1f} %, speed {100 * best.speed_error:+.1f} %"
-        lead = "reads as" if self.finding == "relabelled" else "several layouts explain it, the nearest"
-        return f"{lead} {where}{also}: {fits}"
+        leads = {"relabelled": "reads as", "ambiguous": "several layouts explain it, the nearest"}
+        return f"{self._kept()}{leads.get(self.finding, 'it would be explained by')} {where}{also}: {fits}"
+
+    def _kept(self) -> str:
+        return "stands out, and is used all the same; " if self.finding == "stands_out" else ""
+
+    def _read_as(self) -> str:
+        return f"; it is read with {self.read_devices}" if self.read_devices else ""
 
 
 def describe(layout: Layout) -> str:
@@ -97,7 +106,10 @@ def device_doubts(samples: Sequence[Sample]) -> Iterator[Doubt]:
     for sample in samples:
         implied = figures_devices(sample.row)
         if implied is not None and abs(implied / sample.row.devices - 1.0) > DEVICE_TOLERANCE:
-            yield Doubt(sample.key, "devices", None, None, implied, ())
+            devices = sample.scenario.devices
+            yield Doubt(
+                sample.key, "devices", None, None, implied, (), devices if devices != sample.row.devices else None
+            )
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
@@ -117,6 +129,25 @@ def misfits(samples: Sequence[Sample], memory: Fit | None, time: Fit | None, fit
         elif sample.key in out:
             found = tuple(hypotheses(sample, fitted))
             yield Doubt(sample.key, _finding(found), memory_error, speed_error, None, found)
+
+
+def standing_out(
+    samples: Sequence[Sample], memory: Fit | None, time: Fit | None, fitted: Coefficients
+) -> Iterator[Doubt]:
+    """Rows that were used and yet lie more than three times the scatter off, each with what would explain it."""
+    far = {
+        key
+        for fit in (memory, time)
+        if fit is not None
+        for key in fit.keys
+        if abs(np.log1p(fit.residuals[key])) > STANDS_OUT * fit.noise
+    }
+    for sample in samples:
+        if sample.key in far:
+            memory_error = memory.residuals.get(sample.key) if memory else None
+            speed_error = time.residuals.get(sample.key) if time else None
+            found = tuple(hypotheses(sample, fitted))
+            yield Doubt(sample.key, "stands_out", memory_error, speed_error, None, found)
 
 
 def _finding(found: tuple[Hypothesis, ...]) -> Finding:

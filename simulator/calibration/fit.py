@@ -51,6 +51,11 @@ class Fit:
     influence: Matrix
     """Share of each row used in what is known of each coefficient, shape (rows, coefficients)."""
 
+    @property
+    def scatter(self) -> float:
+        """Root mean square of the relative errors of the rows used."""
+        return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
+
 
 def names_of(kind: Kind) -> tuple[str, ...]:
     """The coefficients that a fit of this kind moves."""

@@ -41,7 +41,7 @@ def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
         if getattr(profile, f.name) != getattr(default, f.name)
     )
     return {
-        "hardware": scenario.hardware.name,
+        "hardware": scenario.hardware_name,
         "framework": profile.name,
         "precision": scenario.precision,
         "attention": scenario.model.attention,
@@ -107,7 +107,7 @@ class CalibratedRange:
 
 def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> Status:
     """How well a layout is covered."""
-    if scenario.hardware.family != family:
+    if any(hardware.family != family for hardware in scenario.kinds_of_device):
         return "assumed"
     if signature(scenario, layout) in calibrated.runs:
         return "measured"

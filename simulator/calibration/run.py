@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator._version import __version__
-from simulator.calibration.doubts import Doubt, device_doubts, is_starved, misfits
+from simulator.calibration.doubts import Doubt, device_doubts, is_starved, misfits, standing_out
 from simulator.calibration.fit import Fit, fit
 from simulator.calibration.ranges import CalibratedRange, numbers, signature, words
 from simulator.calibration.sample import Sample, sample_of
 from simulator.calibration.store import Calibration, FittedPart
 from simulator.coefficients import Coefficients
-from simulator.coefficients.values import replaced
+from simulator.coefficients.values import Kind, replaced
 from simulator.measurements.rows import MeasuredRow
+
+MOST_SCATTER = 0.20
+"""Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +39,38 @@ class FamilyFit:
 
     def calibration(self) -> Calibration:
         """What is stored."""
-        used = set(self.memory.keys if self.memory else ()) | set(self.time.keys if self.time else ())
+        memory, time = self.stored("memory"), self.stored("time")
+        used = set(memory.keys if memory else ()) | set(time.keys if time else ())
         tables = sorted({sample.key.rsplit(":", 1)[0] for sample in self.samples})
         return Calibration(
             family=self.family,
             tool_version=__version__,
             tables=tuple(tables),
-            memory=_part(self.memory) if self.memory else None,
-            time=_part(self.time) if self.time else None,
+            memory=_part(memory) if memory else None,
+            time=_part(time) if time else None,
             range=_range([s for s in self.samples if s.key in used] or self.samples),
+        )
+
+    def fit(self, kind: Kind) -> Fit | None:
+        """The fit of one kind, stored or not."""
+        return self.memory if kind == "memory" else self.time
+
+    def stored(self, kind: Kind) -> Fit | None:
+        """The fit of one kind, where it describes its rows well enough to be used."""
+        found = self.fit(kind)
+        return None if found is None or found.scatter > MOST_SCATTER else found
+
+    def not_stored(self, kind: Kind) -> str:
+        """Why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
+        found = self.fit(kind)
+        if found is None or self.stored(kind) is not None:
+            return ""
+        errors = [found.residuals[key] for key in found.keys]
+        side = "" if min(errors) < 0.0 < max(errors) else ", all on one side"
+        return (
+            f"{kind} of family {self.family} is not stored: after the fit its {len(errors)} rows still scatter by "
+            f"{100.0 * found.scatter:.1f} % (at most {100.0 * MOST_SCATTER:.0f} %){side}, so they are not runs of the "
+            "layouts they name, or the model lacks what they show"
         )
 
 
@@ -70,7 +96,8 @@ def fit_family(
         with_speed = [s for s in with_speed if s.key not in relabelled]
         time = fit("time", with_speed, base, spread=spread) if with_speed else None
         found = tuple(misfits(mine, memory, time, _merged(base, memory, time)))
-    return FamilyFit(family, mine, memory, time, (*device_doubts(mine), *found))
+    out = standing_out(mine, memory, time, _merged(base, memory, time))
+    return FamilyFit(family, mine, memory, time, (*device_doubts(mine), *found, *out))
 
 
 def _fit_memory(samples: Sequence[Sample], base: Coefficients | None, spread: float) -> Fit | None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import Kind, replaced
-from simulator.measurements.question import question
+from simulator.errors import InputError
+from simulator.measurements.question import figures_devices, question
 from simulator.measurements.rows import MeasuredRow
 from simulator.memory.parameters import StageContents, stage_contents
 from simulator.memory.peak import memory_by_stage
@@ -21,6 +22,9 @@ from simulator.timing.flops import model_flops_per_token
 from simulator.timing.step import step_seconds
 
 Vector = NDArray[np.float64]
+
+DEVICE_TOLERANCE = 0.02
+"""Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,36 @@ class Sample:
         return self.row.measured_tflops_per_device
 
 
-def sample_of(row: MeasuredRow, scenario: Scenario | None = None, layout: Layout | None = None) -> Sample:
-    """Prepare a row, or the same measurement read as another scenario and layout."""
-    if scenario is None or layout is None:
-        asked, found = question(row)
-        scenario, layout = scenario or asked, layout or found
+def sample_of(row: MeasuredRow) -> Sample:
+    """Prepare a row, read with the devices that its own figures give.
+
+    The annotation beside the row is not read. Raises InputError when the row's layout is none.
+    """
+    scenario, layout = by_its_figures(row)
     block = block_of([layout])
     return Sample(row, scenario, layout, block, stage_contents(scenario, block))
+
+
+def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
+    """A row's scenario and layout.
+
+    Where TFLOPS, step time and devices contradict each other, and the figures give another whole number of nodes on
+    which the layout is possible, that is the number of devices.
+    """
+    stated = question(replace(row, devices_from_figures=None))
+    implied = figures_devices(row)
+    if implied is None or abs(implied / row.devices - 1.0) <= DEVICE_TOLERANCE:
+        return stated
+    per_node = stated[0].hardware.devices_per_node
+    devices = round(implied / per_node) * per_node
+    if devices < per_node or abs(implied / devices - 1.0) > DEVICE_TOLERANCE:
+        return stated
+    try:
+        scenario, layout = question(replace(row, devices_from_figures=devices))
+    except InputError:
+        return stated
+    whole = scenario.global_batch_size % (layout.data_parallel * layout.micro_batch_size) == 0
+    return (scenario, layout) if whole else stated
 
 
 def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:

@@ -47,7 +47,8 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     question = _question(values)
     devices = _devices(values)
     chosen = layout(values, devices, _layers(values))
-    question |= {"nodes": None, "devices": devices}
+    if values["nodes"] is None and ":" not in values["hardware"]:
+        question["devices"] = devices
     priced = api.estimate(**question, layout=chosen)
     defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
     if values["nodes"] is None and values["devices"] is None:
@@ -114,13 +115,13 @@ def _question(values: Mapping[str, Any]) -> dict[str, Any]:
 def _devices(values: Mapping[str, Any]) -> int:
     """Return the devices of an estimate: as given, else as the layout takes, else one node."""
     from simulator.cli.layouts import model_parallel  # noqa: PLC0415  start-up time
-    from simulator.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
+    from simulator.cluster import cluster  # noqa: PLC0415  start-up time
 
     if values["devices"] is not None:
         return int(values["devices"])
     if values["nodes"] is None and values["dp"] is not None:
         return int(model_parallel(values) * values["dp"])
-    return int((values["nodes"] or 1) * load_hardware(values["hardware"]).devices_per_node)
+    return cluster(values["hardware"], values["nodes"]).devices
 
 
 def _layers(values: Mapping[str, Any]) -> int:
@@ -139,15 +140,15 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
+    from simulator.cluster import device_kinds  # noqa: PLC0415  start-up time
     from simulator.report.presentation import Presentation  # noqa: PLC0415  start-up time
-    from simulator.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
 
     return Presentation(
         verbosity=verbosity_of(ctx),
         colour=colour_of(ctx, values["output"]),
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
-        device_has_fp8="fp8" in load_hardware(values["hardware"]).peak_flops_per_second,
+        device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )
 
 

@@ -83,6 +83,8 @@ class StageContents:
     """Pipeline ranks of each kind."""
     dense_by_chunk: Array
     """Dense layers in each model chunk, shape (kinds, chunks)."""
+    group: NDArray[np.intp]
+    """Node group whose devices the kind is on; all 0 in a uniform cluster."""
     dense_layers: Array
     moe_layers: Array
     listed_dense: Array
@@ -121,13 +123,16 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
             )
         )
         dense_by_chunk.append(dense)
-    identities = list(zip(contents, dense_by_chunk, strict=True))
+    width = scenario.devices // block.pipeline_parallel
+    groups = [scenario.group_of(rank * width) for rank in range(block.pipeline_parallel)]
+    identities = list(zip(contents, dense_by_chunk, groups, strict=True))
     kinds = list(dict.fromkeys(identities))
-    columns = np.array([content for content, _ in kinds], dtype=np.float64).T
+    columns = np.array([content for content, _, _ in kinds], dtype=np.float64).T
     kind = np.array([kinds.index(identity) for identity in identities], dtype=np.intp)
     ranks = np.bincount(kind).astype(np.float64)
-    by_chunk = np.array([dense for _, dense in kinds], dtype=np.float64)
-    return StageContents(kind, ranks, by_chunk, *columns)
+    by_chunk = np.array([dense for _, dense, _ in kinds], dtype=np.float64)
+    group = np.array([group for _, _, group in kinds], dtype=np.intp)
+    return StageContents(kind, ranks, by_chunk, group, *columns)
 
 
 def _chunks(block: LayoutBlock) -> list[list[tuple[int, int]]]:

@@ -41,7 +41,7 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
     verdict: Verdict = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
     return Estimate(
         model=scenario.model.name,
-        hardware=scenario.hardware.name,
+        hardware=scenario.hardware_name,
         devices=scenario.devices,
         precision=scenario.precision,
         seq_length=scenario.seq_length,
@@ -60,6 +60,8 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
     memory = priced.memory
     parts = memory.parts()
+    kinds = scenario.kinds_of_device
+    hardware = [kinds[group] for group in memory.has.group[memory.has.kind]]
     stages = tuple(
         StageMemory(
             stage=stage,
@@ -68,6 +70,8 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
             allocated_bytes=float(memory.allocated[stage, 0]),
             moment=MOMENTS[int(memory.moment[stage, 0])],
             parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
+            hardware=hardware[stage].name,
+            capacity_bytes=hardware[stage].usable_memory_bytes,
         )
         for stage in range(priced.block.pipeline_parallel)
     )
@@ -76,7 +80,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
     return MemoryEstimate(
         device_bytes=worst.device_bytes,
         allocated_bytes=worst.allocated_bytes,
-        capacity_bytes=scenario.hardware.usable_memory_bytes,
+        capacity_bytes=worst.capacity_bytes,
         interval_bytes=None,
         fit_probability=None,
         binding_stage=binding,
@@ -109,7 +113,7 @@ def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
         flops_per_second_per_device=flops * tokens_rate,
         hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced)) * tokens_rate,
         tokens_per_second_per_device=tokens_rate,
-        mfu=flops * tokens_rate / scenario.hardware.peak(scenario.precision),
+        mfu=flops * tokens_rate / _mean_peak(scenario),
         bubble_fraction=float(step.pipeline.fill[0]) / (pace + float(step.pipeline.fill[0])),
         interval_seconds=None,
         parts_seconds={name: float(value[0]) for name, value in parts.items()},
@@ -123,6 +127,14 @@ def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
             for stage, kind in enumerate(priced.memory.has.kind)
         ),
     )
+
+
+def _mean_peak(scenario: Scenario) -> float:
+    """Dense peak of the precision trained in, averaged over the devices of a mixed cluster."""
+    if not scenario.groups:
+        return scenario.hardware.peak(scenario.precision)
+    total = sum(group.devices * group.hardware.peak(scenario.precision) for group in scenario.groups)
+    return total / scenario.devices
 
 
 def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:

@@ -36,6 +36,10 @@ class StageMemory:
     """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Named parts; they add up to `device_bytes`."""
+    hardware: str = ""
+    """The device the rank is on."""
+    capacity_bytes: float = 0.0
+    """What a framework can use of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class Priced:
     memory: MemoryByStage
     step: StepSeconds
     binding_stage: NDArray[np.intp]
-    """The rank that needs most."""
+    """The rank that needs most of its device."""
     device_bytes: Array
     """What that rank needs."""
     verdict: NDArray[np.intp]
@@ -36,18 +36,23 @@ def price(scenario: Scenario, block: LayoutBlock) -> Priced:
     """Price every layout of `block`. The one entry to the formulas, for a grid and for a single layout."""
     memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
     step = step_seconds(scenario, block, memory)
-    binding = np.argmax(memory.device, axis=0)
-    device = np.max(memory.device, axis=0)
-    return Priced(block, memory, step, binding, device, verdicts(scenario, device))
+    share = memory.device / usable_bytes(scenario, memory)[:, None]
+    binding = np.argmax(share, axis=0)
+    device = memory.device[binding, np.arange(len(block))]
+    return Priced(block, memory, step, binding, device, verdicts(scenario, np.max(share, axis=0)))
 
 
-def verdicts(scenario: Scenario, device_bytes: Array) -> NDArray[np.intp]:
-    """Compare need with what a framework can use.
+def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:
+    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel,)."""
+    by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
+    return np.asarray(by_group[memory.has.group[memory.has.kind]])
+
+
+def verdicts(scenario: Scenario, share: Array) -> NDArray[np.intp]:
+    """Compare need with what a framework can use, given as their ratio on the worst rank.
 
     Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.
     """
-    capacity = scenario.hardware.usable_memory_bytes
     values = scenario.coefficients.memory
-    starved = device_bytes > values.starved_from * capacity
-    beyond = device_bytes > values.starved_to * capacity
-    return np.where(beyond, DOES_NOT_FIT, np.where(starved, STARVED, FITS))
+    starved = np.where(share > values.starved_from, STARVED, FITS)
+    return np.where(share > values.starved_to, DOES_NOT_FIT, starved)

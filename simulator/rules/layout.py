@@ -86,6 +86,19 @@ def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < 1)
 
 
+def _node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
+    if len(scenario.groups) < 2:
+        return _every(block, broken=False)
+    p = block.pipeline_parallel
+    ends, end = [], 0
+    for group in scenario.groups:
+        end += group.devices
+        ends.append(end)
+    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
+    return _every(block, broken=straddles)
+
+
 def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
     v = block.virtual_stages
     if v == 1:
@@ -210,6 +223,16 @@ RULES: tuple[Rule, ...] = (
         lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
     ),
     Rule(
+        "node_groups",
+        "every pipeline rank lies inside one node group",
+        _node_groups,
+        lambda s, x: (
+            f"pipeline parallel {x.pipeline_parallel} puts a rank on devices of two kinds: the groups have "
+            f"{', '.join(str(g.devices) for g in s.groups)} devices"
+        ),
+        lambda _s, _x: "a pipeline size that divides the devices at the groups' borders",
+    ),
+    Rule(
         "virtual_stages",
         "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
         _virtual_stages,
@@ -302,8 +325,11 @@ RULES: tuple[Rule, ...] = (
 
 def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
     """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node."""
-    per_node = scenario.hardware.devices_per_node
-    return _mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
+    across = _every(block, broken=False)
+    for hardware in scenario.kinds_of_device:
+        per_node = hardware.devices_per_node
+        across |= _mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
+    return across
 
 
 ACROSS_NODES = Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulator.coefficients import Coefficients
 from simulator.errors import InputError
@@ -15,14 +15,27 @@ MOST_DEVICES = 2**24
 PRECISIONS = ("bf16", "fp16", "fp8")
 
 
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Equal nodes inside a cluster of several kinds."""
+
+    hardware: HardwareSpec
+    devices: int
+    """Devices used of these nodes, all together."""
+    coefficients: Coefficients = field(default_factory=Coefficients)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """Model, cluster and workload, with the framework and coefficients that price them."""
 
     model: ModelSpec
     hardware: HardwareSpec
+    """The only kind of device, or the kind of the first group."""
     devices: int
     """Devices of the cluster; a whole number of nodes, or a part of one node."""
+    groups: tuple[NodeGroup, ...] = ()
+    """Node groups of a cluster of several kinds, in rank order; empty where all devices are `hardware`."""
     seq_length: int = 8192
     """Tokens per sequence."""
     global_batch_size: int = 1024
@@ -38,7 +51,8 @@ class Scenario:
         """Refuse what no layout could make valid. Raises InputError or UnsupportedError (precision)."""
         if self.precision not in PRECISIONS:
             raise InputError(f"precision '{self.precision}': allowed are {', '.join(PRECISIONS)}")
-        self.hardware.peak(self.precision)
+        for hardware in self.kinds_of_device:
+            hardware.peak(self.precision)
         for name, value, high in (
             ("devices", self.devices, MOST_DEVICES),
             ("seq_length", self.seq_length, 2**27),
@@ -47,16 +61,52 @@ class Scenario:
         ):
             if not 1 <= value <= high:
                 raise InputError(f"{name} {value}: must be from 1 to {high}")
+        if self.groups and sum(group.devices for group in self.groups) != self.devices:
+            raise InputError(f"devices {self.devices}: the node groups add up to another number")
         per_node = self.hardware.devices_per_node
-        if self.devices > per_node and self.devices % per_node:
+        if not self.groups and self.devices > per_node and self.devices % per_node:
             raise InputError(
                 f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
             )
 
     @property
+    def kinds_of_device(self) -> tuple[HardwareSpec, ...]:
+        """The hardware of every node group; of a uniform cluster, its only one."""
+        return tuple(group.hardware for group in self.groups) or (self.hardware,)
+
+    @property
+    def hardware_name(self) -> str:
+        """The hardware's name, or the names and devices of the node groups."""
+        if not self.groups:
+            return self.hardware.name
+        return ",".join(f"{g.hardware.name}:{g.devices}" for g in self.groups)
+
+    @property
+    def members(self) -> tuple[Scenario, ...]:
+        """One uniform scenario per node group: what a stage on that group is priced by."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            replace(
+                self, hardware=g.hardware, coefficients=g.coefficients, groups=(NodeGroup(g.hardware, self.devices),)
+            )
+            for g in self.groups
+        )
+
+    def group_of(self, first_device: int) -> int:
+        """Index of the node group that holds a device."""
+        end = 0
+        for index, group in enumerate(self.groups):
+            end += group.devices
+            if first_device < end:
+                return index
+        return max(len(self.groups) - 1, 0)
+
+    @property
     def nodes(self) -> int:
         """Nodes the devices fill; a part of a node counts as one."""
-        return -(-self.devices // self.hardware.devices_per_node)
+        groups = self.groups or (NodeGroup(self.hardware, self.devices),)
+        return sum(-(-group.devices // group.hardware.devices_per_node) for group in groups)
 
     @property
     def tokens_per_step(self) -> int:

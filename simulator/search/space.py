@@ -19,6 +19,7 @@ from simulator.scenario.layout import (
     default_cut,
 )
 from simulator.scenario.scenario import Scenario
+from simulator.timing.flops import forward_flops_per_token
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
@@ -131,11 +132,44 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
         splits = _splits(scenario, space, pipeline)
         if not splits:
             continue
-        cut = space.stage_layers or (default_cut(layers, pipeline) if pipeline <= layers else ())
-        if not cut:
-            continue
-        result += [Shape(pipeline, v, cut, splits) for v in _virtual_stages(space, pipeline, cut)]
+        for cut in _cuts(scenario, space, pipeline):
+            result += [Shape(pipeline, v, cut, splits) for v in _virtual_stages(space, pipeline, cut)]
     return result
+
+
+def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
+    """Cuts of the layers to try: the given one, else the default, and on mixed devices one balanced by their speed."""
+    layers = scenario.model.num_hidden_layers
+    if space.stage_layers:
+        return [space.stage_layers]
+    if pipeline > layers:
+        return []
+    even = default_cut(layers, pipeline)
+    if len(scenario.groups) < 2:
+        return [even]
+    return list(dict.fromkeys((balanced_cut(scenario, pipeline), even)))
+
+
+def balanced_cut(scenario: Scenario, pipeline: int) -> tuple[int, ...]:
+    """A cut whose ranks take about equal time on devices of different peaks.
+
+    Every rank gets one layer; each further layer goes where the work over the peak is smallest after it. The output
+    layer counts as the layers whose matrix products it equals.
+    """
+    model = scenario.model
+    width = scenario.devices // pipeline
+    kinds = scenario.kinds_of_device
+    peaks = [kinds[scenario.group_of(rank * width)].peak(scenario.precision) for rank in range(pipeline)]
+    head = 2.0 * model.hidden_size * model.vocab_size
+    layer = (forward_flops_per_token(scenario) - head) / model.num_hidden_layers
+    load = [layer] * pipeline
+    load[-1] += head
+    cut = [1] * pipeline
+    for _ in range(model.num_hidden_layers - pipeline):
+        rank = min(range(pipeline), key=lambda i: (load[i] + layer) / peaks[i])
+        load[rank] += layer
+        cut[rank] += 1
+    return tuple(cut)
 
 
 def _splits(scenario: Scenario, space: Space, pipeline: int) -> tuple[tuple[int, int, int], ...]:

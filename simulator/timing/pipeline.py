@@ -26,6 +26,18 @@ from simulator.timing.layers import (
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """Seconds of the pieces a pipeline rank is made of, on one kind of device."""
+
+    layers: dict[str, PassSeconds]
+    """One `dense` layer, one `moe` layer, the `head`, and one prediction layer's `projection`."""
+    recompute_layer: dict[str, Array]
+    """Computing one `dense` or `moe` layer again in full, shape (n,)."""
+    core_recompute: Array
+    """Computing one layer's attention core again, zero unless recompute is selective, shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageWork:
     """Seconds per micro batch of every kind of pipeline rank, shape (kinds, n)."""
 
@@ -33,13 +45,9 @@ class StageWork:
     backward: KindArray
     """Recomputation included."""
     counts: dict[str, Array]
-    """How many of each piece of `layers` a kind of rank works on, shape (kinds,)."""
-    layers: dict[str, PassSeconds]
-    """Seconds of one `dense` layer, one `moe` layer, the `head`, and one prediction layer's `projection`."""
-    recompute_layer: dict[str, Array]
-    """Seconds of computing one `dense` or `moe` layer again in full, shape (n,)."""
-    core_recompute: Array
-    """Seconds of computing one layer's attention core again, zero unless recompute is selective, shape (n,)."""
+    """How many of each piece a kind of rank works on, shape (kinds,)."""
+    pieces: tuple[Pieces, ...]
+    """By node group."""
 
 
 def _sum(parts: Parts) -> Array:
@@ -51,33 +59,40 @@ def _sum(parts: Parts) -> Array:
     return result
 
 
-def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
-    """Work of every rank: its layers, and on the last rank the output layer."""
+def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
+    """Price the pieces on one kind of device."""
     model = scenario.model
     layers: dict[str, PassSeconds] = {}
     if model.num_dense_layers:
         layers["dense"] = layer_seconds(scenario, block, moe=False)
     if model.is_moe:
         layers["moe"] = layer_seconds(scenario, block, moe=True)
+    again = {kind: _sum(seconds.forward) for kind, seconds in layers.items()}
     layers["head"] = head_seconds(scenario, block)
     if has.mtp_layers.any():
         layers["projection"] = projection_seconds(scenario, block)
+    selective = block.recompute == RECOMPUTE_MODES.index("selective")
+    core = np.where(selective, attention_core_seconds(scenario, block), 0.0)
+    return Pieces(layers, again, core)
+
+
+def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
+    """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     counts = layer_counts(scenario, has)
+    by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
     forward = np.zeros((len(has.ranks), len(block)))
     backward = forward
-    for kind, seconds in layers.items():
-        forward = forward + counts[kind][:, None] * _sum(seconds.forward)
-        backward = backward + counts[kind][:, None] * _sum(seconds.backward)
-    again: dict[str, Array] = {}
-    selective = block.recompute == RECOMPUTE_MODES.index("selective")
-    core = np.zeros(len(block))
-    for kind, recomputed in (("dense", plan.dense), ("moe", plan.moe)):
-        if kind not in layers:
-            continue
-        again[kind] = _sum(layers[kind].forward)
-        core = np.where(selective, attention_core_seconds(scenario, block), 0.0)
-        backward = backward + recomputed * again[kind] + counts[kind][:, None] * core
-    return StageWork(forward, backward, counts, layers, again, core)
+    for group, pieces in enumerate(by_group):
+        here = has.group == group
+        for kind, seconds in pieces.layers.items():
+            count = (counts[kind] * here)[:, None]
+            forward = forward + count * _sum(seconds.forward)
+            backward = backward + count * _sum(seconds.backward)
+        for kind, again in pieces.recompute_layer.items():
+            recomputed = plan.dense if kind == "dense" else plan.moe
+            count = (counts[kind] * here)[:, None]
+            backward = backward + here[:, None] * recomputed * again + count * pieces.core_recompute
+    return StageWork(forward, backward, counts, by_group)
 
 
 def layer_counts(scenario: Scenario, has: StageContents) -> dict[str, Array]:
@@ -122,7 +137,10 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
         whole = whole + ranks * per_rank[kind]
     fill = (whole - slowest) / block.virtual_stages
     activation = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size / sequence_split(block)
-    send = neighbour_seconds(scenario, pipeline_group(block), activation)
+    # A pipeline over several node groups goes at the pace of their slowest links.
+    send = np.zeros(len(block))
+    for member in scenario.members:
+        send = np.maximum(send, neighbour_seconds(member, pipeline_group(block), activation))
     hidden = scenario.framework.overlap_p2p and block.virtual_stages > 1
     exposed = values.point_to_point_exposed if hidden else 1.0
     crossings = 2.0 * block.virtual_stages if block.pipeline_parallel > 1 else 0.0
@@ -130,20 +148,22 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
-def pace_parts(block: LayoutBlock, plan: RecomputePlan, work: StageWork, pipeline: PipelineSeconds) -> Parts:
+def pace_parts(
+    block: LayoutBlock, has: StageContents, plan: RecomputePlan, work: StageWork, pipeline: PipelineSeconds
+) -> Parts:
     """Seconds per step by part on the pacing rank, `recompute` apart; their sum is `m` times its work."""
-    counts = work.counts
     zero = np.zeros(len(block))
     parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))
     recompute = zero
-    for kind, seconds in work.layers.items():
-        here = counts[kind][pipeline.pace]
-        for name in seconds.forward:
-            both = seconds.forward[name] + seconds.backward[name]
-            parts[name] = parts[name] + pipeline.micro_batches * here * both
-        if kind in work.recompute_layer:
+    for group, pieces in enumerate(work.pieces):
+        here = pipeline.micro_batches * (has.group == group)[pipeline.pace]
+        for kind, seconds in pieces.layers.items():
+            count = here * work.counts[kind][pipeline.pace]
+            for name in seconds.forward:
+                parts[name] = parts[name] + count * (seconds.forward[name] + seconds.backward[name])
+        for kind, again in pieces.recompute_layer.items():
             recomputed = (plan.dense if kind == "dense" else plan.moe)[pipeline.pace, columns]
-            again = recomputed * work.recompute_layer[kind] + here * work.core_recompute
-            recompute = recompute + pipeline.micro_batches * again
+            core = work.counts[kind][pipeline.pace] * pieces.core_recompute
+            recompute = recompute + here * (recomputed * again + core)
     return parts | {"recompute": recompute}

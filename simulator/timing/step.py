@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,6 @@ from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import OFFLOADS
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
-from simulator.timing.flops import model_flops_per_token
 from simulator.timing.layers import Parts, memory_rate
 from simulator.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
 
@@ -37,7 +37,7 @@ class StepSeconds:
 
     def parts(self, block: LayoutBlock, memory: MemoryByStage) -> Parts:
         """Named parts seen from the pacing rank; they add up to `total`."""
-        parts = pace_parts(block, memory.plan, self.work, self.pipeline)
+        parts = pace_parts(block, memory.has, memory.plan, self.work, self.pipeline)
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
             "bubble": self.pipeline.fill,
@@ -76,6 +76,15 @@ def _largest(by_kind: KindArray) -> Array:
     return slowest
 
 
+def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Scenario], Array | float]) -> KindArray:
+    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
+    members = scenario.members
+    if len(members) == 1:
+        return np.atleast_2d(figure(members[0]))
+    by_group = [np.atleast_2d(figure(member)) for member in members]
+    return np.concatenate([by_group[group] for group in has.group])
+
+
 def data_parallel_seconds(
     scenario: Scenario, block: LayoutBlock, has: StageContents, micro_batches: Array
 ) -> KindArray:
@@ -97,7 +106,8 @@ def data_parallel_seconds(
     gather_exposed = values.data_exposed if profile.overlap_param_gather else 1.0
 
     def of(group: Group, gathered: KindArray, reduced: KindArray) -> KindArray:
-        per_byte = gather_seconds(scenario, group, np.ones_like(group.size) * 2.0**30) / 2.0**30
+        gibibyte = np.full_like(group.size, 2.0**30)
+        per_byte = _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)
         return per_byte * (scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0)
 
     gathered_dense = np.where(zero3, weights.dense, trained.dense)
@@ -118,7 +128,7 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     )
     written = DTYPE_BYTES[profile.parameter_dtype]
     per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + written
-    return mine * per_parameter / memory_rate(scenario)
+    return mine * per_parameter * _on_own_devices(scenario, has, lambda member: 1.0 / memory_rate(member))
 
 
 def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:
@@ -127,16 +137,13 @@ def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStag
     Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the
     pacing rank's compute; what takes longer than it is exposed.
     """
-    rate = scenario.hardware.host_bandwidth_bytes_per_second
+    per_byte = _on_own_devices(
+        scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
+    )
     optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
         block.offload == OFFLOADS.index("optimizer_tensorwise")
     )
-    state = 2.0 * _largest(memory.state.optimizer) / rate
-    traffic = 2.0 * _largest(memory.activations.offload_traffic) / rate
+    state = 2.0 * _largest(memory.state.optimizer * per_byte)
+    traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
     beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
     return np.where(optimizer, state, 0.0) + beyond
-
-
-def model_flops_per_device(scenario: Scenario, seconds: Array) -> Array:
-    """Model FLOP/s per device at a step time."""
-    return model_flops_per_token(scenario) * scenario.tokens_per_step / seconds / scenario.devices

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import page
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PRICE = """
@@ -50,3 +52,16 @@ def test_search_counts_every_candidate() -> None:
     found = json.loads(output(SEARCH))
     assert found["evaluated"] == found["feasible"] + sum(found["rejected"].values())
     assert 0 < found["priced"] < found["evaluated"]
+
+
+def test_a_quote_replaces_its_block_only() -> None:
+    before = r"a\n<!-- x:start -->\nold\n<!-- x:end -->\nb"
+    code = f"from benchmarks.quote import quoted; print(quoted('{before}', 'x', 'new\\n'))"
+    assert output(code) == "a\n<!-- x:start -->\n```\nnew\n```\n<!-- x:end -->\nb\n"
+
+
+def test_the_page_quotes_every_benchmark() -> None:
+    speed = page("speed.md")
+    for name in ("price_layouts", "search_memory", "startup"):
+        block = speed.split(f"<!-- {name}:start -->")[1].split(f"<!-- {name}:end -->")[0]
+        assert all(word in block for word in ("date: 2", "processor: ", "software: Python", "target")), name

@@ -28,6 +28,7 @@ from simulator.scenario.block import LayoutBlock, block_of
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import gather_seconds, shard_group
+from simulator.timing.layers import head_seconds, layer_seconds
 from simulator.units import GIB, MIB
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
@@ -194,7 +195,7 @@ class Example:
     @cached_property
     def layer_seconds(self) -> dict[str, float]:
         """Both passes of one layer by part."""
-        seconds = self.priced.step.work.layers["dense"]
+        seconds = layer_seconds(self.scenario, self.block, moe=False)
         return {name: float(seconds.forward[name][0] + seconds.backward[name][0]) for name in seconds.forward}
 
     @cached_property
@@ -225,7 +226,7 @@ class Example:
 
     def step(self) -> Iterator[Row]:
         values, speed, m = self.scenario.coefficients.time, self.estimate.throughput, self.micro_batches
-        vocabulary = self.priced.step.work.layers["head"]
+        vocabulary = head_seconds(self.scenario, self.block)
         head = float(vocabulary.forward["vocabulary"][0] + vocabulary.backward["vocabulary"][0])
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates
@@ -274,7 +275,8 @@ class Example:
         moved = f"{number(values.data_exposed)} × ({gradient} + 2) × {number(self.largest_rank)}"
         text = f"{moved} × {number(seconds)} / {size}"
         yield Row("`data_parallel`, larger rank", text, parts["data_parallel"], "s")
-        touched = number(2 * optimizer_bytes_per_parameter(self.scenario.framework) + gradient + 2)
+        written = DTYPE_BYTES[self.scenario.framework.parameter_dtype]
+        touched = number(2 * optimizer_bytes_per_parameter(self.scenario.framework) + gradient + written)
         text = f"{touched} × {number(self.largest_rank)} / {replicas} / {self.rates[2]}"
         yield Row("`optimizer`, larger rank", text, parts["optimizer"], "s")
 

@@ -92,7 +92,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
         for mode, method, n in (("none", "uniform", 1), ("full", "uniform", 1))
     }
     half = priced(scenario, recompute="full", recompute_method="block", recompute_layers=16).step
-    layer = sum(only(x) for x in steps["none"].work.layers["dense"].forward.values())
+    layer = sum(only(x) for x in steps["none"].work.pieces[0].layers["dense"].forward.values())
     extra = only(steps["full"].total) - only(steps["none"].total)
     assert extra == pytest.approx(128 * 32 * layer)
     assert only(half.total) - only(steps["none"].total) == pytest.approx(extra / 2)
@@ -101,7 +101,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_selective_recompute_costs_the_attention_core() -> None:
     scenario = scenario_of("llama3.1-8b")
     none, selective = (priced(scenario, recompute=mode) for mode in ("none", "selective"))
-    core = only(none.step.work.layers["dense"].forward["attention"])
+    core = only(none.step.work.pieces[0].layers["dense"].forward["attention"])
     assert only(selective.step.total) - only(none.step.total) == pytest.approx(128 * 32 * core)
     # With a flash kernel it frees nothing.
     assert (selective.memory.allocated == none.memory.allocated).all()

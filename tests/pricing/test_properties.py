@@ -167,7 +167,7 @@ LINKED = {
 def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     name = valid(case).scenario.hardware.name
     slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k])) for k in (1.0, 4.0))
-    for kind in slow.step.work.layers:
+    for kind in slow.step.work.pieces[0].layers:
         for before, after in zip(_passes(slow, kind), _passes(fast, kind), strict=True):
             for part, seconds in before.items():
                 wider = 4.0 if part in COMMUNICATION else 1.0
@@ -182,7 +182,7 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
 
 
 def _passes(answer: Priced, kind: str) -> tuple[Parts, Parts]:
-    return answer.step.work.layers[kind].forward, answer.step.work.layers[kind].backward
+    return answer.step.work.pieces[0].layers[kind].forward, answer.step.work.pieces[0].layers[kind].backward
 
 
 @many

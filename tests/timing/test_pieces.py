@@ -37,7 +37,7 @@ def test_a_prediction_layer_has_its_projection() -> None:
     work, last = answer.step.work, answer.memory.has.kind[-1]
 
     def seconds(piece: str) -> float:
-        both = work.layers[piece]
+        both = work.pieces[0].layers[piece]
         return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
 
     expected = 16 * seconds("moe") + 2 * seconds("head") + seconds("projection")

@@ -35,7 +35,7 @@ def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, Layou
 
 def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:
     scenario, here, has = shaped(len(forward), chunks, micro_batches)
-    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, {}, {}, np.zeros(1))
+    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, ())
     return pipeline_seconds(scenario, here, has, work)
 
 
@@ -168,6 +168,6 @@ def test_the_last_stage_works_on_the_output_layer() -> None:
     by_rank = (work.forward + work.backward)[has.kind, 0]
     assert by_rank[0] == by_rank[1] == by_rank[2]
     # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
-    head = sum(only(x) for x in (*work.layers["head"].forward.values(), *work.layers["head"].backward.values()))
+    head = sum(only(x) for x in (*work.pieces[0].layers["head"].forward.values(), *work.pieces[0].layers["head"].backward.values()))
     assert by_rank[3] - by_rank[2] == pytest.approx(head)
     assert 1.2 < head / (by_rank[0] / 8) < 2.4

@@ -1,0 +1,67 @@
+"""Reading a cluster: one kind of hardware and a size, or node groups of several kinds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from simulator.calibration.apply import Applied, applied
+from simulator.errors import InputError
+from simulator.scenario.scenario import NodeGroup
+from simulator.specs.catalogue import load_hardware
+from simulator.specs.hardware import HardwareSpec
+
+_GROUP = re.compile(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a scenario needs to know of the machines."""
+
+    hardware: HardwareSpec
+    devices: int
+    groups: tuple[NodeGroup, ...]
+    """Empty for a uniform cluster."""
+    used: Applied
+    """The calibrations of the first group's family."""
+
+
+def cluster(
+    hardware: str, nodes: int | None = None, devices: int | None = None, calibration: str | None = None
+) -> Cluster:
+    """The cluster that `hardware` names: a spec, or `NAME:NODES[xDEVICES]` several times with commas.
+
+    `h800-sxm-80g:1,bi150-64g:1x8` is one node of each, of the second 8 devices. Without `nodes` and `devices` a single
+    kind is one node. Raises InputError for what is wrong.
+    """
+    if nodes is not None and devices is not None:
+        raise InputError("give nodes or devices, not both")
+    parts = hardware.split(",")
+    if len(parts) == 1 and not _GROUP.fullmatch(hardware):
+        spec = load_hardware(hardware)
+        size = devices if devices is not None else (1 if nodes is None else nodes) * spec.devices_per_node
+        return Cluster(spec, size, (), applied(spec.family, calibration))
+    if nodes is not None or devices is not None:
+        raise InputError(f"hardware '{hardware}': node groups give their own sizes; leave out nodes and devices")
+    groups = tuple(_group(part, calibration) for part in parts)
+    total = sum(group.devices for group in groups)
+    first = groups[0].hardware
+    uniform = len({group.hardware.name for group in groups}) == 1
+    return Cluster(first, total, () if uniform else groups, applied(first.family, calibration))
+
+
+def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:
+    """The kinds of device that a cluster's text names. Raises InputError for what is wrong."""
+    found = cluster(hardware)
+    return tuple(group.hardware for group in found.groups) or (found.hardware,)
+
+
+def _group(text: str, calibration: str | None) -> NodeGroup:
+    found = _GROUP.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"hardware group '{text}': write NAME:NODES or NAME:NODESxDEVICES, such as bi150-64g:1x8")
+    spec = load_hardware(found["name"])
+    per_node = spec.devices_per_node if found["devices"] is None else int(found["devices"])
+    if not 1 <= per_node <= spec.devices_per_node or int(found["nodes"]) < 1:
+        raise InputError(f"hardware group '{text}': from 1 node, and 1 to {spec.devices_per_node} devices of a node")
+    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration).coefficients())
