@@ -107,15 +107,21 @@ def _grouped_query_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTenso
         kept["qkv_output"] = per_width * (query + 2.0 * key)
     else:
         kept["value"] = per_width * expanded
-    if profile.cp_communication == "ring":
-        # The ring sends k and v as one joined tensor, which the backward pass starts from.
-        kept["ring_key_value"] = np.where(block.context_parallel > 1.0, per_width * 2.0 * expanded, 0.0)
+    kept |= _ring_tensors(scenario, block, 2.0 * expanded)
     if model.qk_norm:
         heads = float(model.num_attention_heads + model.num_key_value_heads)
         kept["qk_norm_statistics"] = FP32 * tokens_per_device(scenario, block) * heads / block.tensor_parallel
         if not profile.keep_qkv_output:
             kept["qk_norm_input"] = per_width * (query + key)
     return kept
+
+
+def _ring_tensors(scenario: Scenario, block: LayoutBlock, width: float) -> SavedTensors:
+    """The ring sends k and v as one joined tensor of this width, which the backward pass starts from."""
+    if scenario.framework.cp_communication != "ring":
+        return {}
+    joined = ELEMENT * tokens_per_device(scenario, block) * width / block.tensor_parallel
+    return {"ring_key_value": np.where(block.context_parallel > 1.0, joined, 0.0)}
 
 
 def _latent_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
@@ -140,7 +146,7 @@ def _latent_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
         "query": per_width * heads * (no_rope + rope),
         "key": per_width * heads * (no_rope + rope),
         "key_value_projection": per_width * heads * (no_rope + value),
-    }
+    } | _ring_tensors(scenario, block, heads * (no_rope + rope + value))
 
 
 def dense_ffn_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
@@ -162,12 +168,14 @@ def _swiglu_tensors(scenario: Scenario, name: str, inner: Array) -> SavedTensors
 def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
     """Token copies that the experts of one device work on per micro batch and layer.
 
-    Each device owns T / t tokens and sends k copies of each; balanced routing returns as many. Expert tensor
-    parallelism gathers the copies of its group. `expert_imbalance` scales the busiest rank.
+    Each device owns T / t tokens (all T without sequence parallelism) and sends k copies of each; balanced routing
+    returns as many. Expert tensor parallelism gathers the copies of its group, which hold the same tokens already
+    without sequence parallelism. `expert_imbalance` scales the busiest rank.
     """
-    owned = tokens_per_device(scenario, block) / block.tensor_parallel
-    copies = owned * scenario.model.num_experts_per_tok
-    return copies * block.expert_tensor_parallel * scenario.framework.expert_imbalance
+    split = sequence_split(block)
+    copies = tokens_per_device(scenario, block) / split * scenario.model.num_experts_per_tok
+    gathered = np.where((split > 1.0) | (block.tensor_parallel == 1.0), block.expert_tensor_parallel, 1.0)
+    return copies * gathered * scenario.framework.expert_imbalance
 
 
 def moe_ffn_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.frameworks.profile import DTYPE_BYTES, FrameworkProfile
+from simulator.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
 from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
@@ -199,6 +199,9 @@ def device_parameters(
     tied = scenario.model.tie_word_embeddings
     head = totals.head
     embeddings = has.embeddings
+    if scenario.framework.mtp and scenario.model.num_nextn_predict_layers:
+        # A prediction layer embeds the next token: the last rank has its own copy of the table.
+        embeddings = np.maximum(has.embeddings, has.heads)
     if tied:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = WeightTotals(head.split - totals.embedding.split, head.replicated, head.routed)
@@ -217,27 +220,15 @@ def device_parameters(
         )
 
     dense = per_stage("split")[:, None] / block.tensor_parallel + per_stage("replicated")[:, None]
-    experts = block.expert_parallel * block.expert_tensor_parallel
+    experts = block.expert_ranks
     routed = per_stage("routed")[:, None] / experts
     return DeviceParameters(dense, routed)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDegrees:
-    """Replicas over which ZeRO can shard, shape (n,)."""
-
-    dense: Array
-    """data x context parallel."""
-    routed: Array
-    """Ranks that hold the same experts: tensor x context x data / (expert x expert tensor)."""
-
-
-def shard_degrees(block: LayoutBlock) -> ShardDegrees:
-    """Sizes of the two replica groups of a layout."""
-    dense = block.data_parallel * block.context_parallel
-    experts = block.expert_parallel * block.expert_tensor_parallel
-    routed = np.maximum(block.tensor_parallel * dense / experts, 1.0)
-    return ShardDegrees(dense, routed)
+def shard(block: LayoutBlock, value: DeviceParameters, from_stage: int) -> KindArray:
+    """Parameters left on a device when ZeRO shards them from a stage on (Rajbhandari et al. 2020, section 5)."""
+    on = block.zero_stage >= from_stage
+    return value.dense / np.where(on, block.replicas, 1.0) + value.routed / np.where(on, block.expert_replicas, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,36 +255,42 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     weights = device_parameters(scenario, block, has)
     lora = scenario.lora_rank is not None
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
-    degrees = shard_degrees(block)
-    zero = block.zero_stage
-
-    def sharded(value: DeviceParameters, from_stage: int) -> KindArray:
-        on = zero >= from_stage
-        return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
-
-    stored = float(DTYPE_BYTES["bf16"] if lora else DTYPE_BYTES[profile.parameter_dtype])
-    gradient = float(DTYPE_BYTES[profile.gradient_dtype])
-    parameters = sharded(weights, 3) * stored
+    stored = "bf16" if lora else profile.parameter_dtype
+    parameters = _stored_bytes(block, weights, stored)
     if lora:
-        parameters = parameters + sharded(trained, 3) * DTYPE_BYTES[profile.parameter_dtype]
+        parameters = parameters + _stored_bytes(block, trained, profile.parameter_dtype)
     if scenario.precision == "fp8" and profile.fp8_weight_cache:
         parameters = parameters + linear_parameters(scenario, block, has) * 2.0
-    trained_shard = sharded(trained, 1)
+    trained_shard = shard(block, trained, 1)
     return TrainingState(
         parameters=parameters,
-        gradients=sharded(trained, 2) * gradient,
+        gradients=shard(block, trained, 2) * float(DTYPE_BYTES[profile.gradient_dtype]),
         optimizer=trained_shard * optimizer_bytes_per_parameter(profile),
         gathered=_gathered(scenario, block, has),
         step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
     )
 
 
+def _stored_bytes(block: LayoutBlock, value: DeviceParameters, dtype: DType) -> KindArray:
+    """Bytes of parameters as stored, with the 16-bit copies that compute uses where they are stored in fp32.
+
+    16-bit parameters are whole below ZeRO 3. fp32 ones are sharded from ZeRO 2 on (FSDP2 that keeps its gathered
+    copy); below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or the gathered copy).
+    """
+    if dtype == "bf16":
+        return shard(block, value, 3) * 2.0
+    copies = np.where(block.zero_stage >= 3, 0.0, 2.0)
+    return shard(block, value, 2) * 4.0 + (value.dense + value.routed) * copies
+
+
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
     model = scenario.model
-    experts = block.expert_parallel * block.expert_tensor_parallel
+    experts = block.expert_ranks
     result = np.zeros((len(has.ranks), len(block)))
-    for moe, count in ((False, has.dense_layers), (True, has.moe_layers)):
+    extra = has.mtp_layers
+    dense = has.dense_layers + (0.0 if model.is_moe else extra)
+    for moe, count in ((False, dense), (True, has.moe_layers + (extra if model.is_moe else 0.0))):
         if not count.any():
             continue
         totals = weight_totals(layer_weights(model, moe=moe), matmul_only=True)
@@ -308,7 +305,7 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     Two layers' 16-bit weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
     """
     totals = model_totals(scenario)
-    experts = block.expert_parallel * block.expert_tensor_parallel
+    experts = block.expert_ranks
 
     def whole(piece: WeightTotals) -> Array:
         return piece.split / block.tensor_parallel + piece.replicated + piece.routed / experts
@@ -327,8 +324,7 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,)."""
     model, profile = scenario.model, scenario.framework
-    experts = block.expert_parallel * block.expert_tensor_parallel
-    degrees = shard_degrees(block)
+    experts = block.expert_ranks
     sharded = block.zero_stage >= 1
     largest = np.zeros(len(block))
     kinds = ([False] if model.num_dense_layers else []) + ([True] if model.is_moe else [])
@@ -342,7 +338,7 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
             "replicated": np.ones(len(block)),
             "routed": experts,
         }
-        degree = np.where(sharded, degrees.routed if kind == "routed" else degrees.dense, 1.0)
+        degree = np.where(sharded, block.expert_replicas if kind == "routed" else block.replicas, 1.0)
         largest = np.maximum(largest, size / divisors[kind] / degree)
     return largest * optimizer_bytes_per_parameter(profile)
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import ELEMENT, FP32, layer_input_bytes, routed_tokens, tokens_per_device
+from simulator.memory.activations import (
+    ELEMENT,
+    FP32,
+    attention_score_bytes,
+    layer_input_bytes,
+    routed_tokens,
+    tokens_per_device,
+)
 from simulator.memory.loss import head_input_bytes, loss_bytes
 from simulator.memory.outside import OutsideAllocator, outside_allocator
 from simulator.memory.parameters import (
@@ -24,7 +31,7 @@ from simulator.memory.schedule import (
     stage_activations,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.scenario.layout import OFFLOADS
+from simulator.scenario.layout import OFFLOADS, RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
 
 MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step")
@@ -119,19 +126,24 @@ def _moments(
     whole = block.offload == OFFLOADS.index("optimizer")
     by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
     resident = np.where(whole | by_tensor, 0.0, state.optimizer)
-    in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), state.optimizer), state.optimizer)
+    in_step = state.optimizer
+    if by_tensor.any():
+        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(scenario, block)
+    losses = heads + has.mtp_layers[:, None]
     loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.one_micro_batch / block.virtual_stages
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
+    if not scenario.framework.flash_attention:
+        backward = backward + score_working_set(scenario, block)
     return (
         Moment(resident, held, 0.0, 0.0, backward),
-        Moment(resident, held, 0.0, heads * loss_bytes(scenario, block), loss_temporary),
+        Moment(resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary),
         Moment(resident, held, ending, 0.0, steady + embedding_gradient),
         Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
     )
@@ -146,6 +158,15 @@ def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     chunks = float(block.virtual_stages) if block.pipeline_parallel > 1 else 0.0
     boundary = layer_input_bytes(scenario, block)
     return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
+
+
+def score_working_set(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Scores alive inside one layer's backward pass without a flash kernel, shape (n,).
+
+    Their gradient, and the scores themselves where selective recompute did not keep them.
+    """
+    selective = block.recompute == RECOMPUTE_MODES.index("selective")
+    return attention_score_bytes(scenario, block) * np.where(selective, 2.0, 1.0)
 
 
 def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

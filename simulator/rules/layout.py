@@ -129,10 +129,10 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
-    product = block.expert_parallel * block.expert_tensor_parallel
+    product = block.expert_ranks
     if not scenario.model.is_moe:
         return _mask(product > 1)
-    ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
+    ranks = block.tensor_parallel * block.replicas
     return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
 
 

@@ -49,6 +49,21 @@ class LayoutBlock:
     offload: Array
     """Index into OFFLOADS."""
 
+    @property
+    def expert_ranks(self) -> Array:
+        """Ranks over which routed experts are divided: expert parallel x expert tensor parallel."""
+        return self.expert_parallel * self.expert_tensor_parallel
+
+    @property
+    def replicas(self) -> Array:
+        """Ranks that hold the same dense parameters: data x context parallel."""
+        return self.data_parallel * self.context_parallel
+
+    @property
+    def expert_replicas(self) -> Array:
+        """Ranks that hold the same experts: tensor x context x data / expert ranks."""
+        return np.maximum(self.tensor_parallel * self.replicas / self.expert_ranks, 1.0)
+
     def __len__(self) -> int:
         return len(self.tensor_parallel)
 

@@ -61,6 +61,8 @@ class Layout:
         check_choice("recompute", self.recompute, RECOMPUTE_MODES)
         check_choice("recompute_method", self.recompute_method, RECOMPUTE_METHODS)
         check_choice("offload", self.offload, OFFLOADS)
+        if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
+            raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
         if any(layers < 1 for layers in self.stage_layers):
             raise InputError(
                 f"stage_layers {list(self.stage_layers)}: every stage needs a whole number of layers from 1"

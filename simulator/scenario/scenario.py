@@ -61,6 +61,8 @@ class Scenario:
         ):
             if not 1 <= value <= high:
                 raise InputError(f"{name} {value}: must be from 1 to {high}")
+        if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
+            raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
             raise InputError(f"devices {self.devices}: the node groups add up to another number")
         per_node = self.hardware.devices_per_node

@@ -40,7 +40,7 @@ def context_group(block: LayoutBlock) -> Group:
 
 def shard_group(block: LayoutBlock) -> Group:
     """Ranks with the same parameters: data x context parallel."""
-    return Group(block.data_parallel * block.context_parallel, block.tensor_parallel)
+    return Group(block.replicas, block.tensor_parallel)
 
 
 def expert_group(block: LayoutBlock) -> Group:
@@ -55,9 +55,7 @@ def expert_tensor_group(block: LayoutBlock) -> Group:
 
 def expert_shard_group(block: LayoutBlock) -> Group:
     """Ranks with the same experts."""
-    experts = block.expert_parallel * block.expert_tensor_parallel
-    ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
-    return Group(np.maximum(ranks / experts, 1.0), experts)
+    return Group(block.expert_replicas, block.expert_ranks)
 
 
 def pipeline_group(block: LayoutBlock) -> Group:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.memory.activations import routed_tokens, tokens_per_device
-from simulator.memory.parameters import WeightTotals, weight_totals
+import numpy as np
+
+from simulator.memory.activations import routed_tokens, sequence_split, tokens_per_device
+from simulator.memory.parameters import WeightTotals, adapter_totals, weight_totals
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
@@ -65,39 +67,65 @@ def prediction_projection(model: ModelSpec) -> float:
 def model_flops_per_token(scenario: Scenario) -> float:
     """Model FLOPs per token of a step: forward, and twice that backward.
 
-    Adapter training computes no gradients of frozen weights, so its backward pass counts once.
+    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count whole.
     """
-    return (2.0 if scenario.lora_rank is not None else 3.0) * forward_flops_per_token(scenario)
+    forward = forward_flops_per_token(scenario)
+    if scenario.lora_rank is None:
+        return 3.0 * forward
+    return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario)
+
+
+def adapter_flops_per_token(scenario: Scenario) -> float:
+    """Forward FLOPs per token of the LoRA adapters; of routed experts' those of the k chosen ones."""
+    model, flops = scenario.model, 0.0
+    for moe, layers in ((False, model.num_dense_layers), (True, model.num_moe_layers)):
+        if layers:
+            totals = adapter_totals(layer_weights(model, moe=moe), scenario.lora_rank or 0)
+            chosen = totals.routed * model.num_experts_per_tok / max(model.num_experts, 1)
+            flops += layers * 2.0 * (totals.split + totals.replicated + chosen)
+    return flops
 
 
 @dataclass(frozen=True, slots=True)
-class LayerFlops:
-    """Forward FLOPs of one layer, one micro batch, on one device; shape (n,)."""
+class LayerWork:
+    """What one device computes in one forward layer for one micro batch; arrays of shape (n,)."""
 
-    matmul: Array
-    attention: Array
-    """Computed FLOPs: the causal half."""
+    dense_flops: Array
+    """Matrix products with everything but routed experts."""
+    dense_parameters: Array
+    """Parameters of those products on the device."""
+    routed_flops: Array
+    routed_parameters: Array
+    adapter_flops: Array
+    """Matrix products with LoRA adapters."""
+    attention_flops: Array
+    """Computed FLOPs of attention: the causal half."""
 
 
-def layer_flops(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> LayerFlops:
-    """FLOPs one device spends in one layer.
+def layer_work(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> LayerWork:
+    """FLOPs and parameters one device works with in one layer.
 
     With context parallelism every device attends its tokens to the whole sequence, balanced over the ring.
     """
     model = scenario.model
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    totals = weight_totals(layer_weights(model, moe=moe), matmul_only=True)
-    matmul = 2.0 * tokens * (totals.split / t + totals.replicated / _replicated_split(block))
-    if moe:
-        per_copy = totals.routed / model.num_experts / block.expert_tensor_parallel
-        matmul = matmul + 2.0 * routed_tokens(scenario, block) * per_copy
-    attention = 2.0 * tokens * scenario.seq_length * attention_width(model) / t
-    return LayerFlops(matmul, attention)
-
-
-def _replicated_split(block: LayoutBlock) -> Array:
-    """Replicated weights (router, latent projections) work on the rank's own part of the sequence."""
-    return 1.0 + block.sequence_parallel * (block.tensor_parallel - 1.0)
+    weights = layer_weights(model, moe=moe)
+    totals = weight_totals(weights, matmul_only=True)
+    copies = routed_tokens(scenario, block) if moe else np.zeros(len(block))
+    per_copy = totals.routed / max(model.num_experts, 1) / block.expert_tensor_parallel
+    adapters = np.zeros(len(block))
+    if scenario.lora_rank is not None:
+        extra = adapter_totals(weights, scenario.lora_rank)
+        routed = 2.0 * copies * extra.routed / max(model.num_experts, 1) / block.expert_tensor_parallel
+        adapters = 2.0 * tokens * (extra.split / t + extra.replicated / sequence_split(block)) + routed
+    return LayerWork(
+        dense_flops=2.0 * tokens * (totals.split / t + totals.replicated / sequence_split(block)),
+        dense_parameters=totals.split / t + totals.replicated,
+        routed_flops=2.0 * copies * per_copy,
+        routed_parameters=totals.routed / block.expert_ranks,
+        adapter_flops=adapters,
+        attention_flops=2.0 * tokens * scenario.seq_length * attention_width(model) / t,
+    )
 
 
 def head_flops(scenario: Scenario, block: LayoutBlock) -> Array:

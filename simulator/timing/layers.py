@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.frameworks.profile import DTYPE_BYTES
 from simulator.memory.activations import (
     ELEMENT,
     attention_score_bytes,
@@ -24,7 +25,7 @@ from simulator.timing.collectives import (
     neighbour_seconds,
     tensor_group,
 )
-from simulator.timing.flops import head_flops, layer_flops, prediction_projection
+from simulator.timing.flops import head_flops, layer_work, prediction_projection
 
 PARTS = (
     "gemm",
@@ -57,41 +58,76 @@ def attention_backward_factor(scenario: Scenario) -> float:
     return 2.5 if scenario.framework.flash_attention else 2.0
 
 
-def layer_seconds(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> PassSeconds:
-    """Both passes of one layer. A backward pass does twice the forward's matrix products (once with frozen weights)."""
+def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
+    """What is left of communication that runs beside compute: its exposed share, and what outlasts the compute."""
+    left: Array = np.maximum(share * seconds, seconds - beside)
+    return left
+
+
+def product_seconds(scenario: Scenario, flops: Array, parameters: Array) -> tuple[Array, Array]:
+    """Forward and backward seconds of matrix products with weights, by roofline.
+
+    Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients.
+    Frozen weights have no weight gradient.
+    """
+    compute = flops / gemm_rate(scenario)
+    reads = ELEMENT * parameters / memory_rate(scenario)
+    once = np.maximum(compute, reads)
+    if scenario.lora_rank is not None:
+        return once, once
+    accumulates = 2.0 * DTYPE_BYTES[scenario.framework.gradient_dtype] * parameters / memory_rate(scenario)
+    return once, once + np.maximum(compute, accumulates)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTraffic:
+    """Seconds of communication that all layers have alike, hidden or not; shape (n,)."""
+
+    gather: Array
+    """One gather of the whole activation over the tensor-parallel group."""
+    context: Array
+    """The context-parallel exchange of one forward pass."""
+
+
+def layer_traffic(scenario: Scenario, block: LayoutBlock) -> LayerTraffic:
+    """Price the collectives around a layer's activations `2 T h` and keys and values."""
+    whole = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size
+    return LayerTraffic(gather_seconds(scenario, tensor_group(block), whole), context_exchange(scenario, block))
+
+
+def layer_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic, *, moe: bool) -> PassSeconds:
+    """Both passes of one layer; a backward pass does twice the forward's matrix products."""
+    work = layer_work(scenario, block, moe=moe)
+    dense = product_seconds(scenario, work.dense_flops, work.dense_parameters)
+    routed = product_seconds(scenario, work.routed_flops, work.routed_parameters)
+    adapters = work.adapter_flops / gemm_rate(scenario)
+    attention = work.attention_flops / attention_rate(scenario)
+    elementwise = layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
+    elementwise = elementwise + _score_seconds(scenario, block)
     values = scenario.coefficients.time
-    flops = layer_flops(scenario, block, moe=moe)
-    gemm = flops.matmul / gemm_rate(scenario)
-    attention = flops.attention / attention_rate(scenario)
-    forward: Parts = {
-        "gemm": gemm,
-        "attention": attention,
-        "memory_bound": layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
-        + _score_seconds(scenario, block),
-        "tensor_parallel": tensor_seconds(scenario, block),
-        "overlap": overlap_seconds(scenario, block, gemm),
-        "context_parallel": context_seconds(scenario, block),
-        "ring_attention": ring_seconds(scenario, block, attention),
-    }
-    if moe:
-        forward["expert_parallel"] = expert_seconds(scenario, block)
-    forward["overhead"] = np.full(len(block), values.layer_overhead_seconds / 3.0)
-    products = 1.0 if scenario.lora_rank is not None else 2.0
-    factors = {
-        "gemm": products,
-        "overlap": products,
-        "attention": attention_backward_factor(scenario),
-        "ring_attention": attention_backward_factor(scenario),
-        "memory_bound": 2.0,
-        "context_parallel": 2.0,
-        "overhead": 2.0,
-    }
-    return PassSeconds(forward, {part: seconds * factors.get(part, 1.0) for part, seconds in forward.items()})
+    overhead = np.full(len(block), values.layer_overhead_seconds / 3.0)
+    exchange = expert_exchange(scenario, block) if moe else np.zeros(len(block))
+
+    def one_pass(index: int, attending: float, repeats: float) -> Parts:
+        parts: Parts = {
+            "gemm": dense[index] + routed[index] + adapters * repeats,
+            "attention": attention * attending,
+            "memory_bound": elementwise * repeats,
+            "tensor_parallel": tensor_seconds(scenario, traffic, dense[index], moe=moe),
+            "overlap": overlap_seconds(scenario, block, dense[index]),
+            "context_parallel": exposed(values.context_exposed, repeats * traffic.context, attention * attending),
+            "ring_attention": ring_seconds(scenario, block, attention * attending),
+        }
+        if moe:
+            parts["expert_parallel"] = exposed(values.expert_exposed, exchange, routed[index])
+        return parts | {"overhead": overhead * repeats}
+
+    return PassSeconds(one_pass(0, 1.0, 1.0), one_pass(1, attention_backward_factor(scenario), 2.0))
 
 
 def attention_core_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     """Forward seconds of one layer's attention core: its products and, without a flash kernel, its score traffic."""
-    products = layer_flops(scenario, block, moe=False).attention / attention_rate(scenario)
+    products = layer_work(scenario, block, moe=False).attention_flops / attention_rate(scenario)
     return products + _score_seconds(scenario, block)
 
 
@@ -105,8 +141,8 @@ def _score_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
 def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     parameters = prediction_projection(scenario.model) / block.tensor_parallel
-    forward = 2.0 * tokens_per_device(scenario, block) * parameters / gemm_rate(scenario)
-    return PassSeconds({"gemm": forward}, {"gemm": forward * (1.0 if scenario.lora_rank is not None else 2.0)})
+    forward, backward = product_seconds(scenario, 2.0 * tokens_per_device(scenario, block) * parameters, parameters)
+    return PassSeconds({"gemm": forward}, {"gemm": backward})
 
 
 def attention_rate(scenario: Scenario) -> float:
@@ -165,15 +201,16 @@ def _inner_products(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Arr
     return routed + tokens * shared / block.tensor_parallel
 
 
-def tensor_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+def tensor_seconds(scenario: Scenario, traffic: LayerTraffic, gemm: Array, *, moe: bool) -> Array:
     """Exposed tensor-parallel collectives of one pass through a layer.
 
-    Two gathers and two scatters of the whole activation `2 T h` (or two all-reduces, the same traffic).
+    A gather and a scatter of the whole activation (or an all-reduce, the same traffic) around the attention block, and
+    around the feed-forward block where it is split: dense, or the shared experts.
     """
     profile, values = scenario.framework, scenario.coefficients.time
-    whole = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size
-    exposed = values.tensor_exposed if profile.tp_comm_overlap else 1.0
-    return exposed * 4.0 * gather_seconds(scenario, tensor_group(block), whole)
+    blocks = 1.0 if moe and not scenario.model.num_shared_experts else 2.0
+    seconds = 2.0 * blocks * traffic.gather
+    return exposed(values.tensor_exposed, seconds, gemm) if profile.tp_comm_overlap else seconds
 
 
 def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Array:
@@ -189,13 +226,13 @@ def ring_seconds(scenario: Scenario, block: LayoutBlock, attention: Array) -> Ar
     return scenario.coefficients.time.ring_slowdown * (block.context_parallel - 1.0) * attention
 
 
-def context_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Exposed context-parallel exchange of one forward pass through a layer.
+def context_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Context-parallel exchange of one forward pass through a layer; the backward pass exchanges twice as much.
 
     Ring: every rank passes its keys and values on `c - 1` times. All-to-all: q, k, v and the output change from
     sequence to head splits.
     """
-    model, values = scenario.model, scenario.coefficients.time
+    model = scenario.model
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
     group = context_group(block)
     if scenario.framework.cp_communication == "ring":
@@ -204,7 +241,7 @@ def context_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     else:
         widths = model.query_width + model.value_width + model.kv_width + _value_key_width(scenario)
         seconds = all_to_all_seconds(scenario, group, ELEMENT * tokens * widths / t)
-    return np.where(block.context_parallel > 1.0, values.context_exposed * seconds, 0.0)
+    return np.where(block.context_parallel > 1.0, seconds, 0.0)
 
 
 def _value_key_width(scenario: Scenario) -> float:
@@ -213,18 +250,13 @@ def _value_key_width(scenario: Scenario) -> float:
     return model.num_key_value_heads * float(model.v_head_dim or model.head_dim)
 
 
-def expert_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Exposed expert-parallel exchange of one pass: dispatch and combine of every routed copy."""
-    values = scenario.coefficients.time
-    copies = routed_tokens(scenario, block) / block.expert_tensor_parallel
-    sent = ELEMENT * copies * scenario.model.hidden_size
+def expert_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Expert-parallel exchange of one pass: dispatch and combine of every routed copy, gathers of expert tensors."""
+    copies = routed_tokens(scenario, block)
+    sent = ELEMENT * copies / block.expert_tensor_parallel * scenario.model.hidden_size
     exchange = 2.0 * all_to_all_seconds(scenario, expert_group(block), sent)
-    gathered = 2.0 * gather_seconds(
-        scenario,
-        expert_tensor_group(block),
-        ELEMENT * routed_tokens(scenario, block) * scenario.model.hidden_size,
-    )
-    return values.expert_exposed * (exchange + gathered)
+    whole = ELEMENT * copies * scenario.model.hidden_size
+    return exchange + 2.0 * gather_seconds(scenario, expert_tensor_group(block), whole)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
@@ -232,9 +264,9 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
 
     The loss reads and writes the logits about ten bytes forward (cast, maximum, exponent, sum) and six backward.
     """
-    values = scenario.coefficients.time
-    rate = scenario.hardware.peak(_wide(scenario)) * values.gemm_efficiency
-    products = head_flops(scenario, block) / rate
+    rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
+    parameters = scenario.model.vocab_size * float(scenario.model.hidden_size) / block.tensor_parallel
+    products = np.maximum(head_flops(scenario, block) / rate, ELEMENT * parameters / memory_rate(scenario))
     logits = tokens_per_device(scenario, block) * scenario.model.vocab_size / block.tensor_parallel
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
     passes = per_logit * logits / memory_rate(scenario)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import ELEMENT, sequence_split, tokens_per_device
+from simulator.memory.activations import layer_input_bytes
 from simulator.memory.parameters import StageContents
 from simulator.memory.schedule import RecomputePlan, micro_batches
 from simulator.scenario.block import Array, KindArray, LayoutBlock
@@ -21,6 +21,7 @@ from simulator.timing.layers import (
     attention_core_seconds,
     head_seconds,
     layer_seconds,
+    layer_traffic,
     projection_seconds,
 )
 
@@ -63,10 +64,11 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
     """Price the pieces on one kind of device."""
     model = scenario.model
     layers: dict[str, PassSeconds] = {}
+    traffic = layer_traffic(scenario, block)
     if model.num_dense_layers:
-        layers["dense"] = layer_seconds(scenario, block, moe=False)
+        layers["dense"] = layer_seconds(scenario, block, traffic, moe=False)
     if model.is_moe:
-        layers["moe"] = layer_seconds(scenario, block, moe=True)
+        layers["moe"] = layer_seconds(scenario, block, traffic, moe=True)
     again = {kind: _sum(seconds.forward) for kind, seconds in layers.items()}
     layers["head"] = head_seconds(scenario, block)
     if has.mtp_layers.any():
@@ -136,7 +138,7 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     for kind, ranks in enumerate(has.ranks):
         whole = whole + ranks * per_rank[kind]
     fill = (whole - slowest) / block.virtual_stages
-    activation = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size / sequence_split(block)
+    activation = layer_input_bytes(scenario, block)
     # A pipeline over several node groups goes at the pace of their slowest links.
     send = np.zeros(len(block))
     for member in scenario.members:

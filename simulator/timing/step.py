@@ -12,14 +12,14 @@ from simulator.memory.parameters import (
     StageContents,
     device_parameters,
     optimizer_bytes_per_parameter,
-    shard_degrees,
+    shard,
 )
 from simulator.memory.peak import MemoryByStage
 from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import OFFLOADS
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
-from simulator.timing.layers import Parts, memory_rate
+from simulator.timing.layers import Parts, exposed, memory_rate
 from simulator.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
 
 
@@ -54,7 +54,7 @@ def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) 
     has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
     pipeline = pipeline_seconds(scenario, block, has, work)
-    data = _largest(data_parallel_seconds(scenario, block, has, pipeline.micro_batches))
+    data = _largest(data_parallel_seconds(scenario, block, has, work, pipeline.micro_batches))
     optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = offload_seconds(scenario, block, memory, pipeline)
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
@@ -86,49 +86,57 @@ def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Sc
 
 
 def data_parallel_seconds(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, micro_batches: Array
+    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork, micro_batches: Array
 ) -> KindArray:
     """Exposed gradient reduction and parameter gathering of a step.
 
-    ZeRO 0 reduces gradients to every replica (twice the traffic of a scatter), 1 and 2 scatter gradients and gather
-    parameters, 3 gathers parameters in every pass and scatters gradients of every micro batch.
+    ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
+    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What
+    overlaps hides behind the passes it belongs to.
     """
     profile, values = scenario.framework, scenario.coefficients.time
     lora = scenario.lora_rank is not None
     weights = device_parameters(scenario, block, has)
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     gradient = float(DTYPE_BYTES[profile.gradient_dtype])
-    zero3 = block.zero_stage >= 3
-    scatters = np.where(block.zero_stage == 0, 1.0, np.where(block.zero_stage >= 2, micro_batches, 1.0))
-    gathers = np.where(zero3, 2.0 * micro_batches, np.where(block.zero_stage == 0, 0.0, 1.0))
-    scatters = np.where(block.zero_stage == 0, 2.0, scatters)
-    grad_exposed = values.data_exposed if profile.overlap_grad_reduce else 1.0
-    gather_exposed = values.data_exposed if profile.overlap_param_gather else 1.0
-
-    def of(group: Group, gathered: KindArray, reduced: KindArray) -> KindArray:
-        gibibyte = np.full_like(group.size, 2.0**30)
-        per_byte = _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)
-        return per_byte * (scatters * grad_exposed * reduced * gradient + gathers * gather_exposed * gathered * 2.0)
-
-    gathered_dense = np.where(zero3, weights.dense, trained.dense)
-    gathered_routed = np.where(zero3, weights.routed, trained.routed)
-    return of(shard_group(block), gathered_dense, trained.dense) + of(
-        expert_shard_group(block), gathered_routed, trained.routed
+    zero = block.zero_stage
+    each_time = np.where(zero >= 2, micro_batches, 1.0)
+    scatters = each_time * np.where(zero == 0, 2.0, 1.0)
+    gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
+    gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
+    gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
+    dense = _seconds_per_byte(scenario, has, shard_group(block))
+    routed = _seconds_per_byte(scenario, has, expert_shard_group(block))
+    reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
+    gathering = gathers * 2.0 * (dense * gathered_dense + routed * gathered_routed)
+    # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
+    in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
+    in_forward = gathering - in_backward
+    forward = np.where(zero >= 3, micro_batches, 1.0) * work.forward
+    beside_forward = in_forward if profile.overlap_param_gather else 0.0
+    beside_backward = (in_backward if profile.overlap_param_gather else 0.0) + (
+        reducing if profile.overlap_grad_reduce else 0.0
     )
+    waited = reducing + gathering - beside_forward - beside_backward
+    share = values.data_exposed
+    hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * work.backward)
+    return waited + hidden
+
+
+def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> KindArray:
+    """Gathering or scattering one byte over a group, for each kind of rank."""
+    gibibyte = np.full_like(group.size, 2.0**30)
+    return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)
 
 
 def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth."""
     profile = scenario.framework
     trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
-    degrees = shard_degrees(block)
-    sharded = block.zero_stage >= 1
-    mine = trained.dense / np.where(sharded, degrees.dense, 1.0) + trained.routed / np.where(
-        sharded, degrees.routed, 1.0
-    )
     written = DTYPE_BYTES[profile.parameter_dtype]
     per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + written
-    return mine * per_parameter * _on_own_devices(scenario, has, lambda member: 1.0 / memory_rate(member))
+    per_byte = _on_own_devices(scenario, has, lambda member: 1.0 / memory_rate(member))
+    return shard(block, trained, 1) * per_parameter * per_byte
 
 
 def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.memory.parameters import device_parameters, linear_parameters, shard_degrees, stage_contents
+from simulator.memory.parameters import device_parameters, linear_parameters, stage_contents
 from simulator.scenario.block import block_of
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import mtp_parameters, total_parameters
@@ -143,7 +143,13 @@ def test_prediction_layers_live_on_the_last_rank_when_trained() -> None:
     trained = scenario_of("deepseek-v3", "h800-sxm-80g", devices=64, options={"mtp": "true"})
     plain = [sum(x) for x in zip(*parameters(without, pipeline_parallel=4), strict=True)]
     extra = [sum(x) for x in zip(*parameters(trained, pipeline_parallel=4), strict=True)]
-    assert [b - a for a, b in zip(plain, extra, strict=True)] == [0, 0, 0, mtp_parameters(without.model)]
+    assert [b - a for a, b in zip(plain, extra, strict=True)] == [
+        0,
+        0,
+        0,
+        # The last rank embeds the next token: a copy of the table.
+        mtp_parameters(without.model) + 129_280 * 7168,
+    ]
 
 
 def test_linear_parameters_are_what_fp8_caches() -> None:
@@ -156,12 +162,11 @@ def test_linear_parameters_are_what_fp8_caches() -> None:
 def test_replica_groups() -> None:
     scenario = scenario_of(small_moe(), devices=64)
     here = block(scenario, tensor_parallel=4, context_parallel=2, pipeline_parallel=2, expert_parallel=8)
-    degrees = shard_degrees(here)
     # dp 4 x cp 2; the 4 x 2 x 4 = 32 ranks of a stage hold 4 copies of the 8 expert groups.
-    assert only(degrees.dense) == 8
-    assert only(degrees.routed) == 4
+    assert only(here.replicas) == 8
+    assert only(here.expert_replicas) == 4
     one = block(scenario, tensor_parallel=4, expert_parallel=8, expert_tensor_parallel=4)
-    assert only(shard_degrees(one).routed) == 2
+    assert only(one.expert_replicas) == 2
 
 
 def test_equal_ranks_are_one_kind() -> None:

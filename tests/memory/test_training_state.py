@@ -59,9 +59,10 @@ def test_experts_shard_over_their_own_replicas() -> None:
         ("megatron", {"gradient_dtype": "bf16"}, (2, 2, 12)),
         ("megatron", {"optimizer_dtype": "bf16"}, (2, 4, 8)),
         ("megatron", {"master_weights": "false"}, (2, 4, 8)),
-        ("megatron", {"parameter_dtype": "fp32"}, (4, 4, 8)),
+        # Stored in fp32, computed with a 16-bit copy.
+        ("megatron", {"parameter_dtype": "fp32"}, (6, 4, 8)),
         ("paddle", {}, (2, 2, 12)),
-        ("torch", {}, (4, 4, 8)),
+        ("torch", {}, (6, 4, 8)),
         ("torch", {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}, (2, 2, 4)),
         ("torch", {"parameter_dtype": "bf16", "master_weights": "true"}, (2, 4, 12)),
     ],
@@ -70,6 +71,13 @@ def test_data_types(profile: str, options: dict[str, str], expected: tuple[int, 
     scenario = scenario_of(small_dense(), profile=profile, options=options)
     assert state(scenario, zero_stage=0) == tuple(DENSE * per for per in expected)
     assert optimizer_bytes_per_parameter(scenario.framework) == expected[2]
+
+
+def test_fp32_parameters_by_zero_stage() -> None:
+    scenario = scenario_of(small_dense(), profile="torch")
+    stored = [state(scenario, zero_stage=stage)[0] / DENSE for stage in range(4)]
+    # Whole and its 16-bit copy; from 2 on an eighth, at 2 beside the gathered copy.
+    assert stored == [6, 6, 4 / 8 + 2, 4 / 8]
 
 
 def test_fp8_adds_two_bytes_per_linear_parameter() -> None:

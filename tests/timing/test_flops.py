@@ -2,7 +2,8 @@
 
 import pytest
 
-from simulator.timing.flops import forward_flops_per_token, head_flops, layer_flops, model_flops_per_token
+from simulator.scenario.block import LayoutBlock
+from simulator.timing.flops import forward_flops_per_token, head_flops, layer_work, model_flops_per_token
 from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
 
 
@@ -37,7 +38,9 @@ def test_tied_tables_multiply_all_the_same() -> None:
 
 def test_frozen_weights_have_no_gradient() -> None:
     full, adapters = scenario_of("llama3.1-8b"), scenario_of("llama3.1-8b", lora_rank=16)
-    assert model_flops_per_token(adapters) == 2 / 3 * model_flops_per_token(full)
+    # Per layer and rank: q, o 2 x (4096 + 4096), k, v 2 x (4096 + 1024), gate, up, down 3 x (4096 + 14336).
+    adapter = 16 * 32 * (2 * 8192 + 2 * 5120 + 3 * 18_432)
+    assert model_flops_per_token(adapters) == 2 / 3 * model_flops_per_token(full) + 6 * adapter
 
 
 def test_a_token_passes_the_chosen_and_the_shared_experts() -> None:
@@ -68,24 +71,30 @@ def test_prediction_layers_count_when_trained() -> None:
 def test_a_layer_on_one_device() -> None:
     scenario = scenario_of(small_dense(), seq_length=32)
     for t, c in ((1, 1), (2, 1), (2, 2)):
-        found = layer_flops(
+        found = layer_work(
             scenario, block(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2), moe=False
         )
         tokens = 64 / c
-        assert only(found.matmul) == 2 * tokens * 43_008 / t
+        assert only(found.dense_flops) == 2 * tokens * 43_008 / t
         # The causal half of 4 s h: 2 s h.
-        assert only(found.attention) == 2 * tokens * 32 * 64 / t
+        assert only(found.attention_flops) == 2 * tokens * 32 * 64 / t
     assert only(head_flops(scenario, block(scenario, tensor_parallel=2))) == 2 * 32 * 64_000 / 2
 
 
 def test_a_layer_with_experts_on_one_device() -> None:
     scenario = scenario_of(small_moe(), seq_length=32)
+
+    def products(here: LayoutBlock) -> float:
+        work = layer_work(scenario, here, moe=True)
+        return only(work.dense_flops) + only(work.routed_flops)
+
     # Attention and shared expert 21504 split, the router 512 on the rank's part of the sequence, two copies of 9216.
-    whole = only(layer_flops(scenario, block(scenario), moe=True).matmul)
+    whole = products(block(scenario))
     assert whole == 2 * 32 * (21_504 + 512 + 2 * 9216)
     split = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
-    assert only(layer_flops(scenario, split, moe=True).matmul) == whole / 2
+    assert products(split) == whole / 2
     replicated = block(scenario, tensor_parallel=2, expert_parallel=4)
-    assert only(layer_flops(scenario, replicated, moe=True).matmul) == whole / 2 + 32 * 512
+    # Without sequence parallelism router and experts see all tokens.
+    assert products(replicated) == whole / 2 + 32 * (512 + 2 * 9216)
     gathered = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
-    assert only(layer_flops(scenario, gathered, moe=True).matmul) == whole / 2
+    assert products(gathered) == whole / 2

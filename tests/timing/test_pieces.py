@@ -64,3 +64,39 @@ def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
         answer = priced(scenario_of("llama3.1-8b", lora_rank=rank, coefficients=ROUND), context_parallel=2)
         found.append(only(answer.step.parts(answer.block, answer.memory)["ring_attention"]))
     assert found[0] == pytest.approx(found[1])
+
+
+def test_products_are_bound_by_memory_where_few_tokens_meet_many_weights() -> None:
+    """64 tokens a micro batch: reading weights and accumulating fp32 gradients takes longer than the products."""
+    scenario = scenario_of("llama3.1-8b", devices=1, seq_length=64, global_batch_size=8, coefficients=ROUND)
+    found = only(priced(scenario).step.work.pieces[0].layers["dense"].backward["gemm"])
+    parameters = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
+    assert found == pytest.approx((2 + 8) * parameters / 1675e9)
+
+
+def test_traffic_that_outlasts_compute_is_exposed() -> None:
+    """One short sequence under ZeRO 3 over a slow network: no step is faster than its traffic."""
+    scenario = scenario_of(
+        "llama-13b", "bi150-64g", devices=64, seq_length=512, global_batch_size=64, profile="torch", coefficients=ROUND
+    )
+    answer = priced(scenario, zero_stage=3)
+    # Gathers of 2 bytes in both passes and a scatter of 4 over 64 devices at the node's 0.4875 GB/s a device, measured.
+    traffic = 13_015_864_320 * (2 + 2 + 4) * (3 / 4) / (16 * 0.4875e9)
+    assert only(answer.step.total) > traffic
+    assert only(answer.step.data_parallel) + only(answer.step.pipeline.pace_seconds) > traffic
+
+
+def test_routed_experts_have_no_tensor_parallel_collectives() -> None:
+    scenario = scenario_of("mixtral-8x7b-v0.1", coefficients=ROUND)
+    layers = priced(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=8).step.work.pieces[0].layers
+    dense = scenario_of("llama3.1-8b", coefficients=ROUND)
+    plain = priced(dense, tensor_parallel=2, sequence_parallel=True).step.work.pieces[0].layers
+    # The same hidden size: two collectives around attention for the four of a dense layer.
+    assert only(layers["moe"].forward["tensor_parallel"]) == pytest.approx(
+        only(plain["dense"].forward["tensor_parallel"]) / 2
+    )
+
+
+def test_adapters_of_a_high_rank_take_time() -> None:
+    low, high = (priced(scenario_of("llama3.1-8b", lora_rank=rank)).step.total for rank in (8, 1024))
+    assert only(high) > 1.2 * only(low)
