@@ -17,6 +17,11 @@ def say(line: str = "") -> None:
     sys.stdout.flush()
 
 
+def judged(*, met: bool) -> str:
+    """Whether a target was met, in a word."""
+    return "met" if met else "MISSED"
+
+
 def say_machine() -> None:
     """Print date, processor, cores, Python and the packages that matter."""
     packages = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "pydantic", "click"))

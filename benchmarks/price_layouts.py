@@ -13,7 +13,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks.machine import say, say_machine
+from benchmarks.machine import judged, say, say_machine
 from simulator.api import scenario_of
 from simulator.pricing.price import price
 from simulator.scenario.block import LayoutBlock
@@ -82,7 +82,7 @@ def report(title: str, rates: list[float]) -> None:
     middle = statistics.median(rates)
     say(
         f"  {title}: median {middle:,.0f} layouts/s per core (rounds {min(rates):,.0f} to {max(rates):,.0f}), "
-        f"{middle / TARGET:.2f} of the target {TARGET:,}"
+        f"{middle / TARGET:.2f} of the target {TARGET:,}: {judged(met=middle >= TARGET)}"
     )
 
 

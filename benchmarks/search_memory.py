@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.machine import say, say_machine
+from benchmarks.machine import judged, say, say_machine
 
 CANDIDATES = 10_000_000
 TARGET_MB = 600
@@ -68,7 +68,8 @@ def main() -> None:
         f"  {found['elapsed']:.1f} s elapsed, {found['cpu']:.1f} s of processor time, "
         f"{found['evaluated'] / found['cpu']:,.0f} candidates/s per core"
     )
-    say(f"  peak resident memory {peak_mb:.0f} MB, {peak_mb / TARGET_MB:.2f} of the target {TARGET_MB} MB")
+    verdict = judged(met=peak_mb < TARGET_MB)
+    say(f"  peak resident memory {peak_mb:.0f} MB, {peak_mb / TARGET_MB:.2f} of the target {TARGET_MB} MB: {verdict}")
     if found["priced"] < CANDIDATES:
         say(f"  fewer than {CANDIDATES:,} priced: this run says nothing about the target")
         sys.exit(1)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks import THREAD_SETTINGS
-from benchmarks.machine import say, say_machine
+from benchmarks.machine import judged, say, say_machine
 
 ROUNDS = 21
 TARGET = 3.0
@@ -52,7 +52,10 @@ def report(question: list[str], imports: str) -> None:
         say(f"  {'one BLAS thread' if one_thread else 'as a user runs it'}")
         say(f"    median {middle * 1e3:.0f} ms (fastest {min(ours) * 1e3:.0f}, slowest {max(ours) * 1e3:.0f})")
         say(f"    against {reference * 1e3:.0f} ms (fastest {min(theirs) * 1e3:.0f}, slowest {max(theirs) * 1e3:.0f})")
-        say(f"    ratio of medians {middle / reference:.2f}, fastest {min(ours) / min(theirs):.2f}, target {TARGET:g}")
+        say(
+            f"    ratio of medians {middle / reference:.2f}, fastest {min(ours) / min(theirs):.2f}; "
+            f"target {TARGET:g} {judged(met=middle / reference <= TARGET)}"
+        )
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import Estimate
-from simulator.scenario.layout import Layout, default_cut
-from simulator.scenario.scenario import MOST_DEVICES, Scenario
+from simulator.pricing.estimate import Estimate, Violation
+from simulator.rules.layout import ACROSS_NODES, RULES
+from simulator.scenario.complete import complete_layout
+from simulator.scenario.layout import Layout, check_count
+from simulator.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.space import Space
@@ -43,6 +45,16 @@ def scenario_of(
     `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
     the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
+    for name, value in (("seq_length", seq_length), ("global_batch_size", global_batch_size)):
+        check_count(name, value, MOST_TOKENS)
+    for name, optional in (
+        ("nodes", nodes),
+        ("devices", devices),
+        ("lora_rank", lora_rank),
+        ("num_layers", num_layers),
+    ):
+        if optional is not None:
+            check_count(name, optional)
     machines = cluster(hardware, nodes, devices, calibration)
     model_spec = load_model(model)
     if num_layers is not None:
@@ -64,22 +76,36 @@ def scenario_of(
 def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
     """Price one layout.
 
-    Takes the arguments of `scenario_of` and a layout; a layout without a cut of the layers gets the default cut.
+    Takes the arguments of `scenario_of`, and a layout: as a value, whose cut may be left out, or as fields of `Layout`
+    (`tensor_parallel=4`); what is left out then follows from the scenario (see `complete_layout`).
     """
+    sizes = {name: question.pop(name) for name in Layout.__dataclass_fields__ if name in question}
     scenario, used = _asked(question)
-    layout = layout or Layout(data_parallel=scenario.devices)
-    if layout.stage_layers and len(layout.stage_layers) != layout.pipeline_parallel:
-        raise InputError(
-            f"stage_layers names {len(layout.stage_layers)} stages, pipeline_parallel is {layout.pipeline_parallel}"
-        )
-    if not layout.stage_layers:
-        if layout.pipeline_parallel > scenario.model.num_hidden_layers:
-            raise InputError(
-                f"pp {layout.pipeline_parallel}: {scenario.model.name} has {scenario.model.num_hidden_layers} layers, "
-                f"allowed are 1 to {scenario.model.num_hidden_layers}"
-            )
-        layout = replace(layout, stage_layers=default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel))
-    return _price(scenario, used, layout)
+    if layout is not None:
+        if sizes:
+            raise InputError("give a layout or its fields, not both")
+        sizes = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
+    chosen = complete_layout(scenario, **sizes)
+    priced = _price(scenario, used, chosen)
+    return _with_idle_switches(scenario, priced, question.get("options") or {})
+
+
+def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[str, str]) -> Estimate:
+    """Note the switches that change nothing here: an option is never ignored without a word."""
+    idle = []
+    for name in options:
+        usual = replace(scenario.framework, **{name: getattr(framework_profile(scenario.framework.name), name)})
+        other = estimate_layout(replace(scenario, framework=usual), priced.layout)
+        if usual != scenario.framework and _figures(other) == _figures(priced):
+            idle.append(f"--option {name}: no effect on this model and layout")
+    if not idle:
+        return priced
+    return replace(priced, provenance=replace(priced.provenance, notes=(*idle, *priced.provenance.notes)))
+
+
+def _figures(priced: Estimate) -> tuple[object, ...]:
+    stages = tuple((stage.device_bytes, stage.allocated_bytes) for stage in priced.memory.stages)
+    return (stages, priced.throughput.step_seconds)
 
 
 def _asked(question: Mapping[str, Any]) -> tuple[Scenario, Applied]:
@@ -106,23 +132,45 @@ def rank(
     """
     started = time.perf_counter()
     space = space or Space()
+    check_count("top", top)
     scenario, used = _asked(question)
-    found = search(scenario, space, top=max(top, 1), variants=variants, progress=progress)
-    elapsed = time.perf_counter() - started
-    best = tuple(_price(scenario, used, layout) for layout in found.fastest[:top])
-    nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not found.fastest else None
+    found = search(scenario, space, top=top, variants=variants, progress=progress)
+    if not found.evaluated:
+        raise InputError(
+            f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
+            f"with at most {scenario.model.num_hidden_layers} pipeline ranks"
+        )
+    best = tuple(_price(scenario, used, layout) for layout in found.fastest)
+    if best:
+        best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
+    nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not best else None
+    starved = tuple(_price(scenario, used, layout) for layout in found.starved)
+    remedies = () if best else tuple(_remedies(scenario, used, space))
+    fp8 = _fp8(scenario, used, space, progress)
     return Ranking(
         query=_query(scenario, question, space),
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
-            evaluated=found.evaluated, feasible=found.feasible, rejected=found.rejected, elapsed_seconds=elapsed
+            evaluated=found.evaluated,
+            feasible=found.feasible,
+            rejected=found.rejected,
+            elapsed_seconds=time.perf_counter() - started,
         ),
         estimates=best,
-        starved=tuple(_price(scenario, used, layout) for layout in found.starved),
+        starved=starved,
         nearest=nearest,
-        remedies=() if found.fastest else tuple(_remedies(scenario, used, space)),
-        fp8=_fp8(scenario, used, space),
+        remedies=remedies,
+        reasons=() if best else tuple(_reasons(scenario, found.examples)),
+        fp8=fp8,
     )
+
+
+def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:
+    """What each rule says of one layout that it dropped."""
+    for rule in (*RULES, ACROSS_NODES):
+        if rule.id in examples:
+            layout = examples[rule.id]
+            yield Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
 
 
 _QUESTION = (
@@ -159,12 +207,12 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, used: Applied, space: Space) -> Estimate | None:
+def _fp8(scenario: Scenario, used: Applied, space: Space, progress: Progress | None) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = search(narrow, space, top=1)
+    found = search(narrow, space, top=1, progress=progress)
     return _price(narrow, used, found.fastest[0]) if found.fastest else None
 
 
@@ -184,16 +232,31 @@ def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, 
     for offload in ("optimizer", "optimizer_tensorwise"):
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
-    if scenario.groups:
-        return
+    if not scenario.groups:
+        more = _enough_nodes(scenario, space)
+        if more is not None:
+            yield f"--nodes {more.nodes}", more, space
+
+
+def _enough_nodes(scenario: Scenario, space: Space) -> Scenario | None:
+    """The smallest cluster of whole nodes, up to 64 times as large, on which something fits; None if none does."""
     per_node = scenario.hardware.devices_per_node
-    for doubled in range(1, 7):
-        devices = (
-            scenario.nodes * per_node * 2**doubled if scenario.devices >= per_node else per_node * 2 ** (doubled - 1)
-        )
-        if devices > MOST_DEVICES:
-            return
-        other = replace(scenario, devices=devices)
-        if search(other, space, top=1).fastest:
-            yield f"--nodes {devices // per_node}", other, space
-            return
+
+    def fits(nodes: int) -> bool:
+        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1).fastest)
+
+    low = scenario.devices // per_node
+    high = low
+    for _ in range(6):
+        high = max(2 * high, 1)
+        if high * per_node > MOST_DEVICES:
+            return None
+        if fits(high):
+            break
+        low = high
+    else:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return replace(scenario, devices=high * per_node)

@@ -83,8 +83,8 @@ def test_top_and_variants() -> None:
         return simulator.rank(model="llama3.1-8b", nodes=4, **fields)
 
     assert [len(ranked(top=n).estimates) for n in (1, 5)] == [1, 5]
-    assert ranked(top=0).estimates == ()
-    assert ranked(top=0).counts.feasible > 0
+    with pytest.raises(InputError, match="top 0"):
+        ranked(top=0)
     ten, variants = ranked(), ranked(variants=True)
     assert len(ten.estimates) == len(variants.estimates) == 10
     assert ten.estimates[0] == variants.estimates[0]
@@ -126,12 +126,35 @@ def test_nothing_fits_and_what_would() -> None:
     assert ranking.nearest.verdict == "does_not_fit"
     assert ranking.nearest.memory.headroom_bytes < 0
     changes = [remedy.change for remedy in ranking.remedies]
-    assert "--nodes 16" in changes
+    enough = next(int(change.removeprefix("--nodes ")) for change in changes if change.startswith("--nodes"))
     for remedy in ranking.remedies:
         assert remedy.estimate.verdict == "fits"
-    # One step less does not do.
-    assert simulator.rank(model="llama3.1-405b", nodes=8).counts.feasible == 0
-    assert simulator.rank(model="llama3.1-405b", nodes=16).counts.feasible > 0
+    # One node less does not do.
+    assert simulator.rank(model="llama3.1-405b", nodes=enough - 1).counts.feasible == 0
+    assert simulator.rank(model="llama3.1-405b", nodes=enough).counts.feasible > 0
+
+
+def test_fields_of_a_layout_are_completed() -> None:
+    """Three lines do: data parallel fills the devices, sequence parallelism and the ZeRO stage are the usual ones."""
+    found = simulator.estimate(model="llama3.1-8b", nodes=1, tensor_parallel=2, framework="torch")
+    assert found.violations == ()
+    assert (found.layout.data_parallel, found.layout.sequence_parallel, found.layout.zero_stage) == (4, True, 3)
+    with pytest.raises(InputError, match="not both"):
+        simulator.estimate(model="llama3.1-8b", layout=Layout(data_parallel=8), tensor_parallel=2)
+
+
+def test_a_switch_without_effect_is_named() -> None:
+    found = simulator.estimate(model="llama3.1-8b", options={"mtp": "true", "flash_attention": "false"})
+    idle = [note for note in found.provenance.notes if "no effect" in note]
+    assert idle == ["--option mtp: no effect on this model and layout"]
+
+
+def test_nothing_keeps_the_rules_says_why() -> None:
+    ranking = simulator.rank(model="llama3.1-8b", nodes=1, space=Space(stage_layers=(16, 15)))
+    assert ranking.estimates == ()
+    assert "31 layers" in next(reason.message for reason in ranking.reasons if reason.rule == "layers")
+    with pytest.raises(InputError, match="divisor of 8 devices"):
+        simulator.rank(model="llama3.1-8b", nodes=1, space=Space(tensor_parallel=(3,)))
 
 
 def test_a_remedy_may_be_a_freer_choice() -> None:
@@ -166,15 +189,15 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
     ("question", "error", "expected"),
     [
         ({"nodes": 1, "devices": 8}, InputError, "give nodes or devices, not both"),
-        ({"nodes": 0}, InputError, "devices 0"),
+        ({"nodes": 0}, InputError, "nodes 0"),
         ({"hardware": "h100"}, InputError, "unknown hardware 'h100'"),
         ({"model": "llama3.1-80b"}, InputError, "unknown model 'llama3.1-80b', did you mean 'llama3.1-8"),
         ({"framework": "paddel"}, InputError, "unknown framework 'paddel', did you mean 'paddle'?"),
         ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
-        ({"num_layers": 0}, InputError, "num_hidden_layers 0"),
+        ({"num_layers": 0}, InputError, "num_layers 0"),
         ({"precision": "fp4"}, InputError, "precision 'fp4'"),
         ({"hardware": "bi150-64g", "precision": "fp8"}, UnsupportedError, "hardware 'bi150-64g' has no fp8 peak"),
-        ({"layout": Layout(pipeline_parallel=64)}, InputError, "pp 64: llama3.1-8b has 32 layers"),
+        ({"layout": Layout(pipeline_parallel=64)}, InputError, "pipeline_parallel 64: llama3.1-8b has 32 layers"),
     ],
 )
 def test_refusals_are_one_line(question: dict[str, Any], error: type[Exception], expected: str) -> None:

@@ -66,6 +66,7 @@ class Doubt:
     """What its figures give, where they contradict the stated number."""
     hypotheses: tuple[Hypothesis, ...]
     """Best first; beside the row, never instead of it."""
+    stated_devices: int | None = None
     read_devices: int | None = None
     """The number of devices the row is read with, where that is not the stated one."""
 
@@ -73,7 +74,8 @@ class Doubt:
     def says(self) -> str:
         """The finding in one sentence."""
         if self.finding == "devices":
-            return f"its own TFLOPS and step time give {self.devices:.1f} devices{self._read_as()}"
+            read = f"; it is read with {self.read_devices}" if self.read_devices else ""
+            return f"its own TFLOPS and step time give {self.devices:.1f} devices, not {self.stated_devices}{read}"
         if self.finding == "starved":
             return "it needs more than the device has: it ran starved, its speed is no sample of the layout"
         if not self.hypotheses:
@@ -89,9 +91,6 @@ class Doubt:
     def _kept(self) -> str:
         return "stands out, and is used all the same; " if self.finding == "stands_out" else ""
 
-    def _read_as(self) -> str:
-        return f"; it is read with {self.read_devices}" if self.read_devices else ""
-
 
 def describe(layout: Layout) -> str:
     """A layout in a few words."""
@@ -106,9 +105,16 @@ def device_doubts(samples: Sequence[Sample]) -> Iterator[Doubt]:
     for sample in samples:
         implied = figures_devices(sample.row)
         if implied is not None and abs(implied / sample.row.devices - 1.0) > DEVICE_TOLERANCE:
-            devices = sample.scenario.devices
+            read = sample.scenario.devices
             yield Doubt(
-                sample.key, "devices", None, None, implied, (), devices if devices != sample.row.devices else None
+                key=sample.key,
+                finding="devices",
+                memory_error=None,
+                speed_error=None,
+                devices=implied,
+                hypotheses=(),
+                stated_devices=sample.row.devices,
+                read_devices=read if read != sample.row.devices else None,
             )
 
 

@@ -47,7 +47,7 @@ class Fit:
     residuals: dict[str, float]
     """Relative error, predicted / measured - 1, of every row offered, left-out ones too."""
     noise: float
-    """Robust relative scatter of the rows used."""
+    """Relative scatter of the rows used, the degrees of freedom that the fit took allowed for."""
     influence: Matrix
     """Share of each row used in what is known of each coefficient, shape (rows, coefficients)."""
 
@@ -171,13 +171,22 @@ def robust_scatter(errors: Vector) -> float:
 
 
 def posterior(task: Problem, keep: NDArray[np.bool_], values: Vector) -> tuple[Matrix, float]:
-    """Covariance of the coefficients, from the curvature at the solution and the priors; and the rows' scatter."""
+    """Covariance of the coefficients, from the curvature at the solution and the priors; and the rows' scatter.
+
+    The scatter is corrected for the degrees of freedom that the fit took from the rows: the trace of the share of the
+    information that is theirs and not the priors'.
+    """
     kept = task.kept(keep)
     errors = np.log(kept.predicted(values) / kept.measured)
-    noise = max(robust_scatter(errors), float(np.sqrt(np.mean(errors**2))) if len(errors) else 0.0)
+    seen = max(robust_scatter(errors), float(np.sqrt(np.mean(errors**2))) if len(errors) else 0.0)
     slopes = kept.slopes(values)
-    information = slopes.T @ slopes / max(noise, 0.25 * NOISE[task.kind]) ** 2
-    return np.asarray(np.linalg.inv(information + np.diag(1.0 / task.scale**2))), noise
+    prior = np.diag(1.0 / task.scale**2)
+    noise = seen
+    for _ in range(3):
+        information = slopes.T @ slopes / max(noise, 0.25 * NOISE[task.kind]) ** 2
+        taken = float(np.trace(np.linalg.solve(information + prior, information)))
+        noise = seen * float(np.sqrt(len(errors) / max(len(errors) - taken, 1.0)))
+    return np.asarray(np.linalg.inv(information + prior)), noise
 
 
 def _result(task: Problem, keep: NDArray[np.bool_], values: Vector, errors: Vector) -> Fit:

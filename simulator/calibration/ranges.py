@@ -80,12 +80,13 @@ class CalibratedRange:
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
         """Why a layout is not inside the range, one phrase a feature."""
         for name, value in numbers(scenario, layout).items():
-            low, high = self.sizes[name]
+            low, high = self.sizes.get(name, (0.0, 0.0))
             if not low <= value <= high:
                 yield f"{name} {value:g} (calibrated {low:g} to {high:g})"
         for name, word in words(scenario, layout).items():
-            if word not in self.seen[name]:
-                yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in self.seen[name])})"
+            seen = self.seen.get(name, ())
+            if word not in seen:
+                yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 
     def as_document(self) -> dict[str, Any]:
         """As written to a file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 
 from simulator.calibration.ranges import CalibratedRange
 from simulator.coefficients import Coefficients
-from simulator.coefficients.values import Kind, priors, replaced
+from simulator.coefficients.values import Kind, Prior, priors, replaced
 from simulator.errors import InputError
 from simulator.specs.documents import read_yaml
 from simulator.specs.folders import data_folder
 
 Matrix = NDArray[np.float64]
+
+MOST_NOISE = 1.0
+"""Largest relative scatter that a file may hold."""
+MOST_VARIANCE = 100.0
+"""Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
     return {
         "noise": _rounded(part.noise),
         "coefficients": coefficients,
+        "covariance_order": list(part.names),
         "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
         "rows_used": list(part.rows_used),
         "rows_left_out": {key: _rounded(value) for key, value in part.rows_left_out.items()},
@@ -136,30 +142,40 @@ def read_calibration(path: Path) -> Calibration:
             time=_read_part(path, "time", document.get("time")),
             range=CalibratedRange.from_document(document["range"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not a calibration file: {type(error).__name__} at {error}") from error
+    except KeyError as error:
+        raise InputError(f"{path}: not a calibration file: no {error}") from error
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path}: not a calibration file: {error}") from error
 
 
 def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
     if document is None:
         return None
     known = priors(kind)
+    entries = document["coefficients"]
+    order = [str(name) for name in document["covariance_order"]]
+    if sorted(order) != sorted(map(str, entries)):
+        raise InputError(f"{path}: {kind}.covariance_order: must name the coefficients, each once")
     values: dict[str, float] = {}
-    for name, entry in document["coefficients"].items():
+    for name in order:
         if name not in known:
             raise InputError(f"{path}: {kind}.coefficients.{name}: unknown coefficient; allowed: {', '.join(known)}")
-        value = float(entry["value"])
+        value = float(entries[name]["value"])
         if not (math.isfinite(value) and known[name].low <= value <= known[name].high):
             limits = f"{known[name].low:g} to {known[name].high:g}"
             raise InputError(f"{path}: {kind}.coefficients.{name}: {value:g} is outside {limits}")
         values[name] = value
+    if not values:
+        raise InputError(f"{path}: {kind}.coefficients: at least one is needed")
+    noise = float(document["noise"])
+    if not 0.0 < noise <= MOST_NOISE:
+        raise InputError(f"{path}: {kind}.noise: {noise:g} is not above 0 and at most {MOST_NOISE:g}")
     covariance = np.array(document["covariance"], dtype=np.float64)
-    if covariance.shape != (len(values), len(values)) or not np.isfinite(covariance).all():
-        raise InputError(f"{path}: {kind}.covariance: must be {len(values)} x {len(values)} finite numbers")
+    _check_covariance(f"{path}: {kind}.covariance", covariance, [known[name] for name in values])
     return FittedPart(
         values=values,
         covariance=covariance,
-        noise=float(document["noise"]),
+        noise=noise,
         rows_used=tuple(str(k) for k in document["rows_used"]),
         rows_left_out={str(k): float(v) for k, v in document["rows_left_out"].items()},
         decided_by={
@@ -167,6 +183,20 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
             for name, entry in document["coefficients"].items()
         },
     )
+
+
+def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:
+    """Refuse what is no covariance of coefficients with these bounds."""
+    count = len(known)
+    if covariance.shape != (count, count) or not np.isfinite(covariance).all():
+        raise InputError(f"{where}: must be {count} x {count} finite numbers")
+    # In units of the bounds' width, so that no figure over- or underflows.
+    widths = np.array([prior.high - prior.low for prior in known])
+    scaled = covariance / widths[:, None] / widths[None, :]
+    if not np.isfinite(scaled).all() or np.abs(scaled).max() > MOST_VARIANCE:
+        raise InputError(f"{where}: a standard error is beyond ten times the width of the bounds")
+    if not np.allclose(scaled, scaled.T) or np.linalg.eigvalsh(scaled).min() < -1e-6 * np.abs(scaled).max():
+        raise InputError(f"{where}: must be symmetric and positive")
 
 
 @lru_cache(maxsize=32)

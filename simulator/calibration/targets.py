@@ -107,7 +107,9 @@ def _worst(name: str, text: str, limit: float, errors: Errors, doubts: Sequence[
         achieved=f"{100 * errors.worst:.2f} % ({errors.worst_row})",
         value=errors.worst,
         met=met,
-        reason="" if met else f"{errors.worst_row} {known}. No coefficient with a meaning moves it alone",
+        reason=""
+        if met
+        else f"{errors.worst_row} {known}. No coefficient that has a meaning moves it without the rows that fit",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from typing import Literal
 
@@ -58,7 +58,7 @@ class Fitting:
 def check(coefficients: Coefficients) -> tuple[Checked, ...]:
     """Check all rules under a coefficient set."""
 
-    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as this call
+    @cache
     def fitting(model: str, devices: int, precision: str) -> tuple[Fitting, ...]:
         return tuple(_fitting(model, devices, precision, coefficients))
 
@@ -141,16 +141,16 @@ def _large(ranked: Ranked) -> Checked:
             whole.layout.pipeline_parallel == 8,
         ]
         findings.append(
-            f"{_cluster(model, devices, precision)}: the fastest is {best.split} (product {best.replica}); with product "
-            f"{devices} it is {whole.split}, {100 * (1 - whole.tflops_share):.1f} % slower. Fastest with product "
-            f"{devices}, as shares of the fastest of all: {by_tensor}; {by_pipeline}"
+            f"{_cluster(model, devices, precision)}: the fastest is {best.split} (product {best.replica}); with "
+            f"product {devices} it is {whole.split}, {100 * (1 - whole.tflops_share):.1f} % slower. Fastest with "
+            f"product {devices}, as shares of the fastest of all: {by_tensor}; {by_pipeline}"
         )
     if not all(met):
         findings.append(
-            "Why not in full: behind the rule stand runs with TP 2 and 4 that always interleaved with 80/PP/4 layers in "
-            "a chunk, which costs memory. With product 4, 8 and 16 (tp2) they ran out of it and with 32 (tp4 pp8 cp1) "
-            "they starved, and so they do in this model. The layouts with product 16 and 32 that it puts first (TP 8, "
-            "fewer chunks) were never run; they gain because fewer stages wait and less context is exchanged"
+            "Why not in full: behind the rule stand runs with TP 2 and 4 that always interleaved with 80/PP/4 layers "
+            "in a chunk, which costs memory. With product 4, 8 and 16 (tp2) they ran out of it and with 32 (tp4 pp8 "
+            "cp1) they starved, and so they do in this model. The layouts with product 16 and 32 that it puts "
+            "first (TP 8, fewer chunks) were never run; they gain as fewer stages wait and less context is exchanged"
         )
         findings.append(
             "Measured in fp8 with product 64 and PP 8: TP 2 603.6, TP 4 630.8, TP 8 593.3 TFLOPS, in the order of this "
@@ -176,7 +176,8 @@ def _small(ranked: Ranked) -> Checked:
         findings.append(
             f"{_cluster(model, devices, precision)}: with product 4 the fastest is {four.split}, "
             f"{100 * (1 - four.tflops_share):.1f} % behind the fastest of all, {found[0].split} (product "
-            f"{found[0].replica}), which fits because {found[0].layout.data_parallel} replicas share the optimizer state"
+            f"{found[0].replica}), which fits because {found[0].layout.data_parallel} replicas share the optimizer "
+            "state"
         )
     return Checked(
         "An 8B model fits four devices, TP x PP x CP = 4",

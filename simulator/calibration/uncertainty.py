@@ -40,11 +40,13 @@ def relative_deviation(kind: Kind, scenario: Scenario, layout: Layout, part: Fit
 def _figures(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart, values: Vector) -> Vector:
     """Device bytes or step seconds of the layout under each column of coefficient values."""
     moved = replace(scenario, coefficients=replaced(scenario.coefficients, kind, part.names, values))
-    block = block_of([layout]).take(np.zeros(values.shape[1], dtype=np.intp))
-    memory = memory_by_stage(moved, block, stage_contents(moved, block))
+    one = block_of([layout])
+    block = one.take(np.zeros(values.shape[1], dtype=np.intp))
+    has = stage_contents(moved, one)
     if kind == "memory":
-        return np.asarray(np.max(memory.device, axis=0))
-    return step_seconds(moved, block, memory).total
+        return np.asarray(np.max(memory_by_stage(moved, block, has).device, axis=0))
+    # Time reads of memory what no time coefficient moves: one copy serves all columns.
+    return step_seconds(moved, block, memory_by_stage(scenario, one, has)).total
 
 
 def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float) -> MemoryEstimate:

@@ -31,7 +31,9 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     presentation = _presentation(ctx, values)
     quiet = presentation.verbosity < 0
     with progress_bar(quiet=quiet) as progress:
-        ranking = api.rank(**question, space=searched, top=values["top"], progress=progress)
+        ranking = api.rank(
+            **question, space=searched, top=values["top"], variants=values["variants"], progress=progress
+        )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
@@ -108,7 +110,7 @@ def _question(values: Mapping[str, Any]) -> dict[str, Any]:
     if values["price_per_device_hour"] is not None and values["train_tokens"] is None:
         raise click.UsageError("--price-per-device-hour needs --train-tokens")
     check_cluster(values)
-    names = ("model", "nodes", "devices", "lora_rank", "num_layers", *_QUESTION)
+    names = ("model", "nodes", "devices", "lora_rank", "num_layers", "calibration", *_QUESTION)
     return {name: values[name] for name in names} | {"options": framework_options(values)}
 
 

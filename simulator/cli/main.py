@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
@@ -16,6 +17,8 @@ from simulator.cli.options import (
     CONTEXT_SETTINGS,
     Option,
     Sectioned,
+    accuracy_options,
+    calibrate_options,
     general_options,
     given_on_command_line,
     layout_options,
@@ -27,8 +30,6 @@ from simulator.cli.parameters import SpecName, Word, nearest, shown
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
-
-_COLLECT_AFTER_OBJECTS = 50_000
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
@@ -90,9 +91,9 @@ class MainCommand(Sectioned, click.Group):
 def run() -> NoReturn:
     """Run the command line of this process.
 
-    Looking for cycles in what was just imported, and once more on leaving, would take a sixth of a short search.
+    A search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of a short one.
     """
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+    gc.disable()
     atexit.register(gc.freeze)
     sys.exit(cli.main(prog_name="simulate"))
 
@@ -137,13 +138,11 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _handled(name: str) -> Callable[..., None]:
-    """Return the click callback that calls the handler ``name`` of `commands`, imported when it is needed."""
+def _handled(name: str, module: str = "commands") -> Callable[..., None]:
+    """Return the click callback that calls the handler ``name`` of a module here, imported when it is needed."""
 
     def callback(**values: Any) -> None:
-        from simulator.cli import commands  # noqa: PLC0415  start-up time
-
-        handler: Handler = getattr(commands, name)
+        handler: Handler = getattr(import_module(f"simulator.cli.{module}"), name)
         handler(click.get_current_context(), values)
 
     return callback
@@ -254,5 +253,31 @@ cli.add_command(
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
         Word(("megatron", "paddle", "torch")),
+    )
+)
+cli.add_command(
+    Sectioned(
+        "calibrate",
+        callback=_handled("calibrate", "calibration"),
+        params=[*calibrate_options(), *general_options()],
+        help=(
+            "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
+            "logs."
+        ),
+        short_help="Fit the coefficients to measured runs.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+)
+cli.add_command(
+    Sectioned(
+        "accuracy",
+        callback=_handled("accuracy", "calibration"),
+        params=[*accuracy_options(), *general_options()],
+        help=(
+            "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
+            "the same schema."
+        ),
+        short_help="Compare predictions with measured runs.",
+        context_settings=CONTEXT_SETTINGS,
     )
 )

@@ -25,8 +25,10 @@ RECOMPUTE_METHODS = ("uniform", "block")
 OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")
 FRAMEWORKS = ("megatron", "paddle", "torch")
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
+CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
+ACCURACY_FORMATS = ("table", "markdown", "json")
 
-QUESTION, LAYOUT, OUTPUT, GENERAL = "Question", "Layout", "Output", "General"
+QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
     "auto_envvar_prefix": "SIMULATE",
     "help_option_names": ["-h", "--help"],
@@ -86,6 +88,14 @@ def question_options() -> list[click.Parameter]:
                 "type": Setting(),
                 "multiple": True,
                 "help": "Switch of the framework; repeatable. `simulate frameworks` lists them.",
+            },
+        ),
+        (
+            "--calibration",
+            {
+                "type": str,
+                "metavar": "FILE|none",
+                "help": "Own coefficients, or none for the priors; by default those shipped for the hardware.",
             },
         ),
     ]
@@ -148,6 +158,8 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     if ranking:
         text = "Layouts to show."
         found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
+        text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
+        found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
     text = "Tokens of the whole run, such as 100B: adds days to train."
     found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
     text = "With --train-tokens: adds the cost."
@@ -155,25 +167,75 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     return found
 
 
-def listing_options() -> list[click.Parameter]:
-    """Return format and destination."""
+def calibrate_options() -> list[click.Parameter]:
+    """Return what is fitted, and where the result goes."""
     return [
+        *_rows_options(),
         Option(
-            "--format",
-            section=OUTPUT,
-            type=Word(FORMATS),
-            default="table",
-            show_default=True,
-            help="Form of the answer.",
+            "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
+        ),
+        Option("--hardware", section=ROWS, type=SpecName("hardware"), help="Hardware that the logs ran on."),
+        Option(
+            "--model", section=ROWS, type=SpecName("model"), help="Model of the logs, where none shipped has its shape."
         ),
         Option(
-            "--output",
-            section=OUTPUT,
-            type=str,
-            metavar="FILE",
-            help="Write the answer there instead of stdout.",
+            "--option",
+            section=ROWS,
+            type=Setting(),
+            multiple=True,
+            help="Switch of the framework that the logs do not show; repeatable.",
+        ),
+        Option(
+            "--warmup",
+            section=ROWS,
+            type=Whole(0, 10_000),
+            default=2,
+            show_default=True,
+            help="Logged steps to leave out at the start of a run.",
+        ),
+        Option(
+            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
+        ),
+        _format(CALIBRATE_FORMATS),
+        Option(
+            "--output", section=OUTPUT, type=str, metavar="FOLDER", help="Write FAMILY.yaml there for each family too."
         ),
     ]
+
+
+def accuracy_options() -> list[click.Parameter]:
+    """Return which rows are judged, and how the answer is shown."""
+    text = "Show only the rows of this table; the fit uses all."
+    return [
+        *_rows_options(),
+        Option("--table", section=ROWS, type=str, metavar="NAME", help=text),
+        _format(ACCURACY_FORMATS),
+        _output_file(),
+    ]
+
+
+def _rows_options() -> list[click.Parameter]:
+    text = "Only this hardware family; repeatable."
+    return [
+        click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."),
+        Option("--family", section=ROWS, multiple=True, type=str, metavar="NAME", help=text),
+    ]
+
+
+def listing_options() -> list[click.Parameter]:
+    """Return format and destination."""
+    return [_format(FORMATS), _output_file()]
+
+
+def _format(words: tuple[str, ...]) -> Option:
+    text = "Form of the answer."
+    return Option("--format", section=OUTPUT, type=Word(words), default=words[0], show_default=True, help=text)
+
+
+def _output_file() -> Option:
+    return Option(
+        "--output", section=OUTPUT, type=str, metavar="FILE", help="Write the answer there instead of stdout."
+    )
 
 
 def general_options() -> list[click.Parameter]:

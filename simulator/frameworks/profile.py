@@ -24,10 +24,29 @@ def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: floa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkLimits:
+    """What a framework accepts; the layout rules read these."""
+
+    zero_stage: int = 3
+    """Highest ZeRO stage without a pipeline."""
+    zero_stage_with_pipeline: int = 3
+    """Highest ZeRO stage beside a pipeline."""
+    default_zero_stage: int = 1
+    """What runs of the framework use unless told otherwise."""
+    pads_vocabulary: bool = True
+    """Whether a vocabulary that does not divide by tensor parallel is padded or split unevenly."""
+    experts_need_sequence_parallel: bool = False
+    """Whether experts beside tensor parallelism are refused without sequence parallelism."""
+    activation_offload_with_pipeline: bool = True
+    """Whether activations can be offloaded beside a pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
+    limits: FrameworkLimits = FrameworkLimits()
 
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(
@@ -101,6 +120,13 @@ class FrameworkProfile:
 
 MEGATRON = FrameworkProfile(
     name="megatron",
+    # The distributed optimizer of megatron-core is stage 1; its CPU offloading refuses pipelines.
+    limits=FrameworkLimits(
+        zero_stage=1,
+        zero_stage_with_pipeline=1,
+        experts_need_sequence_parallel=True,
+        activation_offload_with_pipeline=False,
+    ),
     keep_qkv_output=True,
     tp_comm_overlap=True,
     expandable_segments=True,
@@ -109,6 +135,8 @@ MEGATRON = FrameworkProfile(
 
 PADDLE = FrameworkProfile(
     name="paddle",
+    # PaddleNLP training_args: only stage 1 beside a pipeline.
+    limits=FrameworkLimits(zero_stage_with_pipeline=1, pads_vocabulary=False),
     gradient_dtype="bf16",
     loss_bytes_per_logit=10,
     overlap_grad_reduce=False,
@@ -119,6 +147,7 @@ PADDLE = FrameworkProfile(
 
 TORCH = FrameworkProfile(
     name="torch",
+    limits=FrameworkLimits(default_zero_stage=3),
     fused_swiglu=False,
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
@@ -135,7 +164,7 @@ PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, T
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:
     """Every switch as a dataclass field; `metadata` holds description, choices and range."""
-    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name != "name")
+    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name not in ("name", "limits"))
 
 
 def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProfile:

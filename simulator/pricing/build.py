@@ -157,6 +157,8 @@ def provenance(scenario: Scenario) -> Provenance:
         notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
         notes.append("the model's multi-token-prediction layers are left out; --option mtp=true trains them")
+    if scenario.model.note:
+        notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
     return Provenance(scenario.coefficients.name, "analytic", tuple(notes))

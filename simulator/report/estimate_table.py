@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.pricing.estimate import Estimate
-from simulator.report.footer import defaults_line, interval_lines, provenance_lines
+from simulator.pricing.estimate import Estimate, ThroughputEstimate
+from simulator.report.footer import defaults_line, provenance_lines
 from simulator.report.grid import Style, grid, heading, paragraph
 from simulator.report.presentation import Presentation, training_run
 from simulator.report.text import (
@@ -16,6 +16,7 @@ from simulator.report.text import (
     layout_text,
     milliseconds,
     percent,
+    probability_text,
     teraflops,
     verdict_sentence,
     words,
@@ -51,6 +52,10 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     sequence = ", sequence parallel" if layout.sequence_parallel else ""
     yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
     yield verdict_sentence(estimate, colour=presentation.colour)
+    interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
+    if interval is not None and probability is not None:
+        chance = probability_text(probability)
+        yield f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB; probability that it fits: {chance} %"
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -105,6 +110,7 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
         ["MFU %", percent(speed.mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
         ["step ms", amount(speed.step_seconds * 1e3)],
+        *_step_interval(speed),
         ["pipeline bubble %", percent(speed.bubble_fraction)],
     ]
     run = training_run(estimate, presentation)
@@ -116,14 +122,13 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     return _titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
 
 
-def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    memory = estimate.memory
-    interval = memory.interval_bytes
+def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
+    interval = speed.interval_seconds
     if interval is not None:
-        yield f"90 % interval of the memory: {gib(interval.low)} to {gib(interval.high)} GiB."
-    if memory.fit_probability is not None:
-        yield f"Probability that it fits: {percent(memory.fit_probability)} %."
-    yield from interval_lines(estimate)
+        yield ["step ms, 90 % interval", f"{amount(interval.low * 1e3)} to {amount(interval.high * 1e3)}"]
+
+
+def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield from defaults_line(dict(presentation.defaults))
     yield from provenance_lines(estimate, presentation)
 

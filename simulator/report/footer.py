@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simulator.pricing.estimate import Estimate
 from simulator.report.presentation import Presentation
-from simulator.report.text import amount, layout_text, percent, settings_text, teraflops
+from simulator.report.text import layout_text, percent, settings_text, teraflops
 from simulator.search.result import Ranking
 
 _STATUS_WORDS = {
@@ -59,10 +59,3 @@ def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         gain = speed.tokens_per_second_per_device / base - 1 if base > 0 else 0.0
         text += f", {percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
     yield f"{text}."
-
-
-def interval_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield the 90 % intervals, where a calibration gave them."""
-    seconds = estimate.throughput.interval_seconds
-    if seconds is not None:
-        yield f"90 % interval of the step: {amount(seconds.low * 1e3)} to {amount(seconds.high * 1e3)} ms."

@@ -19,6 +19,7 @@ from simulator.report.text import (
     layout_text,
     margin_text,
     percent,
+    probability_text,
     recompute_text,
     teraflops,
     verdict_sentence,
@@ -94,7 +95,7 @@ def _cluster(ranking: Ranking) -> str:
 
 
 def _table(estimates: tuple[Estimate, ...], presentation: Presentation, style: Style) -> str:
-    columns = [*_layout_columns(estimates), *_figure_columns(presentation)]
+    columns = [*_layout_columns(estimates), *_figure_columns(estimates, presentation)]
     rows = [
         [str(rank), *(column.cell(estimate) for column in columns)] for rank, estimate in enumerate(estimates, start=1)
     ]
@@ -121,18 +122,25 @@ def _column(choice: _Choice) -> _Column:
     return _Column(choice.header, lambda estimate: choice.cell(estimate.layout), is_text=True)
 
 
-def _figure_columns(presentation: Presentation) -> Iterator[_Column]:
+def _figure_columns(estimates: tuple[Estimate, ...], presentation: Presentation) -> Iterator[_Column]:
     yield _Column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device))
     yield _Column("MFU\n%", lambda e: percent(e.throughput.mfu))
     yield _Column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device))
     yield _Column("step\nms", lambda e: amount(e.throughput.step_seconds * 1e3))
     yield _Column("max memory\nGiB", lambda e: gib(e.memory.device_bytes))
     yield _Column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes))
+    if any(estimate.memory.fit_probability is not None for estimate in estimates):
+        yield _Column("fit\n%", _fit_text)
     yield _Column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), is_text=True)
     if presentation.train_tokens is not None:
         yield _Column("train\ndays", lambda e: _run_text(e, presentation, "days"))
         if presentation.price_per_device_hour is not None:
             yield _Column("train\ncost", lambda e: _run_text(e, presentation, "cost"))
+
+
+def _fit_text(estimate: Estimate) -> str:
+    probability = estimate.memory.fit_probability
+    return "-" if probability is None else probability_text(probability)
 
 
 def _run_text(estimate: Estimate, presentation: Presentation, field: str) -> str:

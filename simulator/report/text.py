@@ -50,6 +50,13 @@ def percent(share: float) -> str:
     return _without_negative_zero(f"{100 * share:.1f}")
 
 
+def probability_text(probability: float) -> str:
+    """Return a probability in per cent, never as 0 or 100: no estimate is certain."""
+    if probability < 0.001:
+        return "<0.1"
+    return ">99.9" if probability > 0.999 else percent(probability)
+
+
 def teraflops(flops_per_second: float) -> str:
     """Return FLOP/s as TFLOP/s with one decimal."""
     return f"{flops_per_second / 1e12:.1f}"

@@ -111,11 +111,7 @@ def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | Non
 def _heads_fix(launch: Launch) -> str:
     model, size = launch.scenario.model, launch.layout.tensor_parallel
     limit = min(model.num_attention_heads, model.num_key_value_heads)
-    fits = [
-        d
-        for d in range(1, limit + 1)
-        if model.num_attention_heads % d == 0 and model.num_key_value_heads % d == 0
-    ]
+    fits = [d for d in range(1, limit + 1) if model.num_attention_heads % d == 0 and model.num_key_value_heads % d == 0]
     text = f"--tp {max(fits)}"
     other = other_heads(model, size)
     if other is None:
@@ -291,7 +287,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
         about="attention heads divide by tensor parallel",
-        says="num_attention_heads must be divisible by tensor_parallel_degree",
+        says="num_heads: ..., tensor_parallel_degree: ...",
         fix=_heads_fix,
         layout_rule="heads",
     ),
@@ -300,7 +296,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
         about="key-value heads divide by tensor parallel",
-        says="num_key_value_heads must be divisible by tensor_parallel_degree",
+        says="num_key_value_heads: ..., tensor_parallel_degree: ...",
         fix=_heads_fix,
         layout_rule="kv_heads",
     ),
@@ -318,7 +314,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         framework="paddle",
         versions=_PADDLE,
         about="sequence parallelism in a pipeline needs pipeline_parallel_config disable_partial_send_recv",
-        says="If `sequence_parallel` is used with a pipeline, disable_partial_send_recv must be set",
+        says="Should set '--pipeline_parallel_config disable_partial_send_recv' in bash script for pp with sp.",
         fix=_says('--pipeline_parallel_config "disable_partial_send_recv"'),
         broken=_sent_in_parts,
         blame=("pipeline_parallel_config", "sequence_parallel", "pp"),

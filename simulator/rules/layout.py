@@ -19,10 +19,6 @@ from simulator.scenario.scenario import Scenario
 
 Mask = NDArray[np.bool_]
 
-ZERO_LIMITS: dict[str, tuple[int, int]] = {"megatron": (1, 1), "paddle": (3, 1), "torch": (3, 3)}
-"""Highest ZeRO stage by framework, without and with a pipeline. Megatron-core's distributed optimizer is stage 1;
-Paddle allows stage 1 only beside a pipeline (PaddleNLP training_args)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -139,19 +135,22 @@ def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
-    if scenario.model.is_moe and scenario.framework.name == "megatron":
+    if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
         return _mask(alone | needed)
     return _mask(alone)
 
 
 def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
-    limits = ZERO_LIMITS[scenario.framework.name]
-    return _mask(block.zero_stage > limits[1 if block.pipeline_parallel > 1 else 0])
+    limits = scenario.framework.limits
+    highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
+    return _mask(block.zero_stage > highest)
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     activations = block.offload == OFFLOADS.index("activations")
-    return _mask(activations & (scenario.framework.name == "megatron" and block.pipeline_parallel > 1))
+    return _mask(
+        activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
+    )
 
 
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -166,7 +165,9 @@ def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
-    return _mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (scenario.framework.name == "paddle"))
+    return _mask(
+        (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -217,8 +218,8 @@ RULES: tuple[Rule, ...] = (
         "every pipeline rank has a layer and the cut adds up",
         _layers,
         lambda s, x: (
-            f"the cut {list(x.stage_layers)} does not spread {s.model.num_hidden_layers} layers over "
-            f"{x.pipeline_parallel} pipeline ranks"
+            f"the cut {list(x.stage_layers)} has {sum(x.stage_layers)} layers on {len(x.stage_layers)} ranks; "
+            f"{s.model.name} has {s.model.num_hidden_layers}, the pipeline {x.pipeline_parallel} ranks"
         ),
         lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
     ),
@@ -237,9 +238,9 @@ RULES: tuple[Rule, ...] = (
         "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
         _virtual_stages,
         lambda s, x: (
-            f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks: "
-            f"{s.model.num_hidden_layers} layers and "
-            f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches must divide"
+            f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks with layers "
+            f"{list(x.stage_layers)}: the cut must be even and divide, and "
+            f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches divide by the ranks"
         ),
         lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
     ),
@@ -278,11 +279,13 @@ RULES: tuple[Rule, ...] = (
         "experts divide by expert parallel, and expert groups fill the ranks of a stage",
         _experts,
         lambda s, x: (
-            f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does "
-            f"not divide {s.model.num_experts} experts over "
-            f"{x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a stage"
+            f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does not divide "
+            f"{s.model.num_experts} experts over {x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a "
+            "stage"
+            if s.model.is_moe
+            else f"{s.model.name} has no experts"
         ),
-        lambda _s, _x: "an expert parallel size that divides both",
+        lambda s, _x: "an expert parallel size that divides both" if s.model.is_moe else "--ep 1 --etp 1",
     ),
     Rule(
         "sequence_parallel",
@@ -306,7 +309,10 @@ RULES: tuple[Rule, ...] = (
         "offload_pipeline",
         "Megatron refuses activation offloading with a pipeline",
         _offload,
-        lambda _s, _x: "Currently there is no support for Pipeline parallelism with CPU offloading",
+        lambda _s, x: (
+            f"activations offloaded beside pipeline parallel {x.pipeline_parallel}: the framework answers "
+            "'Currently there is no support for Pipeline parallelism with CPU offloading'"
+        ),
         lambda _s, _x: "--pp 1, or recompute instead of offload",
     ),
     Rule(
@@ -314,8 +320,10 @@ RULES: tuple[Rule, ...] = (
         "recomputed layers exist on every chunk",
         _recompute_layers,
         lambda s, x: (
-            f"recompute layers {x.recompute_layers} {list(x.recompute_layer_list) or ''} do not fit "
-            f"{s.model.num_hidden_layers} layers on {x.pipeline_parallel} x {x.virtual_stages} chunks"
+            f"recompute layers {list(x.recompute_layer_list)}: the model's are 0 to {s.model.num_hidden_layers - 1}"
+            if x.recompute_layer_list
+            else f"{x.recompute_layers} recomputed layers a chunk: {s.model.num_hidden_layers} layers on "
+            f"{x.pipeline_parallel} x {x.virtual_stages} chunks have fewer"
         ),
         lambda _s, _x: "a number from 1 to the layers of a chunk, indices within the model",
     ),

@@ -88,10 +88,10 @@ _COUNTS = (
 LARGEST_COUNT = 2**24
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise InputError unless `value` is a whole number from 1 to LARGEST_COUNT."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_COUNT:
-        raise InputError(f"{name} {value!r}: must be a whole number from 1 to {LARGEST_COUNT}")
+def check_count(name: str, value: object, largest: int = LARGEST_COUNT) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `largest`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise InputError(f"{name} {value!r}: must be a whole number from 1 to {largest}")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -12,6 +12,8 @@ from simulator.specs.model import ModelSpec
 
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
+MOST_TOKENS = 2**27
+"""Longest sequence and largest global batch priced."""
 PRECISIONS = ("bf16", "fp16", "fp8")
 
 
@@ -55,8 +57,8 @@ class Scenario:
             hardware.peak(self.precision)
         for name, value, high in (
             ("devices", self.devices, MOST_DEVICES),
-            ("seq_length", self.seq_length, 2**27),
-            ("global_batch_size", self.global_batch_size, 2**27),
+            ("seq_length", self.seq_length, MOST_TOKENS),
+            ("global_batch_size", self.global_batch_size, MOST_TOKENS),
             ("lora_rank", 1 if self.lora_rank is None else self.lora_rank, 2**16),
         ):
             if not 1 <= value <= high:

@@ -82,6 +82,8 @@ class Found:
     starved: list[Layout]
     nearest: list[Layout]
     """The layouts that need least of those that do not fit."""
+    examples: dict[str, Layout]
+    """One layout for each rule that dropped any."""
 
 
 def search(
@@ -93,7 +95,8 @@ def search(
     """
     rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
     counts: Counter[str] = Counter()
-    fastest, starved, nearest = Shortlist(top, variants), Shortlist(3, variants), Shortlist(1, variants)
+    examples: dict[str, Layout] = {}
+    fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
     done = feasible = 0
     total = candidates(scenario, space)
     if total > MOST_CANDIDATES:
@@ -102,7 +105,7 @@ def search(
         )
     for block in blocks(scenario, space, chunk=CHUNK):
         done += len(block)
-        kept = _valid(scenario, block, rules, counts)
+        kept = _valid(scenario, block, rules, counts, examples)
         if kept is not None:
             priced = price(scenario, kept)
             feasible += _count(priced, counts)
@@ -112,7 +115,7 @@ def search(
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
-    return Found(done, feasible, rejected, fastest.layouts, starved.layouts, nearest.layouts)
+    return Found(done, feasible, rejected, fastest.layouts, starved.layouts, nearest.layouts, examples)
 
 
 def _count(priced: Priced, counts: Counter[str]) -> int:
@@ -121,13 +124,21 @@ def _count(priced: Priced, counts: Counter[str]) -> int:
     return int(np.count_nonzero(priced.verdict == FITS))
 
 
-def _valid(scenario: Scenario, block: LayoutBlock, rules: tuple[Rule, ...], counts: Counter[str]) -> LayoutBlock | None:
+def _valid(
+    scenario: Scenario,
+    block: LayoutBlock,
+    rules: tuple[Rule, ...],
+    counts: Counter[str],
+    examples: dict[str, Layout],
+) -> LayoutBlock | None:
     """The layouts that break no rule, or None; the others are counted under the first rule they break."""
     alive = np.ones(len(block), dtype=np.bool_)
     for rule in rules:
         hit = alive & rule.broken(scenario, block)
         if hit.any():
             counts[rule.id] += int(np.count_nonzero(hit))
+            if rule.id not in examples:
+                examples[rule.id] = block.layout(int(np.argmax(hit)))
             alive &= ~hit
     if not alive.any():
         return None

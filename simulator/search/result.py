@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulator.pricing.estimate import Estimate
+from simulator.pricing.estimate import Estimate, Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,12 @@ class Ranking:
     estimates: tuple[Estimate, ...]
     """Layouts that fit, best first."""
     starved: tuple[Estimate, ...]
-    """The fastest layouts too near capacity to recommend."""
+    """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None
     """The layout that needs least memory over capacity, when nothing fits."""
     remedies: tuple[Remedy, ...]
     """What would make it fit, when nothing fits."""
+    reasons: tuple[Violation, ...]
+    """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
     """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""

@@ -51,7 +51,7 @@ class Space:
     micro_batch_size: tuple[int, ...] | None = None
     """Default: 1, 2, 4, 8."""
     zero_stage: tuple[int, ...] | None = None
-    """Default: 1; for `torch` 3."""
+    """Default: what the framework uses, 1 or (torch) 3."""
     sequence_parallel: tuple[bool, ...] | None = None
     """Default: on where tensor parallel is above 1."""
     recompute: tuple[str, ...] | None = None
@@ -231,7 +231,7 @@ def axes(scenario: Scenario, space: Space) -> Axes:
     def array(values: object) -> Array:
         return np.asarray(values, dtype=np.float64)
 
-    default_zero = 3 if scenario.framework.name == "torch" else 1
+    default_zero = scenario.framework.limits.default_zero_stage
     sequence = (-1,) if space.sequence_parallel is None else tuple(int(x) for x in space.sequence_parallel)
     return Axes(
         experts=array(_expert_pairs(scenario, space)).reshape(-1, 2),

@@ -54,7 +54,7 @@ def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) 
     has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
     pipeline = pipeline_seconds(scenario, block, has, work)
-    data = _largest(data_parallel_seconds(scenario, block, has, work, pipeline.micro_batches))
+    data = _largest(data_parallel_seconds(scenario, block, has, work, pipeline))
     optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = offload_seconds(scenario, block, memory, pipeline)
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
@@ -86,7 +86,7 @@ def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Sc
 
 
 def data_parallel_seconds(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork, micro_batches: Array
+    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork, pipeline: PipelineSeconds
 ) -> KindArray:
     """Exposed gradient reduction and parameter gathering of a step.
 
@@ -99,7 +99,7 @@ def data_parallel_seconds(
     weights = device_parameters(scenario, block, has)
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     gradient = float(DTYPE_BYTES[profile.gradient_dtype])
-    zero = block.zero_stage
+    zero, micro_batches = block.zero_stage, pipeline.micro_batches
     each_time = np.where(zero >= 2, micro_batches, 1.0)
     scatters = each_time * np.where(zero == 0, 2.0, 1.0)
     gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
@@ -117,9 +117,11 @@ def data_parallel_seconds(
     beside_backward = (in_backward if profile.overlap_param_gather else 0.0) + (
         reducing if profile.overlap_grad_reduce else 0.0
     )
+    # A rank that waits for the pacing one goes on communicating meanwhile.
+    backward = pipeline.pace_seconds - work.forward
     waited = reducing + gathering - beside_forward - beside_backward
     share = values.data_exposed
-    hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * work.backward)
+    hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * backward)
     return waited + hidden
 
 

@@ -61,7 +61,7 @@ def test_any_arguments(groups: list[list[str]]) -> None:
 )
 def test_any_options_of_a_sound_question(command: str, options: dict[str, str]) -> None:
     question = {"--model": "llama3.2-1b", "--hardware": "h20", "--devices": "4", "--global-batch-size": "8"}
-    switches = {"--verbose", "--quiet", "--sequence-parallel", "--allow-tp-across-nodes"}
+    switches = {"--verbose", "--quiet", "--sequence-parallel", "--allow-tp-across-nodes", "--variants"}
     words = [
         word
         for name, value in (question | options).items()

@@ -28,7 +28,6 @@ from simulator.scenario.block import LayoutBlock, block_of
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import gather_seconds, shard_group
-from simulator.timing.layers import head_seconds, layer_seconds
 from simulator.units import GIB, MIB
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
@@ -195,7 +194,7 @@ class Example:
     @cached_property
     def layer_seconds(self) -> dict[str, float]:
         """Both passes of one layer by part."""
-        seconds = layer_seconds(self.scenario, self.block, moe=False)
+        seconds = self.priced.step.work.pieces[0].layers["dense"]
         return {name: float(seconds.forward[name][0] + seconds.backward[name][0]) for name in seconds.forward}
 
     @cached_property
@@ -226,7 +225,7 @@ class Example:
 
     def step(self) -> Iterator[Row]:
         values, speed, m = self.scenario.coefficients.time, self.estimate.throughput, self.micro_batches
-        vocabulary = head_seconds(self.scenario, self.block)
+        vocabulary = self.priced.step.work.pieces[0].layers["head"]
         head = float(vocabulary.forward["vocabulary"][0] + vocabulary.backward["vocabulary"][0])
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simulator.rules.layout import RULES, ZERO_LIMITS
+from simulator.rules.layout import RULES
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, Layout, default_cut
 from simulator.scenario.scenario import Scenario
@@ -91,7 +91,8 @@ def layouts(draw: st.DrawFn, scenario: Scenario) -> Layout:
     cut = default_cut(model.num_hidden_layers, pipeline)
     chunks = divisors(cut[0], 8) if pipeline > 1 and len(set(cut)) == 1 else (1,)
     virtual = pick(chunks)
-    limits = ZERO_LIMITS[scenario.framework.name]
+    limits = scenario.framework.limits
+    highest = limits.zero_stage_with_pipeline if pipeline > 1 else limits.zero_stage
     return Layout(
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
@@ -102,7 +103,7 @@ def layouts(draw: st.DrawFn, scenario: Scenario) -> Layout:
         virtual_stages=virtual,
         micro_batch_size=pick([1, 1, 2, 4]),
         sequence_parallel=tensor > 1 and draw(st.sampled_from((True, True, False))),
-        zero_stage=pick(list(range(limits[1 if pipeline > 1 else 0] + 1))),
+        zero_stage=pick(list(range(highest + 1))),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         recompute_method=draw(st.sampled_from(RECOMPUTE_METHODS)),
         recompute_layers=pick(list(range(1, cut[0] // virtual + 1))),

@@ -22,6 +22,11 @@ CASES: dict[str, Callable[[], str]] = {
     "estimate.txt": lambda: ESTIMATE_REPORTERS["table"](
         samples.estimate(), Presentation(defaults={"precision": "bf16", "sequence_parallel": False})
     ),
+    "ranking-calibrated.txt": lambda: RANKING_REPORTERS["table"](
+        samples.ranking(estimates=(samples.calibrated(),)), _PLAIN
+    ),
+    "estimate-calibrated.txt": lambda: ESTIMATE_REPORTERS["table"](samples.calibrated(), _PLAIN),
+    "estimate-calibrated.json": lambda: ESTIMATE_REPORTERS["json"](samples.calibrated(), _PLAIN),
     "estimate-refused.md": lambda: ESTIMATE_REPORTERS["markdown"](samples.refused(), Presentation(verbosity=-1)),
     "estimate.json": lambda: ESTIMATE_REPORTERS["json"](samples.estimate(), _RUN),
 }

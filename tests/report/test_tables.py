@@ -9,6 +9,7 @@ from simulator.pricing.estimate import Interval
 from simulator.report.estimate_table import estimate_table
 from simulator.report.presentation import Presentation, training_run
 from simulator.report.ranking_table import ranking_table
+from simulator.report.text import probability_text
 from simulator.units import GIB
 from tests.report import samples
 
@@ -129,14 +130,27 @@ def test_estimate_shows_training_intervals_and_broken_rules() -> None:
     for said in (
         "LoRA of rank 8",
         "tp 3 does not divide 32 heads",
-        "90 % interval of the memory: 49.00 to 51.00 GiB.",
-        "Probability that it fits: 99.0 %.",
-        "90 % interval of the step: 1900 to 2100 ms.",
+        "90 % interval of the need: 49.00 to 51.00 GiB; probability that it fits: 99.0 %",
+        "step ms, 90 % interval",
+        "1900 to 2100",
         "days for 100B tokens",
         "device hours",
         "cost",
     ):
         assert said in text
+
+
+def test_no_probability_is_shown_as_certain() -> None:
+    shown = [probability_text(probability) for probability in (0.0, 1e-9, 0.5, 0.999, 0.9995, 1.0)]
+    assert shown == ["<0.1", "<0.1", "50.0", "99.9", ">99.9", ">99.9"]
+
+
+def test_an_estimate_without_calibration_has_no_column_for_its_probability() -> None:
+    plain, calibrated = samples.estimate(), samples.calibrated()
+    assert " fit % " not in ranking_table(samples.ranking(estimates=(plain,)), PLAIN, "markdown")
+    both = ranking_table(samples.ranking(estimates=(calibrated, plain)), PLAIN, "markdown")
+    assert " fit % " in both
+    assert both.splitlines()[5].split("|")[-3].strip() == "-"
 
 
 def test_estimate_without_stages_or_parts_is_still_shown() -> None:

@@ -170,8 +170,5 @@ def test_the_last_stage_works_on_the_output_layer() -> None:
     # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
     head_layers = work.pieces[0].layers["head"]
     head = sum(only(x) for x in (*head_layers.forward.values(), *head_layers.backward.values()))
-        only(x)
-        for x in (*work.pieces[0].layers["head"].forward.values(), *work.pieces[0].layers["head"].backward.values())
-    )
     assert by_rank[3] - by_rank[2] == pytest.approx(head)
     assert 1.2 < head / (by_rank[0] / 8) < 2.4

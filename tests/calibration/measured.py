@@ -1,0 +1,87 @@
+"""The shipped rows, and rows of the same runs with figures made up from known coefficients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from simulator.calibration.fit import NOISE, names_of
+from simulator.calibration.sample import Sample, predict, sample_of
+from simulator.coefficients import Coefficients
+from simulator.coefficients.values import Kind, priors
+from simulator.measurements.row import MeasuredRow
+from simulator.measurements.rows import read_rows, shipped_tables
+from simulator.units import MIB
+
+ANNOTATIONS = {"devices_from_figures": None, "status": "consistent", "evidence": ""}
+"""Columns beside the measurement, blank. Layers per chunk, which complete a blank cell of the table, are kept."""
+
+
+@lru_cache(maxsize=1)
+def shipped_rows() -> tuple[MeasuredRow, ...]:
+    return tuple(row for table in shipped_tables() for row in read_rows(table))
+
+
+def row(key: str) -> MeasuredRow:
+    return next(found for found in shipped_rows() if found.key == key)
+
+
+def blank(found: MeasuredRow) -> MeasuredRow:
+    return replace(found, **ANNOTATIONS)
+
+
+@lru_cache(maxsize=1)
+def consistent() -> tuple[Sample, ...]:
+    """The runs of the main platform that are what they say."""
+    rows = (found for found in shipped_rows() if found.table in ("z2000-megatron", "h100-flagperf"))
+    return tuple(sample_of(found) for found in rows if found.memory_counts and found.speed_counts)
+
+
+def prior_part(kind: Kind, base: Coefficients) -> dict[str, float]:
+    part = base.memory if kind == "memory" else base.time
+    return {name: float(getattr(part, name)) for name in names_of(kind)}
+
+
+def drawn(kind: Kind, random: np.random.Generator) -> np.ndarray:
+    """Coefficients drawn from the priors, within their bounds."""
+    known = priors(kind)
+    values = []
+    for name, at in prior_part(kind, Coefficients()).items():
+        prior = known[name]
+        value = at * (1.0 + prior.spread * random.uniform(-1.0, 1.0))
+        values.append(float(np.clip(value, prior.low, prior.high)))
+    return np.array(values)
+
+
+def figure(kind: Kind, sample: Sample, values: np.ndarray) -> float:
+    """What the model says of a run with these coefficients: bytes, or TFLOP/s per device."""
+    return float(predict(kind, sample, Coefficients(), names_of(kind), values[:, None])[0])
+
+
+def with_figures(sample: Sample, *, memory: float | None = None, tflops: float | None = None) -> Sample:
+    """The same run with other figures."""
+    changes: dict[str, object] = {}
+    if memory is not None:
+        changes |= {"memory_mib": memory / MIB, "memory_gib": None}
+    if tflops is not None:
+        changes |= {"tflops_per_device": tflops, "step_time_ms": None, "step_time_s": None}
+        changes |= {"tokens_per_second_per_device": None}
+    return replace(sample, row=replace(sample.row, **changes))
+
+
+def made_up(kind: Kind, values: np.ndarray, random: np.random.Generator | None = None) -> list[Sample]:
+    """The consistent runs with figures from known coefficients, and noise where `random` is given."""
+    found = []
+    for sample in consistent():
+        value = figure(kind, sample, values)
+        if random is not None:
+            value *= float(np.exp(random.normal(0.0, NOISE[kind])))
+        found.append(with_figures(sample, memory=value) if kind == "memory" else with_figures(sample, tflops=value))
+    return found
+
+
+def both_made_up(memory: np.ndarray, time: np.ndarray) -> list[Sample]:
+    """The consistent runs with both figures from known coefficients, without noise."""
+    return [with_figures(s, memory=figure("memory", s, memory), tflops=figure("time", s, time)) for s in consistent()]

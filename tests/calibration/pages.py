@@ -1,0 +1,99 @@
+"""What the pages quote of the calibration; `python -m tests.calibration.pages` writes it anew, after a new fit too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulator.calibration.assessment import Assessment, assess, figures
+from simulator.calibration.run import fit_family, prepared
+from simulator.calibration.store import Calibration, calibration_text, read_calibration
+from simulator.coefficients.values import Kind
+from simulator.report.accuracy import accuracy_text, targets_table
+from simulator.report.as_json import dumps
+from simulator.report.calibration import meaning_table, value_table
+from tests.calibration.measured import shipped_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "calibration"
+RECORD = FOLDER / "accuracy.json"
+SHIPPED: Mapping[str, tuple[Kind, ...]] = {
+    "hopper": ("memory", "time"),
+    "blackwell": ("memory", "time"),
+    "ascend-910": ("time",),
+}
+"""Families with a calibration of their own, and what of it; docs/calibration.md says why these."""
+ANEW_HINT = "python -m tests.calibration.pages writes it anew"
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+
+
+def shipped(family: str) -> Calibration:
+    return read_calibration(FOLDER / f"{family}.yaml")
+
+
+def calibration_blocks() -> dict[str, str]:
+    """Tables of `docs/calibration.md` by marker."""
+    kinds: tuple[Kind, ...] = ("memory", "time")
+    found = {f"meaning-{kind}": meaning_table(kind) for kind in kinds}
+    for family, fitted in SHIPPED.items():
+        calibration = shipped(family)
+        found |= {f"{family}-{kind}": value_table(kind, calibration) for kind in fitted}
+    return found
+
+
+def blocks(assessed: Assessment) -> dict[Path, dict[str, str]]:
+    """Everything quoted, by page and marker."""
+    return {
+        ROOT / "docs" / "accuracy.md": {"accuracy": accuracy_text(assessed, "markdown").rstrip("\n")},
+        ROOT / "docs" / "calibration.md": calibration_blocks(),
+        ROOT / "README.md": {"accuracy": targets_table(assessed)},
+    }
+
+
+def quoted(page: str, name: str) -> str:
+    """What stands between the markers of a name."""
+    found = re.search(rf"<!-- {name}:start -->\n(.*?)\n?<!-- {name}:end -->", page, re.DOTALL)
+    assert found, name
+    return found[1].strip("\n")
+
+
+def written_anew(page: str, name: str, text: str) -> str:
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    before, rest = page.split(start, 1)
+    return f"{before}{start}\n{text}\n{end}{rest.split(end, 1)[1]}"
+
+
+def differences(one: str, other: str) -> list[str]:
+    """Lines that differ by more than the last digit of a fit; widths of tables do not count."""
+    rows = [[re.sub(r"[ -]+", " ", line) for line in text.splitlines() if line] for text in (one, other)]
+    if len(rows[0]) != len(rows[1]):
+        return [f"{len(rows[0])} lines, {len(rows[1])} lines"]
+    return [f"{a}\n{b}" for a, b in zip(*rows, strict=True) if not _same(a, b)]
+
+
+def _same(one: str, other: str) -> bool:
+    if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
+        return False
+    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
+    return all(abs(float(a) - float(b)) <= 0.03 + 0.01 * abs(float(a)) for a, b in pairs)
+
+
+def record(assessed: Assessment) -> dict[str, float]:
+    return figures(assessed)
+
+
+if __name__ == "__main__":
+    samples = prepared(shipped_rows())
+    for family in SHIPPED:
+        text = calibration_text(fit_family(family, samples).calibration())
+        (FOLDER / f"{family}.yaml").write_text(text, encoding="utf-8")
+    judged = assess(shipped_rows())
+    for path, found in blocks(judged).items():
+        page = path.read_text(encoding="utf-8")
+        for name, block in found.items():
+            page = written_anew(page, name, block)
+        path.write_text(page, encoding="utf-8")
+    RECORD.write_text(dumps({"figures": record(judged)}) + "\n", encoding="utf-8")
+    print(json.dumps(record(judged), indent=1))  # noqa: T201 - run by hand

@@ -1,0 +1,153 @@
+"""`simulate calibrate` and `simulate accuracy` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.calibration.store import read_calibration
+from simulator.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
+from simulator.measurements.rows import read_rows, shipped_tables, write_rows
+from tests.calibration.measured import shipped_rows
+from tests.cli.running import refusal, run
+
+LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"
+TABLES = {path.stem: str(path) for path in shipped_tables()}
+QUICK = ("--family", "ampere")
+
+
+@pytest.mark.parametrize("format_name", CALIBRATE_FORMATS)
+def test_calibrate_has_every_format(format_name: str) -> None:
+    result = run("calibrate", TABLES["b200-megatron"], "--format", format_name)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    assert "gemm_efficiency" in result.stdout
+    if format_name == "json":
+        [family] = json.loads(result.stdout)["families"]
+        assert family["family"] == "blackwell"
+        names = [found["name"] for found in family["parts"]["time"]["coefficients"]]
+        assert names[0] == "gemm_efficiency"
+    if format_name == "yaml":
+        assert yaml.safe_load(result.stdout)["family"] == "blackwell"
+
+
+def test_calibrate_says_what_is_not_stored_and_why() -> None:
+    result = run("calibrate", *QUICK)
+    assert result.exit_code == 0
+    assert "memory of family ampere is not stored" in result.stderr
+    assert "scatter by 21." in result.stderr
+    assert "at most 20 %" in result.stdout
+    assert run("calibrate", *QUICK, "-q").stderr == ""
+
+
+def test_calibrate_writes_what_an_estimate_takes(tmp_path: Path) -> None:
+    result = run("calibrate", *QUICK, "--output", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    written = tmp_path / "ampere.yaml"
+    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+    found = read_calibration(written)
+    assert found.memory is None
+    assert found.time is not None
+    question = ("--model", "llama-2-7b", "--hardware", "a100-sxm-80g", "--devices", "8", "--tp", "2")
+    question += ("--global-batch-size", "64", "--seq-length", "4096", "--format", "json")
+    told = json.loads(run("estimate", *question, "--calibration", str(written)).stdout)
+    assert "time: ampere (a100-paddlenlp)" in told["provenance"]["calibration"]
+    shipped = json.loads(run("estimate", *question).stdout)
+    assert "ampere" not in shipped["provenance"]["calibration"]
+    priors = json.loads(run("estimate", *question, "--calibration", "none").stdout)
+    assert priors["provenance"]["calibration"] == "priors"
+    assert priors["throughput"]["interval"] is None
+    assert set(told["throughput"]["interval"]) == {"low", "high"}
+    assert set(told["memory"]["interval"]) == {"low_mib", "high_mib"}
+    assert 0.0 <= told["memory"]["fit_probability"] <= 1.0
+
+
+def test_a_log_becomes_rows(tmp_path: Path) -> None:
+    log = ("calibrate", "--from-log", str(LOG), "--hardware", "h100-sxm-80g", "--rows-only")
+    printed = run(*log)
+    assert printed.exit_code == 0, printed.stderr
+    (tmp_path / "printed.csv").write_text(printed.stdout, encoding="utf-8")
+    assert run(*log, "--output", str(tmp_path)).stdout == ""
+    rows = read_rows(tmp_path / "megatron-8b.csv")
+    assert rows == read_rows(tmp_path / "printed.csv")
+    assert {row.table for row in rows} == {"megatron-8b"}
+    # The table that was written is one more file to fit.
+    both = run("calibrate", str(tmp_path / "megatron-8b.csv"), "--format", "json")
+    assert both.exit_code == 0, both.stderr
+
+
+def test_a_log_joins_the_rows_of_its_family() -> None:
+    result = run("calibrate", "--from-log", str(LOG), "--hardware", "a100-sxm-80g", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    [family] = json.loads(result.stdout)["families"]
+    assert family["family"] == "ampere"
+    assert family["tables"] == ["a100-paddlenlp", "megatron-8b"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("calibrate", "none.csv"), "none.csv: no such file"),
+        (("calibrate", "--family", "hoper"), "did you mean 'hopper'?"),
+        (("calibrate", "--from-log", str(LOG)), "--from-log needs --hardware"),
+        (("calibrate", "--rows-only"), "--rows-only needs --from-log"),
+        (("calibrate", "--model", "llama3.1-8b"), "--model needs --from-log"),
+        (("calibrate", "--from-log", "none.log", "--hardware", "h20"), "none.log: no such file"),
+        (("calibrate", "--format", "csv"), "'csv' is not one of table, json, markdown, yaml"),
+        (("calibrate", TABLES["b200-megatron"], "--output", "no/such/folder"), "no such folder"),
+        (("calibrate", TABLES["b200-megatron"], TABLES["b200-megatron"]), "b200-megatron:1 is there twice"),
+        (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
+        (("accuracy", "--family", "volta"), "no row that ran; families with rows: hopper, ampere"),
+        (("estimate", "--model", "llama3.1-8b", "--calibration", "none.yaml"), "none.yaml: no such file"),
+        (("--model", "llama3.1-8b", "--calibration", TABLES["b200-megatron"]), "b200-megatron.csv"),
+    ],
+)
+def test_refused(args: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*args)
+
+
+def test_rows_without_one_that_ran_are_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path / "failed.csv", [row for row in shipped_rows() if row.outcome == "error"])
+    assert "no row that ran" in refusal("accuracy", str(tmp_path / "failed.csv"))
+
+
+def test_nothing_to_store_is_exit_3(tmp_path: Path) -> None:
+    rows = [row for row in shipped_rows() if row.table == "a100-paddlenlp"]
+    bare = [type(row)(**{**_values(row), "tokens_per_second_per_device": None}) for row in rows]
+    write_rows(tmp_path / "memory.csv", bare)
+    said = refusal("calibrate", str(tmp_path / "memory.csv"), "--output", str(tmp_path), code=3)
+    assert "nothing can be stored: memory of family ampere" in said
+
+
+def _values(row: object) -> dict[str, object]:
+    return {name: getattr(row, name) for name in type(row).__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("format_name", ACCURACY_FORMATS)
+def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
+    result = run("accuracy", *QUICK, "--format", format_name)
+    assert result.exit_code == 0, result.stderr
+    assert "a100-paddlenlp" in result.stdout
+    run("accuracy", *QUICK, "--format", format_name, "--output", str(tmp_path / "page"))
+    assert (tmp_path / "page").read_text(encoding="utf-8") == result.stdout
+    if format_name == "json":
+        found = json.loads(result.stdout)
+        assert [family["family"] for family in found["families"]] == ["ampere"]
+        assert found["targets"] == []
+        assert len(found["families"][0]["parts"]["time"]["rows"]) == 4
+
+
+def test_accuracy_of_one_table_shows_no_other() -> None:
+    files = (TABLES["a100-paddlenlp"], TABLES["b200-megatron"])
+    shown = run("accuracy", *files, "--table", "a100-paddlenlp").stdout
+    assert "a100-paddlenlp:1" in shown
+    assert "b200-megatron" not in shown
+
+
+def test_variants_show_more_than_one_layout_of_a_split() -> None:
+    question = ("--model", "llama3.2-1b", "--devices", "2", "--global-batch-size", "8", "--tp", "2", "--format", "json")
+    few, many = (json.loads(run(*question, *more).stdout)["estimates"] for more in ((), ("--variants",)))
+    assert len(few) < len(many)

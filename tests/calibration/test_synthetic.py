@@ -1,0 +1,179 @@
+"""A fit to made-up runs gives back the coefficients they were made from, and finds what does not belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.calibration.fit import NOISE, Fit, fit, names_of
+from simulator.calibration.run import fit_family, prepared
+from simulator.calibration.sample import Sample, sample_of
+from simulator.calibration.uncertainty import NORMAL_90
+from simulator.coefficients import Coefficients
+from simulator.coefficients.values import Kind, priors
+from tests.calibration.measured import (
+    both_made_up,
+    consistent,
+    drawn,
+    figure,
+    made_up,
+    prior_part,
+    row,
+    with_figures,
+)
+
+SEEDS = 20
+KINDS: tuple[Kind, ...] = ("memory", "time")
+
+
+def deviations(found: Fit, truth: np.ndarray) -> np.ndarray:
+    """How far each coefficient is from the truth, in standard errors."""
+    return (found.values - truth) / np.sqrt(np.diag(found.covariance))
+
+
+def middle(kind: Kind) -> np.ndarray:
+    return np.array(list(prior_part(kind, Coefficients()).values()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_coefficients_come_back(kind: Kind) -> None:
+    found = []
+    for seed in range(SEEDS):
+        random = np.random.default_rng(seed)
+        truth = drawn(kind, random)
+        result = fit(kind, made_up(kind, truth, random))
+        found.append(deviations(result, truth))
+        assert not result.left_out
+        assert 0.3 * NOISE[kind] < result.noise < 2.0 * NOISE[kind]
+    together = np.abs(np.array(found))
+    # Of some two hundred draws from a normal distribution, one beyond three standard errors is no surprise.
+    assert np.mean(together <= 3.0) >= 0.99
+    assert together.max() <= 4.0
+    assert 0.80 <= np.mean(together <= NORMAL_90) <= 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_without_noise_are_met(kind: Kind) -> None:
+    truth = drawn(kind, np.random.default_rng(7))
+    found = fit(kind, made_up(kind, truth))
+    # What the rows decide is met; the priors hold the rest.
+    assert max(abs(error) for error in found.residuals.values()) < 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_coefficient_is_out_of_bounds(kind: Kind) -> None:
+    known = priors(kind)
+    for factor in (0.3, 3.0):
+        samples = [
+            with_figures(s, **{"memory" if kind == "memory" else "tflops": factor * figure(kind, s, middle(kind))})
+            for s in consistent()
+        ]
+        found = fit(kind, samples)
+        for name, value in zip(found.names, found.values, strict=True):
+            assert known[name].low <= value <= known[name].high
+
+
+def test_few_coefficients_are_fitted() -> None:
+    assert len(names_of("memory")) <= 12
+    assert len(names_of("time")) <= 14
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [0.75, 1.3])
+def test_an_outlier_is_left_out_and_bends_nothing(kind: Kind, factor: float) -> None:
+    random = np.random.default_rng(3)
+    truth = drawn(kind, random)
+    samples = made_up(kind, truth, random)
+    name = "memory" if kind == "memory" else "tflops"
+    value = samples[5].row.memory_bytes if kind == "memory" else samples[5].measured_tflops
+    assert value is not None
+    bent = [*samples[:5], with_figures(samples[5], **{name: factor * value}), *samples[6:]]
+    found, without = fit(kind, bent), fit(kind, [*samples[:5], *samples[6:]])
+    assert found.left_out == (samples[5].key,)
+    assert found.values == pytest.approx(without.values, rel=1e-3, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def honest() -> list[Sample]:
+    return both_made_up(middle("memory"), middle("time"))
+
+
+def test_nothing_is_doubted_where_nothing_is_wrong(honest: list[Sample]) -> None:
+    found = fit_family("hopper", honest)
+    assert found.doubts == ()
+    assert found.memory is not None
+    assert found.memory.values == pytest.approx(middle("memory"), rel=0.02)
+
+
+def test_a_relabelled_row_is_found_with_what_it_was(honest: list[Sample]) -> None:
+    ran = sample_of(replace(row("z2000-megatron:9"), tensor_parallel=2, sequence_parallel=True))
+    said = next(s for s in honest if s.key == "z2000-megatron:11")
+    figures = {kind: figure(kind, ran, middle(kind)) for kind in KINDS}
+    wrong = with_figures(said, memory=figures["memory"], tflops=figures["time"])
+    found = fit_family("hopper", [wrong if s is said else s for s in honest])
+    [doubt] = found.doubts
+    assert (doubt.key, doubt.finding) == (said.key, "relabelled")
+    best = doubt.hypotheses[0]
+    assert (best.layout.tensor_parallel, best.layout.pipeline_parallel, best.layout.recompute) == (2, 2, "selective")
+    assert abs(best.memory_error) < 0.01
+    assert abs(best.speed_error) < 0.01
+    assert "reads as tp2 pp2" in doubt.says
+    # Neither figure of a row that is another layout is a sample.
+    assert found.memory is not None
+    assert found.time is not None
+    assert said.key not in {*found.memory.keys, *found.time.keys}
+
+
+def test_a_row_that_nothing_explains_is_said_to_be_unexplained(honest: list[Sample]) -> None:
+    said = next(s for s in honest if s.key == "z2000-megatron:11")
+    wrong = with_figures(said, memory=0.3 * (said.row.memory_bytes or 0.0))
+    found = fit_family("hopper", [wrong if s is said else s for s in honest])
+    [doubt] = found.doubts
+    assert (doubt.key, doubt.finding, doubt.hypotheses) == (said.key, "unexplained", ())
+    assert "unexplained" in doubt.says
+
+
+def test_a_run_on_fewer_nodes_is_read_with_them() -> None:
+    stated = replace(row("z2000-megatron:10"), devices_from_figures=None)
+    # Half the devices: twice the time at the same TFLOPS per device.
+    halved = replace(stated, step_time_ms=2.0 * (stated.step_time_ms or 0.0))
+    whole, half = prepared([stated])[0], prepared([halved])[0]
+    assert (whole.scenario.devices, half.scenario.devices) == (32, 16)
+    assert half.layout.data_parallel == whole.layout.data_parallel // 2
+    assert half.row is halved
+
+
+@pytest.mark.parametrize("factor", [1.3, 100.0, 1 / 3])
+def test_figures_that_give_no_whole_nodes_change_nothing(factor: float) -> None:
+    stated = replace(row("z2000-megatron:10"), devices_from_figures=None)
+    odd = replace(stated, step_time_ms=factor * (stated.step_time_ms or 0.0))
+    assert prepared([odd])[0].scenario.devices == 32
+
+
+def test_a_starved_run_is_no_sample(honest: list[Sample]) -> None:
+    starved = sample_of(row("z2000-megatron:42"))
+    need = figure("memory", starved, middle("memory"))
+    hungry = with_figures(starved, memory=starved.scenario.hardware.memory_capacity_bytes * 0.993, tflops=380.0)
+    assert need > starved.scenario.hardware.usable_memory_bytes
+    found = fit_family("hopper", [*honest, hungry])
+    assert found.memory is not None
+    assert found.time is not None
+    assert starved.key not in {*found.memory.keys, *found.time.keys}
+    assert [(d.key, d.finding) for d in found.doubts] == [(starved.key, "starved")]
+
+
+def test_a_part_that_does_not_describe_its_rows_is_not_stored(honest: list[Sample]) -> None:
+    random = np.random.default_rng(1)
+    wild = [
+        with_figures(s, memory=(s.row.memory_bytes or 0.0) * float(np.exp(random.normal(0.0, 0.5)))) for s in honest
+    ]
+    found = fit_family("hopper", wild)
+    assert found.stored("memory") is None
+    assert "memory of family hopper is not stored" in found.not_stored("memory")
+    assert found.not_stored("time") == ""
+    stored = found.calibration()
+    assert stored.memory is None
+    assert stored.time is not None
+    assert found.coefficients().memory == Coefficients().memory

@@ -1,0 +1,160 @@
+"""Intervals, the probability that a layout fits, and what is said outside the calibrated range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.api import scenario_of
+from simulator.calibration.apply import applied, with_calibration
+from simulator.calibration.ranges import WIDENING
+from simulator.calibration.uncertainty import NORMAL_90, memory_interval, relative_deviation, time_interval
+from simulator.pricing.build import estimate_layout
+from simulator.scenario.layout import Layout, default_cut
+from simulator.search.space import Space
+
+MEASURED = Layout(pipeline_parallel=2, data_parallel=16)
+"""Row 10 of the main table."""
+
+
+def ask(layout: Layout = MEASURED, **question: Any) -> simulator.Estimate:
+    return simulator.estimate(**{"model": "llama3.1-8b", "devices": 32, "layout": layout, **question})
+
+
+def test_a_measured_layout_says_so_and_holds_its_measurement() -> None:
+    found = ask()
+    assert found.provenance.status == "measured"
+    assert found.memory.interval_bytes is not None
+    assert found.throughput.interval_seconds is not None
+    assert found.memory.interval_bytes.low < 65012 * 2**20 < found.memory.interval_bytes.high
+    assert found.throughput.interval_seconds.low < 30.2725 < found.throughput.interval_seconds.high
+
+
+@pytest.mark.parametrize(
+    ("question", "status"),
+    [
+        ({}, "measured"),
+        (
+            {"global_batch_size": 1024, "layout": replace(MEASURED, micro_batch_size=1, virtual_stages=2)},
+            "interpolated",
+        ),
+        ({"seq_length": 16384}, "analytic"),
+        ({"model": "llama3.2-1b"}, "analytic"),
+        ({"model": "mixtral-8x7b-v0.1"}, "analytic"),
+        ({"precision": "fp16"}, "analytic"),
+        ({"layout": replace(MEASURED, micro_batch_size=2)}, "analytic"),
+        ({"layout": Layout(pipeline_parallel=1, data_parallel=32, zero_stage=3)}, "analytic"),
+        ({"options": {"flash_attention": "false"}}, "analytic"),
+        ({"framework": "paddle"}, "analytic"),
+        ({"hardware": "h20"}, "analytic"),
+        ({"hardware": "a100-sxm-80g"}, "assumed"),
+        ({"hardware": "bi150-64g"}, "assumed"),
+        ({"hardware": "ascend-910b-64g-8"}, "assumed"),
+    ],
+)
+def test_status_says_how_well_a_layout_is_covered(question: dict[str, Any], status: str) -> None:
+    found = ask(**question)
+    assert found.provenance.status == status
+    assert bool(found.provenance.notes) == (status in ("analytic", "assumed"))
+
+
+def test_a_note_names_what_is_outside_the_range() -> None:
+    [note] = ask(seq_length=16384).provenance.notes
+    assert "seq_length 16384 (calibrated 8192 to 8192)" in note
+    assert "2 times the uncertainty" in note
+
+
+def spreads(found: simulator.Estimate) -> tuple[float, float]:
+    """Width of both intervals, as the ratio of their ends."""
+    memory, time = found.memory.interval_bytes, found.throughput.interval_seconds
+    assert memory is not None
+    assert time is not None
+    return memory.high / memory.low, time.high / time.low
+
+
+def test_what_is_less_certain_has_a_wider_interval() -> None:
+    measured, analytic = ask(), ask(seq_length=16384, global_batch_size=512)
+    assumed = ask(hardware="a100-sxm-80g")
+    assert spreads(measured)[0] < spreads(analytic)[0]
+    assert spreads(measured)[1] < spreads(analytic)[1] < spreads(assumed)[1]
+    assert list(WIDENING.values()) == sorted(WIDENING.values())
+    assert WIDENING["measured"] == 1.0
+
+
+def test_widening_scales_the_interval() -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=32)
+    layout = replace(MEASURED, stage_layers=default_cut(32, 2))
+    plain = estimate_layout(scenario, layout)
+    used = applied("hopper")
+    assert used.memory is not None
+    assert used.memory.memory is not None
+    assert used.time is not None
+    assert used.time.time is not None
+    deviation = relative_deviation("memory", scenario, layout, used.memory.memory)
+    assert deviation >= used.memory.memory.noise
+    once = memory_interval(scenario, plain, used.memory.memory, 1.0)
+    thrice = memory_interval(scenario, plain, used.memory.memory, 3.0)
+    assert once.interval_bytes is not None
+    assert thrice.interval_bytes is not None
+    ratio = once.interval_bytes.high / plain.memory.device_bytes
+    assert ratio == pytest.approx(2.718281828459045 ** (NORMAL_90 * deviation))
+    assert thrice.interval_bytes.high / plain.memory.device_bytes == pytest.approx(ratio**3)
+    seconds = time_interval(scenario, plain, used.time.time, 1.0).interval_seconds
+    assert seconds is not None
+    assert seconds.low < plain.throughput.step_seconds < seconds.high
+    assert seconds.low * seconds.high == pytest.approx(plain.throughput.step_seconds**2)
+
+
+def test_the_probability_rises_with_capacity() -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=32)
+    layout = replace(MEASURED, stage_layers=default_cut(32, 2))
+    plain = estimate_layout(scenario, layout)
+    used = applied("hopper")
+    found = []
+    for share in (0.9, 0.96, 0.98, 1.0, 1.02, 1.04, 1.1):
+        sized = replace(plain, memory=replace(plain.memory, capacity_bytes=share * plain.memory.device_bytes))
+        probability = with_calibration(scenario, sized, used).memory.fit_probability
+        assert probability is not None
+        found.append(probability)
+    assert found == sorted(found)
+    assert len(set(found)) == len(found)
+    assert found[0] < 0.01
+    assert found[3] == pytest.approx(0.5)
+    assert found[-1] > 0.99
+
+
+def test_a_family_without_memory_rows_takes_memory_from_the_primary_one() -> None:
+    found = ask(hardware="ascend-910b-64g-8").provenance
+    assert found.calibration.startswith("memory: hopper (")
+    assert "time: ascend-910 (" in found.calibration
+
+
+NEAR = Layout(tensor_parallel=4, pipeline_parallel=8, data_parallel=2, virtual_stages=5, sequence_parallel=True)
+"""Row 42: measured at 80984 of 81559 MiB and at two thirds of its neighbours' speed."""
+
+
+def test_a_run_near_capacity_is_said_to_starve() -> None:
+    found = simulator.estimate(model="llama3.1-70b", nodes=8, precision="fp8", layout=NEAR)
+    assert found.verdict == "starved"
+    assert found.memory.fit_probability is not None
+    assert found.memory.fit_probability < 0.2
+
+
+def test_a_ranking_does_not_recommend_it() -> None:
+    space = Space(
+        tensor_parallel=(4,), pipeline_parallel=(8,), context_parallel=(1,), virtual_stages=(5,), recompute=("none",)
+    )
+    alone = simulator.rank(model="llama3.1-70b", nodes=8, precision="fp8", space=space)
+    assert [found.layout.micro_batch_size for found in alone.starved] == [1]
+    assert alone.estimates == ()
+    everything = simulator.rank(model="llama3.1-70b", nodes=8, precision="fp8", top=10_000, variants=True)
+    kept = [
+        (e.layout.tensor_parallel, e.layout.pipeline_parallel, e.layout.virtual_stages)
+        for e in everything.estimates
+        if e.layout.context_parallel == 1 and e.layout.recompute == "none"
+    ]
+    assert (4, 8, 5) not in kept
+    assert all(found.verdict == "fits" for found in everything.estimates)
