@@ -13,8 +13,9 @@ from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import Estimate, Violation
+from simulator.pricing.estimate import Estimate
 from simulator.rules.layout import ACROSS_NODES, RULES
+from simulator.rules.violation import Violation
 from simulator.scenario.complete import complete_layout
 from simulator.scenario.layout import Layout, check_count
 from simulator.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulator.calibration.ranges import WIDENING, status_of
+from simulator.calibration.ranges import CARRIED_OVER, WIDENING, status_of
 from simulator.calibration.store import Calibration, read_calibration, shipped_calibration
 from simulator.calibration.uncertainty import memory_interval, time_interval
 from simulator.coefficients import Coefficients
@@ -78,7 +78,8 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
             memory = memory_interval(scenario, result, calibration.memory, WIDENING[status])
             result = replace(result, memory=memory)
         elif calibration.time is not None:
-            throughput = time_interval(scenario, result, calibration.time, WIDENING[status])
+            beside = CARRIED_OVER if status == "assumed" else 0.0
+            throughput = time_interval(scenario, result, calibration.time, WIDENING[status], beside)
             result = replace(result, throughput=throughput)
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
@@ -91,7 +92,7 @@ def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calib
             f"{kind}: no measured run of family {scenario.hardware.family}; coefficients of {calibration.family} as "
             f"shares of this device's peaks, {WIDENING[status]:g} times the uncertainty"
         )
-        return [note]
+        return [note if kind == "memory" else f"{note} and {100 * CARRIED_OVER:.0f} % beside it"]
     if status == "analytic":
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
         return [f"outside the calibrated range, {WIDENING[status]:g} times the uncertainty: {reasons}"]

@@ -78,6 +78,8 @@ class Doubt:
             return f"its own TFLOPS and step time give {self.devices:.1f} devices, not {self.stated_devices}{read}"
         if self.finding == "starved":
             return "it needs more than the device has: it ran starved, its speed is no sample of the layout"
+        if not self.hypotheses and None in (self.memory_error, self.speed_error):
+            return self._kept() + "with one figure measured, no layout can be told from it: unexplained"
         if not self.hypotheses:
             return self._kept() + "no other layout explains both its memory and its speed: unexplained"
         best = self.hypotheses[0]

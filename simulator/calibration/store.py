@@ -102,11 +102,12 @@ def calibration_text(calibration: Calibration) -> str:
 
 def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
     known = priors(kind)
-    errors = np.sqrt(np.diag(part.covariance))
+    # Of the rounded covariance, so that a file read and written again is the same.
+    errors = [math.sqrt(_rounded(float(variance))) for variance in np.diag(part.covariance)]
     coefficients = {
         name: {
             "value": _rounded(value),
-            "standard_error": _rounded(float(error)),
+            "standard_error": _rounded(error),
             "unit": known[name].unit,
             "about": known[name].about,
             "decided_by": list(part.decided_by.get(name, ())),

@@ -60,9 +60,11 @@ def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, wi
     )
 
 
-def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time."""
-    spread = widening * relative_deviation("time", scenario, estimate.layout, part)
+def time_interval(
+    scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float, beside: float = 0.0
+) -> ThroughputEstimate:
+    """The throughput estimate with the 90 % interval of the step time; `beside` is a deviation of another origin."""
+    spread = math.hypot(widening * relative_deviation("time", scenario, estimate.layout, part), beside)
     return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, spread))
 
 

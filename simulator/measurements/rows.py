@@ -15,7 +15,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.measurements.row import MeasuredRow
 from simulator.units import MIB
 
-__all__ = ["COLUMNS", "MeasuredRow", "read_rows", "shipped_tables", "write_rows"]
+__all__ = ["COLUMNS", "MeasuredRow", "read_rows", "rows_text", "shipped_tables", "write_rows"]
 
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
@@ -64,15 +64,20 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
     return tuple(rows)
 
 
-def write_rows(path: Path, rows: Iterable[MeasuredRow]) -> None:
-    """Write a table that `read_rows` gives back equal. Raises InputError when the file cannot be written."""
+def rows_text(rows: Iterable[MeasuredRow]) -> str:
+    """Return the table of some rows as CSV."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
         writer.writerow([_cell(getattr(row, name)) for name in COLUMNS])
+    return stream.getvalue()
+
+
+def write_rows(path: Path, rows: Iterable[MeasuredRow]) -> None:
+    """Write a table that `read_rows` gives back equal. Raises InputError when the file cannot be written."""
     try:
-        path.write_text(stream.getvalue(), encoding="utf-8", newline="")
+        path.write_text(rows_text(rows), encoding="utf-8", newline="")
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 

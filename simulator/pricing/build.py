@@ -16,10 +16,10 @@ from simulator.pricing.estimate import (
     StageTime,
     ThroughputEstimate,
     Verdict,
-    Violation,
 )
 from simulator.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.rules.layout import RULES
+from simulator.rules.violation import Violation
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario

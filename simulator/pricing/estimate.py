@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from simulator.rules.violation import Violation
 from simulator.scenario.layout import Layout
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
@@ -100,16 +101,6 @@ class ThroughputEstimate:
     """Named parts of the step; they add up to `step_seconds`."""
     model_flops_per_token: float
     stages: tuple[StageTime, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A rule that the layout breaks."""
-
-    rule: str
-    """Stable id, such as `heads`."""
-    message: str
-    fix: str
 
 
 @dataclass(frozen=True, slots=True)

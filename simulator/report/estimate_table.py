@@ -54,8 +54,8 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield verdict_sentence(estimate, colour=presentation.colour)
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None:
-        chance = probability_text(probability)
-        yield f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB; probability that it fits: {chance} %"
+        need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
+        yield f"{need}; probability that it fits: {probability_text(probability)} %"
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:

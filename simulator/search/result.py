@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulator.pricing.estimate import Estimate, Violation
+from simulator.pricing.estimate import Estimate
+from simulator.rules.violation import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

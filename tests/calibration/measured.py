@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from simulator.measurements.row import MeasuredRow
 from simulator.measurements.rows import read_rows, shipped_tables
 from simulator.units import MIB
 
-ANNOTATIONS = {"devices_from_figures": None, "status": "consistent", "evidence": ""}
+ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consistent", "evidence": ""}
 """Columns beside the measurement, blank. Layers per chunk, which complete a blank cell of the table, are kept."""
 
 
@@ -62,7 +63,7 @@ def figure(kind: Kind, sample: Sample, values: np.ndarray) -> float:
 
 def with_figures(sample: Sample, *, memory: float | None = None, tflops: float | None = None) -> Sample:
     """The same run with other figures."""
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     if memory is not None:
         changes |= {"memory_mib": memory / MIB, "memory_gib": None}
     if tflops is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from simulator.calibration.accuracy import accuracy
 from simulator.calibration.assessment import Assessment, FamilyAccuracy
 from simulator.calibration.doubts import Doubt
+from simulator.calibration.ranges import CARRIED_OVER, WIDENING
 from simulator.calibration.run import fit_family, prepared
 from simulator.calibration.targets import COVERAGE, TABLE, Evidence, targets
+from simulator.calibration.uncertainty import NORMAL_90
 from simulator.errors import InputError
 from simulator.measurements.row import MeasuredRow
 from tests.calibration.measured import blank, row, shipped_rows
@@ -144,6 +147,17 @@ def test_carried_over_coefficients_predict_another_generation(assessed: Assessme
     assert errors.worst < 0.03
 
 
+def test_intervals_of_what_is_carried_over_hold_the_rows(assessed: Assessment) -> None:
+    hopper = family(assessed, "hopper").fitted.time
+    assert hopper is not None
+    deviation = math.hypot(CARRIED_OVER, WIDENING["assumed"] * hopper.noise)
+    times = [found.time for found in assessed.families if found.time is not None]
+    errors = [row.carried for time in times for row in time.rows if row.counted and row.carried is not None]
+    inside = [abs(math.log1p(error)) <= NORMAL_90 * deviation for error in errors]
+    assert len(inside) == 25
+    assert 0.80 <= sum(inside) / len(inside) <= 0.97
+
+
 def test_rules_of_thumb_are_checked(assessed: Assessment) -> None:
     outcomes = [checked.outcome for checked in assessed.rules]
     assert outcomes == ["comes out", "in part", "comes out", "comes out"]
@@ -174,7 +188,7 @@ def test_the_fit_reads_no_annotation(assessed: Assessment) -> None:
     plain = fit_family("hopper", prepared(rows))
     usual = family(assessed, "hopper").fitted
     for kind in ("memory", "time"):
-        ours, theirs = plain.fit(kind), usual.fit(kind)  # type: ignore[arg-type]  # a Kind
+        ours, theirs = plain.fit(kind), usual.fit(kind)
         assert ours is not None
         assert theirs is not None
         assert (ours.values == theirs.values).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,8 @@ def test_calibrate_writes_what_an_estimate_takes(tmp_path: Path) -> None:
     found = read_calibration(written)
     assert found.memory is None
     assert found.time is not None
-    question = ("--model", "llama-2-7b", "--hardware", "a100-sxm-80g", "--devices", "8", "--tp", "2")
-    question += ("--global-batch-size", "64", "--seq-length", "4096", "--format", "json")
+    text = "--model llama-2-7b --hardware a100-sxm-80g --devices 8 --tp 2 --global-batch-size 64 --seq-length 4096"
+    question = (*text.split(), "--format", "json")
     told = json.loads(run("estimate", *question, "--calibration", str(written)).stdout)
     assert "time: ampere (a100-paddlenlp)" in told["provenance"]["calibration"]
     shipped = json.loads(run("estimate", *question).stdout)
@@ -116,14 +117,10 @@ def test_rows_without_one_that_ran_are_refused(tmp_path: Path) -> None:
 
 def test_nothing_to_store_is_exit_3(tmp_path: Path) -> None:
     rows = [row for row in shipped_rows() if row.table == "a100-paddlenlp"]
-    bare = [type(row)(**{**_values(row), "tokens_per_second_per_device": None}) for row in rows]
+    bare = [replace(row, tokens_per_second_per_device=None) for row in rows]
     write_rows(tmp_path / "memory.csv", bare)
     said = refusal("calibrate", str(tmp_path / "memory.csv"), "--output", str(tmp_path), code=3)
     assert "nothing can be stored: memory of family ampere" in said
-
-
-def _values(row: object) -> dict[str, object]:
-    return {name: getattr(row, name) for name in type(row).__dataclass_fields__}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("format_name", ACCURACY_FORMATS)

@@ -14,8 +14,8 @@ from simulator.pricing.estimate import (
     StageTime,
     ThroughputEstimate,
     Verdict,
-    Violation,
 )
+from simulator.rules.violation import Violation
 from simulator.scenario.layout import Layout
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.units import GIB
@@ -127,6 +127,7 @@ def ranking(**changes: Any) -> Ranking:
         estimates=(estimate(), estimate(tensor_parallel=2, sequence_parallel=True, data_parallel=2, step_seconds=2.5)),
         starved=(estimate(verdict="starved", activations_gib=65.5, step_seconds=1.6, micro_batch_size=2),),
         nearest=None,
+        reasons=(),
         remedies=(),
         fp8=estimate(step_seconds=1.25),
     )

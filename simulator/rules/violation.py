@@ -1,0 +1,15 @@
+"""What a rule says of a layout that breaks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that the layout breaks."""
+
+    rule: str
+    """Stable id, such as `heads`."""
+    message: str
+    fix: str
