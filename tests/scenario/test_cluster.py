@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from simulator.pricing.build import estimate_layout
 from simulator.scenario.layout import default_cut
 
 MIXED = "h800-sxm-80g:1,bi150-64g:1x8"
-QUESTION = {"model": "llama-13b", "seq_length": 4096, "global_batch_size": 64}
+QUESTION: dict[str, Any] = {"model": "llama-13b", "seq_length": 4096, "global_batch_size": 64}
 
 
 def layout(**changes: object) -> Layout:
