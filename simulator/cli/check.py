@@ -12,7 +12,6 @@ import click
 
 from simulator.cli.options import (
     CONTEXT_SETTINGS,
-    LAYOUT,
     OUTPUT,
     QUESTION,
     Option,
@@ -73,9 +72,13 @@ def check_command() -> click.Command:
         Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
     ]
     gates = [
-        Option("--max-memory-fraction", section=PASS, type=Share(), help="Share of the usable memory that may be needed."),
+        Option(
+            "--max-memory-fraction", section=PASS, type=Share(), help="Share of the usable memory that may be needed."
+        ),
         Option("--min-fit-probability", section=PASS, type=Share(), help="Least probability to fit."),
-        Option("--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."),
+        Option(
+            "--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."
+        ),
         Option("--exit-zero", section=PASS, is_flag=True, default=False, help="Exit 0 where a recipe fails."),
         Option("--baseline", section=PASS, type=str, metavar="FILE", help="Compare with a stored --format json."),
     ]
@@ -110,7 +113,7 @@ def emit_command() -> click.Command:
     """Return the command that writes a recipe."""
     own = [
         click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-        Option("--to", "target", section=RECIPE, type=Word(EMIT_FRAMEWORKS), help="Form of the recipe."),
+        Option("--framework", section=RECIPE, type=Word(EMIT_FRAMEWORKS), help="Whose recipe to write."),
         Option("--rank", section=RECIPE, type=Whole(1, 10_000), default=1, show_default=True, help=_RANK),
     ]
     question = [param for param in question_options() if param.name != "framework"]
@@ -119,7 +122,6 @@ def emit_command() -> click.Command:
         callback=_emit,
         params=[
             *own,
-            Option("--framework", section=RECIPE, type=str, metavar="|".join(EMIT_FRAMEWORKS), help="The same as --to."),
             *_open(question),
             _model_field(),
             *_open(layout_options(many=False)),
@@ -273,25 +275,14 @@ def _emit(**values: Any) -> None:
     from simulator.emit.question import question_of_file, question_of_options  # noqa: PLC0415  start-up time
     from simulator.emit.recipe import emit  # noqa: PLC0415  start-up time
 
-    ctx = click.get_current_context()
-    target = _target(values)
+    target = values["framework"]
+    if target is None:
+        raise click.UsageError(f"missing option '--framework': one of {', '.join(EMIT_FRAMEWORKS)}")
     given = values["layout"]
+    own = asked(click.get_current_context(), {**values, "framework": None})
     if given is None:
-        question = question_of_options(asked(ctx, {**values, "framework": None}), target)
+        question = question_of_options(own, target)
     else:
         text = sys.stdin.read() if given == "-" else None
-        question = question_of_file(given, text, values["rank"], asked(ctx, {**values, "framework": None}), target)
+        question = question_of_file(given, text, values["rank"], own, target)
     write(emit(question, target), values["output"])
-
-
-def _target(values: Mapping[str, Any]) -> str:
-    both = {name for name in (values["target"], values["framework"]) if name}
-    if len(both) != 1:
-        raise click.UsageError(f"--framework: give one of {', '.join(EMIT_FRAMEWORKS)}")
-    (target,) = both
-    if target not in EMIT_FRAMEWORKS:
-        raise click.UsageError(f"--framework {shown(target)}: allowed are {', '.join(EMIT_FRAMEWORKS)}")
-    return str(target)
-
-
-__all__ = ["LAYOUT", "asked", "check_command", "emit_command"]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from simulator import __version__
+from simulator.cli.check import check_command, emit_command
 from simulator.cli.options import (
     CONTEXT_SETTINGS,
     Option,
@@ -281,3 +282,5 @@ cli.add_command(
         context_settings=CONTEXT_SETTINGS,
     )
 )
+cli.add_command(check_command())
+cli.add_command(emit_command())

@@ -44,14 +44,18 @@ def check_junit(answer: Answer) -> str:
 
 def _xml(text: str) -> str:
     """Replace what XML cannot hold."""
-    return "".join(mark if mark in "\t\n\r" or 0x20 <= ord(mark) < 0xD800 or ord(mark) >= 0xE000 else "?" for mark in text)
+    return "".join(
+        mark if mark in "\t\n\r" or 0x20 <= ord(mark) < 0xD800 or ord(mark) >= 0xE000 else "?" for mark in text
+    )
 
 
 def check_sarif(answer: Answer) -> str:
     """Return the failures and warnings as SARIF."""
     results = [item for result in answer.results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
-    rules = [{"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule.replace("-", " ")}} for rule in ids]
+    rules = [
+        {"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule.replace("-", " ")}} for rule in ids
+    ]
     for item in results:
         item["ruleIndex"] = list(ids).index(item["ruleId"])
     driver = {"name": "simulate", "version": __version__, "semanticVersion": __version__, "rules": rules}
@@ -89,4 +93,3 @@ def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
     }
-

@@ -66,9 +66,7 @@ def _result(result: Checked) -> dict[str, Any]:
         "peaks": None
         if peaks is None
         else {"passes": _peak(peaks.passes), "optimizer_step": _peak(peaks.optimizer_step)},
-        "without_offload": None
-        if result.without_offload is None
-        else estimate_object(result.without_offload, _PLAIN),
+        "without_offload": None if result.without_offload is None else estimate_object(result.without_offload, _PLAIN),
         "changes": [_change(change) for change in result.changes],
     }
 

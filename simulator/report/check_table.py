@@ -34,7 +34,7 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
     full = not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None
     if full:
         yield verdict_line(result)
-        yield from (line for line in lines if not line.startswith("why: ") or len(result.reasons) > 1)
+        yield from (line for line in lines if not line.startswith("why: "))
     else:
         yield from (line for line in lines if "warning: " in line)
 

@@ -40,8 +40,8 @@ def detail_lines(result: Checked) -> Iterator[str]:
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
     yield from _peak_lines(result)
-    for reason in result.reasons:
-        yield f"why: {reason}"
+    if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
+        yield from (f"why: {reason}" for reason in result.reasons)
     for remark in result.remarks:
         place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
@@ -81,8 +81,10 @@ def changed_line(change: Changed) -> str:
     before, after = change.before, change.after
     if before is None or after is None:
         outcome = after.outcome if after else "gone"
-        return f"{words(change.kind)}: {change.name}: {words(outcome)}, not in the baseline" if after else (
-            f"removed: {change.name}: in the baseline only"
+        return (
+            f"{words(change.kind)}: {change.name}: {words(outcome)}, not in the baseline"
+            if after
+            else (f"removed: {change.name}: in the baseline only")
         )
     text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
     if before.outcome != after.outcome:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.pricing.estimate import Violation
 from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.rules.violation import Violation
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
 from simulator.specs.weights import total_parameters
 
-Mark = Literal["llama3.1-example", "megatron-240718", "transformer-engine", "no-partial-send-recv", "pipeline-config"]
+Mark = Literal["llama3.1-example", "megatron-240718"]
 """What a recipe's text shows of the code it starts."""
 
 
@@ -48,6 +48,8 @@ class FrameworkRule:
     broken: Callable[[Launch], bool] = lambda _: False
     blame: tuple[str, ...] = ()
     """Settings at fault, by option name; the first that the recipe gives a line is shown."""
+    remark: str = ""
+    """Id of what the recipe's reader remarks, where it decides."""
 
 
 def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, ...]:
@@ -66,8 +68,15 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
         if rule.says not in message:
             message = f"{message}; the framework says: {rule.says}"
         found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
+    remarks = {remark.rule: remark for remark in (launch.recipe.remarks if launch.recipe else ())}
     for rule in FRAMEWORK_RULES:
-        if rule.framework == framework and not rule.layout_rule and rule.broken(launch):
+        if rule.framework != framework:
+            continue
+        if rule.remark in remarks:
+            said = remarks[rule.remark]
+            message = f"{said.message}; the framework says: {rule.says}"
+            found.append(Remark(rule.id, "error", message, said.place, said.fix))
+        elif not rule.layout_rule and rule.broken(launch):
             message = f"{rule.about}; the framework says: {rule.says} ({rule.versions})"
             found.append(Remark(rule.id, "error", message, _place(launch, rule.blame), rule.fix(launch)))
     return tuple(found)
@@ -160,15 +169,12 @@ def _te_checkpoint(launch: Launch) -> bool:
     return launch.layout.recompute == "full" and {"llama3.1-example", "megatron-240718"} <= launch.marks
 
 
-def _sent_in_parts(launch: Launch) -> bool:
-    if not (launch.layout.sequence_parallel and launch.layout.pipeline_parallel > 1 and launch.recipe):
-        return False
-    return launch.recipe.dialect.startswith("paddle") and "no-partial-send-recv" not in launch.marks
-
-
 _MEGATRON = "Megatron-core 0.5 and later"
 _PADDLE = "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit"
 _TORCH = "torchtitan 0.1 and later"
+
+READER_RULES = frozenset({"partial-send-recv"})
+"""Remarks of readers that a rule here says in the framework's words."""
 
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
@@ -316,8 +322,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         about="sequence parallelism in a pipeline needs pipeline_parallel_config disable_partial_send_recv",
         says="Should set '--pipeline_parallel_config disable_partial_send_recv' in bash script for pp with sp.",
         fix=_says('--pipeline_parallel_config "disable_partial_send_recv"'),
-        broken=_sent_in_parts,
-        blame=("pipeline_parallel_config", "sequence_parallel", "pp"),
+        remark="partial-send-recv",
     ),
     FrameworkRule(
         id="torch-heads",

@@ -1,0 +1,30 @@
+"""What the user puts over a recipe: the options of `simulate estimate`, each only if it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Values from the command line or a program, by meaning; what is None or empty is left to the recipe."""
+
+    hardware: str = "z2000"
+    hardware_assumed: bool = False
+    """Nobody named the hardware: the default is priced, and the answer says so."""
+    model: str | None = None
+    model_fields: Mapping[str, object] = field(default_factory=dict)
+    nodes: int | None = None
+    devices: int | None = None
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    lora_rank: int | None = None
+    num_layers: int | None = None
+    framework: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    calibration: str | None = None
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Layout`, and `layers_per_virtual_stage`; given ones only."""

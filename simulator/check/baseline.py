@@ -1,0 +1,128 @@
+"""What changed since a stored result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from simulator.check.verdict import Checked
+from simulator.errors import InputError
+from simulator.units import to_mib
+
+Kind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
+NOTICED = 0.001
+"""Relative change of memory or step time that counts as drift."""
+_MOST_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A result as an earlier run wrote it."""
+
+    outcome: str
+    passed: bool
+    device_mib: float | None
+    step_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """One recipe that is no longer what it was."""
+
+    file: str
+    title: str
+    kind: Kind
+    before: Stored | None
+    after: Stored | None
+
+    @property
+    def name(self) -> str:
+        """File and launch, for people."""
+        return f"{self.file} ({self.title})" if self.title else self.file
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Need after over before."""
+        return _of_both(self.before, self.after, lambda stored: stored.device_mib)
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Step time after over before."""
+        return _of_both(self.before, self.after, lambda stored: stored.step_time_s)
+
+
+def read_baseline(file: str) -> Mapping[tuple[str, str], Stored]:
+    """The results in a file written by `simulate check --format json`. Raises InputError."""
+    try:
+        path = Path(file)
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"--baseline {file}: is larger than {_MOST_BYTES // 10**6} MB")
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return {(str(x["file"]), str(x["title"])): _stored(x) for x in value["results"]}
+    except OSError as error:
+        raise InputError(f"--baseline {file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"--baseline {file}: is not what `simulate check --format json` writes") from error
+
+
+def _stored(value: Mapping[str, Any]) -> Stored:
+    estimate = value["estimate"]
+    return Stored(
+        outcome=str(value["outcome"]),
+        passed=bool(value["passed"]),
+        device_mib=None if estimate is None else float(estimate["memory"]["device_mib"]),
+        step_time_s=None if estimate is None else float(estimate["throughput"]["step_time_s"]),
+    )
+
+
+def compared(results: Iterable[Checked], before: Mapping[tuple[str, str], Stored]) -> tuple[Changed, ...]:
+    """Every recipe that differs from the stored results, new failures first."""
+    after = {(x.file, x.title): _present(x) for x in results}
+    found = list(_differences(before, after))
+    order: tuple[Kind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
+    return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
+
+
+def _present(result: Checked) -> Stored:
+    estimate = result.estimate
+    return Stored(
+        outcome=result.outcome,
+        passed=result.passed,
+        device_mib=None if estimate is None else to_mib(estimate.memory.device_bytes),
+        step_time_s=None if estimate is None else estimate.throughput.step_seconds,
+    )
+
+
+def _differences(
+    before: Mapping[tuple[str, str], Stored], after: Mapping[tuple[str, str], Stored]
+) -> Iterator[Changed]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        kind = _kind(old, new)
+        if kind is not None:
+            yield Changed(file=key[0], title=key[1], kind=kind, before=old, after=new)
+
+
+def _kind(old: Stored | None, new: Stored | None) -> Kind | None:
+    if new is None:
+        return "removed"
+    if old is None:
+        return "added" if new.passed else "new_failure"
+    if old.passed != new.passed:
+        return "fixed" if new.passed else "new_failure"
+    if old.outcome != new.outcome:
+        return "outcome"
+    ratios = (_ratio(old.device_mib, new.device_mib), _ratio(old.step_time_s, new.step_time_s))
+    moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
+    return "drift" if moved else None
+
+
+def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
+    return None if before is None or after is None else _ratio(figure(before), figure(after))
+
+
+def _ratio(before: float | None, after: float | None) -> float | None:
+    return after / before if before and after else None

@@ -1,0 +1,52 @@
+"""The two peaks of a step on a pipeline rank: the passes (forward, loss, backward), and the optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.memory.outside import outside_allocator
+from simulator.memory.peak import MOMENTS
+from simulator.pricing.price import price, usable_bytes
+from simulator.scenario.block import block_of
+from simulator.scenario.layout import Layout
+from simulator.scenario.scenario import Scenario
+
+_STEP = MOMENTS.index("optimizer step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """What the worst rank needs in one part of the step."""
+
+    stage: int
+    device_bytes: float
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Need of the two parts of a step, each on its own worst rank."""
+
+    passes: Peak
+    """Forward, loss and backward."""
+    optimizer_step: Peak
+
+
+def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
+    """Both peaks of a layout."""
+    block = block_of([layout])
+    priced = price(scenario, block)
+    memory = priced.memory
+    static = memory.state.parameters + memory.state.gradients
+    totals = [moment.total(memory.has, static) for moment in memory.moments]
+    usable = usable_bytes(scenario, memory)
+    passes = np.max(np.stack(totals[:_STEP]), axis=0)
+
+    def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
+        device = (allocated + outside_allocator(scenario, block, allocated).total)[:, 0]
+        stage = int(np.argmax(device / usable))
+        return Peak(stage=stage, device_bytes=float(device[stage]), capacity_bytes=float(usable[stage]))
+
+    return Peaks(passes=worst(passes), optimizer_step=worst(np.asarray(totals[_STEP])))

@@ -1,0 +1,1 @@
+"""A layout as a recipe that launches it."""

@@ -1,0 +1,144 @@
+"""Configuration files of frameworks as flat keys with lines: YAML, JSON and TOML."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell.values import Value, text_value
+from simulator.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
+
+_MAXIMUM_DEPTH: Final = 32
+_MAXIMUM_KEYS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value of a file."""
+
+    path: tuple[str, ...]
+    values: tuple[Value, ...]
+    """The value, or the items of a list."""
+    line: int
+    content: Any
+    """As the file holds it."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path[-1]
+
+    @property
+    def dotted(self) -> str:
+        """The whole path."""
+        return ".".join(self.path)
+
+
+def read_text(path: Path) -> str:
+    """Text of a file of acceptable size. Raises InputError."""
+    try:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        with path.open("rb") as stream:
+            data = stream.read(MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MAXIMUM_BYTES:
+        raise InputError(f"{path}: too large; at most {MAXIMUM_BYTES} bytes")
+    if b"\0" in data:
+        raise InputError(f"{path}: a binary file, no recipe")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """What a YAML, JSON or TOML file holds. Raises InputError."""
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        found = read_json(path)
+    elif suffix == ".toml":
+        found = _toml(path)
+    else:
+        found = read_yaml(path)
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: must hold a mapping of keys to values")
+    return found
+
+
+def _toml(path: Path) -> Any:
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not valid TOML: nested too deep, or a number too long") from error
+
+
+def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
+    """Every value of a document in its order, with its line."""
+    lines = read_text(path).split("\n")
+    finder = _Lines(lines)
+    found: list[Key] = []
+    for keys, value in _flat(document, ()):
+        line = finder.of(keys)
+        items = value if isinstance(value, list) else [value]
+        if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
+            continue
+        found.append(Key(keys, tuple(text_value(as_text(item), line) for item in items), line, value))
+        if len(found) > _MAXIMUM_KEYS:
+            raise InputError(f"{path}: more than {_MAXIMUM_KEYS} keys; no recipe")
+    return found
+
+
+def as_text(value: object) -> str:
+    """A plain value as a flag has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and math.fabs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of too many digits"
+    return str(value)
+
+
+def _flat(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if len(path) > _MAXIMUM_DEPTH:
+        return
+    for key, content in value.items():
+        if isinstance(content, dict) and content:
+            yield from _flat(content, (*path, str(key)))
+        else:
+            yield (*path, str(key)), content
+
+
+class _Lines:
+    """Finds keys in the order a file writes them."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._at: dict[str, list[int]] = {}
+        for number, line in enumerate(lines, start=1):
+            for match in re.finditer(r"""(?:^|[{,\[\s.])["']?([\w.-]+)["']?\s*(?:[:=\]]|$)""", line.split(" #", 1)[0]):
+                for word in {match[1], match[1].rsplit(".", 1)[-1]}:
+                    self._at.setdefault(word, []).append(number)
+        self._parents: dict[tuple[str, ...], int] = {}
+
+    def of(self, path: tuple[str, ...]) -> int:
+        """Line of a key: the first of its name after its parent's."""
+        start = 1
+        for depth in range(1, len(path) + 1):
+            part = path[:depth]
+            if part not in self._parents:
+                numbers = self._at.get(path[depth - 1], ())
+                self._parents[part] = next((n for n in numbers if n >= start), start)
+            start = self._parents[part]
+        return start

@@ -1,0 +1,88 @@
+"""Switches of the framework profile as Megatron's flags and environment set them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from simulator.recipes.given import Given
+from simulator.recipes.shell.values import Value
+from simulator.scenario.layout import Layout
+
+_DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+
+
+def options_of(given: Given, environment: Mapping[str, Value] | None, layout: Layout) -> Mapping[str, str]:
+    """Switches of the framework profile as the recipe sets them."""
+    found: dict[str, str] = {}
+
+    def flag(switch: str, name: str, *, opposite: bool = False) -> None:
+        value = given.switch(switch, name)
+        if switch not in given.incomplete:
+            found[switch] = str(value != opposite).lower()
+
+    flag("tp_comm_overlap", "tp-comm-overlap")
+    flag("overlap_grad_reduce", "overlap-grad-reduce")
+    flag("overlap_param_gather", "overlap-param-gather")
+    flag("fused_cross_entropy", "cross-entropy-loss-fusion")
+    if given.has("no-overlap-p2p-communication"):
+        flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
+    if environment is not None:
+        allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF")
+        if allocator is None or allocator.known:
+            text = allocator.text.lower() if allocator else ""
+            found["expandable_segments"] = str("expandable_segments:true" in text).lower()
+        else:
+            given.need(allocator.causes, "expandable_segments")
+    if not _flash(given, environment or {}):
+        found["flash_attention"] = "false"
+    found |= _dtypes(given)
+    if given.text("cp_communication", "cp-comm-type") in ("a2a", "a2a+p2p") and layout.context_parallel > 1:
+        found["cp_communication"] = "all_to_all"
+    if given.has("mtp-num-layers"):
+        found["mtp"] = "true"
+    return found
+
+
+def _dtypes(given: Given) -> dict[str, str]:
+    found: dict[str, str] = {}
+    wide = given.switch("gradient_dtype", "accumulate-allreduce-grads-in-fp32")
+    if given.switch("gradient_dtype", "grad-reduce-in-bf16") or (
+        given.has("fp16") and not wide and not given.has("bf16")
+    ):
+        found["gradient_dtype"] = "bf16"
+    if given.switch("gradient_dtype", "use-precision-aware-optimizer"):
+        grads = given.text("gradient_dtype", "main-grads-dtype")
+        moments = {given.text("optimizer_dtype", name) or "fp32" for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
+        if grads in _DTYPES:
+            found["gradient_dtype"] = _DTYPES[grads]
+        if moments <= set(_DTYPES) and len(moments) == 1:
+            found["optimizer_dtype"] = _DTYPES[moments.pop()]
+        else:
+            given.remark(
+                "not-modelled",
+                "warning",
+                "moments in this type are not modelled; fp32 is priced",
+                "exp-avg-dtype",
+                "exp-avg-sq-dtype",
+            )
+        if (given.text("optimizer_dtype", "main-params-dtype") or "fp32") != "fp32":
+            given.remark(
+                "not-modelled",
+                "warning",
+                "master weights in 16 bits are not modelled; fp32 is priced",
+                "main-params-dtype",
+            )
+    return found
+
+
+def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
+    """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
+    if given.switch("flash_attention", "use-flash-attn"):
+        return True
+    if given.text("flash_attention", "attention-backend") in ("unfused", "local"):
+        return False
+    if given.text("flash_attention", "transformer-impl") == "local":
+        return False
+    off = [environment.get(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")]
+    return not all(value is not None and value.text == "0" for value in off)

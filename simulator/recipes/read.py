@@ -1,0 +1,152 @@
+"""Recipe files to recipes, by what they hold. Nothing is executed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.recipes.deepspeed import is_trainer, read_trainer
+from simulator.recipes.documents import keys_of, read_document, read_text
+from simulator.recipes.given import plain
+from simulator.recipes.megatron import is_megatron, read_megatron
+from simulator.recipes.nemo import is_nemo, read_nemo
+from simulator.recipes.paddle import is_paddle, read_paddle, read_paddle_document
+from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.run import Script, read_script
+from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan
+
+_DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
+_SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
+_NAME: Final = re.compile(r"[^\n=]{1,200}")
+
+
+def read_recipe(
+    path: str | Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[Recipe, ...]:
+    """The training runs that a file describes.
+
+    `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
+    script may see, none unless given. Raises InputError for a file that is no recipe and UnsupportedError for one of a
+    framework that is not read.
+    """
+    path = Path(path)
+    settings = dict(settings or {})
+    for name in settings:
+        if not _NAME.fullmatch(name):
+            raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
+    if "\0" in str(path):
+        raise InputError("a path has no NUL character")
+    suffix = path.suffix.lower()
+    if suffix in _DOCUMENTS:
+        return (_with_unused(_read_document(path), settings, sorted(settings)),)
+    if suffix == ".py":
+        raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
+    text = read_text(path)
+    if suffix not in _SHELL and not text.startswith("#!"):
+        raise InputError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
+    return _read_shell(path, text, settings, environment or {})
+
+
+def _read_document(path: Path) -> Recipe:
+    document = read_document(path)
+    keys = keys_of(path, document)
+    names = {key.dotted for key in keys} | {key.name for key in keys}
+    if is_torchtitan(keys):
+        return read_torchtitan(path, keys)
+    if is_nemo(keys):
+        return read_nemo(path, keys)
+    if is_paddle(names) or is_trainer(names):
+        return read_paddle_document(path, keys)
+    if "zero_optimization" in document:
+        raise UnsupportedError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
+    if "model_type" in document:
+        raise UnsupportedError(f"{path}: a model configuration is no recipe; give it as --model")
+    raise InputError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
+
+
+def _read_shell(
+    path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[Recipe, ...]:
+    file = str(path)
+    script = read_script(text, file, settings, environment)
+    recipes = []
+    passed: list[Launch] = []
+    for launch in script.launches:
+        recipe = _read_launch(launch, file)
+        if recipe is None:
+            passed.append(launch)
+        else:
+            recipe = _conditional(recipe, launch)
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *_script_remarks(script, file)))
+            recipes.append(_with_unused(recipe, settings, script.unused_settings))
+    if recipes:
+        return tuple(recipes)
+    if passed:
+        launch = passed[0]
+        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+        raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+    if script.exit_line:
+        raise InputError(f"{file}:{script.exit_line}: the script ends here before it starts any training")
+    raise InputError(
+        f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
+    )
+
+
+def _read_launch(launch: Launch, file: str) -> Recipe | None:
+    """The recipe of a launch; None where it is of no framework that is read."""
+    names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
+    files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
+    if launch.launcher in ("accelerate", "other"):
+        return None
+    if launch.launcher == "paddle" or is_paddle(names):
+        return read_paddle(launch, file) if names or files else None
+    if is_megatron(launch):
+        return read_megatron(launch, file)
+    return read_trainer(launch, file) if is_trainer(names) else None
+
+
+def _conditional(recipe: Recipe, launch: Launch) -> Recipe:
+    """The recipe with what decides whether it runs at all."""
+    unknowns = list(recipe.unknowns)
+    known = {unknown.name: number for number, unknown in enumerate(unknowns)}
+    for cause in sorted(launch.conditions):
+        if cause.name in known:
+            old = unknowns[known[cause.name]]
+            unknowns[known[cause.name]] = dataclasses.replace(old, affects=tuple(sorted({*old.affects, "launch"})))
+        else:
+            unknowns.append(Unknown(cause.name, Place(recipe.file, max(cause.line, 1)), ("launch",)))
+    return dataclasses.replace(recipe, unknowns=tuple(unknowns))
+
+
+def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
+    """What reading the script took for granted."""
+    if script.assumed_unset:
+        names = sorted(script.assumed_unset)
+        line = script.assumed_unset[names[0]]
+        shown = ", ".join(f"${name}" for name in names[:12])
+        yield Remark(
+            "assumed-unset", "note", f"taken as not set: {shown}", Place(file, max(line, 1)), "--set NAME=VALUE"
+        )
+    for line, causes in sorted(script.exits.items()):
+        shown = ", ".join(sorted({cause.name for cause in causes})[:6])
+        yield Remark(
+            "exit-path",
+            "note",
+            f"the script may end here, depending on {shown}; taken not to",
+            Place(file, max(line, 1)),
+        )
+
+
+def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[str]) -> Recipe:
+    remarks = [
+        Remark(
+            "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
+        )
+        for name in unused
+    ]
+    return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

@@ -1,0 +1,1 @@
+"""Reading the shell scripts that start a training run, without running them."""

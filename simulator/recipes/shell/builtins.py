@@ -1,0 +1,140 @@
+"""Commands of the shell itself that change what follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell.conditions import Test, Truth
+from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
+from simulator.recipes.shell.words import Words
+
+if TYPE_CHECKING:
+    from simulator.recipes.shell.run import Runner
+
+WITHOUT_EFFECT: Final = frozenset(
+    [
+        "echo",
+        "printf",
+        "cd",
+        "pushd",
+        "popd",
+        "mkdir",
+        "rm",
+        "cp",
+        "mv",
+        "ln",
+        "touch",
+        "chmod",
+        "chown",
+        "pwd",
+        "env",
+        "ls",
+        "cat",
+        "tee",
+        "sleep",
+        "wait",
+        "date",
+        "set",
+        "ulimit",
+        "trap",
+        "shopt",
+        ":",
+        "true",
+        "pip",
+        "pip3",
+        "umask",
+        "sed",
+        "find",
+        "xargs",
+        "hostname",
+        "which",
+        "ray",
+        "module",
+        "nvidia-smi",
+        "npu-smi",
+        "ixsmi",
+    ]
+)
+"""Commands that are taken to succeed and to change nothing that matters."""
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def _eval(runner: Runner, argv: list[Value], line: int) -> Truth:
+    space = text_value(" ", line)
+    return runner.evaluate(joined(part for value in argv[1:] for part in (value, space)), line)
+
+
+def _exit(runner: Runner, _argv: list[Value], line: int) -> Truth:
+    runner.machine.state.flow = "exit"
+    runner.machine.state.exit_line = line
+    return True
+
+
+def _leave(runner: Runner, argv: list[Value], _line: int) -> Truth:
+    word = argv[0].text
+    runner.machine.state.flow = "return" if word == "return" else "break" if word == "break" else "continue"
+    if word == "return" and len(argv) > 1 and argv[1].known:
+        return argv[1].text == "0"
+    return True
+
+
+def _set(runner: Runner, argv: list[Value], _line: int) -> Truth:
+    for number, value in enumerate(argv):
+        if value.text == "--":
+            runner.machine.state.positional = tuple(argv[number + 1 :])
+            runner.machine.state.shifted = 0
+            break
+    return True
+
+
+def _shift(runner: Runner, argv: list[Value], _line: int) -> Truth:
+    count = argv[1].text if len(argv) > 1 else "1"
+    runner.machine.shift(min(int(count), 1000) if count.isascii() and count.isdigit() and len(count) < 5 else 1)
+    return True
+
+
+def _read(runner: Runner, argv: list[Value], line: int) -> Truth:
+    """`read X` and `getopts`: the names get what the run reads."""
+    cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
+    for value in argv[1:]:
+        if _NAME.fullmatch(value.text):
+            runner.machine.assign(value.text, hole(f"${value.text}", line, cause), line)
+    return cause
+
+
+def _source(runner: Runner, argv: list[Value], line: int) -> Truth:
+    """Another script is not read; what it sets stays unknown."""
+    target = argv[1].text if len(argv) > 1 else ""
+    if PurePath(target).name in ("$0", PurePath(runner.machine.file).name, "${BASH_SOURCE[0]}"):
+        raise InputError(f"{runner.machine.file}:{line}: the script includes itself")
+    return True
+
+
+def _test(runner: Runner, argv: list[Value], line: int) -> Truth:
+    words = Words(runner.machine, runner.source)
+    return Test(
+        runner.machine, words, [v for value in argv[1:] for v in split_fields(value)], line, double=False
+    ).truth()
+
+
+BUILTINS: Final[Mapping[str, Callable[[Runner, list[Value], int], Truth]]] = {
+    "eval": _eval,
+    "exit": _exit,
+    "return": _leave,
+    "break": _leave,
+    "continue": _leave,
+    "set": _set,
+    "shift": _shift,
+    "read": _read,
+    "getopts": _read,
+    "mapfile": _read,
+    "readarray": _read,
+    "source": _source,
+    ".": _source,
+    "test": _test,
+    "false": lambda _runner, _argv, _line: False,
+}

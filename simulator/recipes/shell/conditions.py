@@ -1,0 +1,189 @@
+"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from simulator.recipes.shell.machine import Machine, is_outside
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, split_fields
+from simulator.recipes.shell.words import Words, filled, pattern
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from simulator.recipes.shell.source import Source
+
+Truth = bool | frozenset[Cause]
+"""Whether a test holds, or what it depends on."""
+
+_INNER: Final = frozenset({"binary_expression", "unary_expression", "parenthesized_expression", "negated_expression"})
+_UNARY: Final = frozenset(f"-{letter}" for letter in "abcdefghknoprstuvwxzGLNOS")
+_NUMERIC: Final = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+}
+_BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMERIC})
+
+
+def negated(truth: Truth) -> Truth:
+    """The opposite."""
+    return truth if isinstance(truth, frozenset) else not truth
+
+
+def both(left: Truth, right: Truth) -> Truth:
+    """Whether both hold."""
+    if left is False or right is False:
+        return False
+    if isinstance(left, frozenset):
+        return left | right if isinstance(right, frozenset) else left
+    return right
+
+
+def either(left: Truth, right: Truth) -> Truth:
+    """Whether at least one holds."""
+    return negated(both(negated(left), negated(right)))
+
+
+def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
+    """Truth of a `test_command` node."""
+    line = source.line(node.start_byte)
+    opening = source.raw(node)[:2]
+    if opening == "((":
+        number = Words(machine, source).arithmetic(node, line)
+        return number.text != "0" if number.known else number.causes
+    double = opening == "[["
+    words = Words(machine, source)
+    tokens: list[Value] = []
+    for leaf in _leaves(node):
+        value = words.value(leaf)
+        tokens += [value if value.pieces else EMPTY] if double else split_fields(value)
+    return Test(machine, words, tokens, line, double=double).truth()
+
+
+def _leaves(node: Node) -> list[Node]:
+    """Operands and operators of a test in order, without its brackets."""
+    stack = list(reversed(node.children[1:-1]))
+    found = []
+    while stack:
+        child = stack.pop()
+        if child.type in _INNER:
+            stack.extend(reversed(child.children))
+        elif child.type != "comment":
+            found.append(child)
+    return found
+
+
+class Test:
+    """The words of one test, by the rules of `test`; a malformed one fails as it does in the shell."""
+
+    def __init__(self, machine: Machine, words: Words, tokens: list[Value], line: int, *, double: bool) -> None:
+        self._machine = machine
+        self._words = words
+        self._tokens = tokens
+        self._line = line
+        self._double = double
+        self._position = 0
+
+    def truth(self) -> Truth:
+        """Truth of the whole."""
+        if not self._tokens:
+            return False
+        found = self._any()
+        return found if self._position == len(self._tokens) else False
+
+    def _peek(self, ahead: int = 0) -> str:
+        place = self._position + ahead
+        return self._tokens[place].text if place < len(self._tokens) else ""
+
+    def _left(self) -> int:
+        return len(self._tokens) - self._position
+
+    def _any(self) -> Truth:
+        found = self._all()
+        while self._left() > 1 and self._peek() in ("-o", "||"):
+            self._position += 1
+            found = either(found, self._all())
+        return found
+
+    def _all(self) -> Truth:
+        found = self._one()
+        while self._left() > 1 and self._peek() in ("-a", "&&"):
+            self._position += 1
+            found = both(found, self._one())
+        return found
+
+    def _one(self) -> Truth:
+        if self._left() == 0:
+            return False
+        self._machine.step(self._line)
+        if self._left() >= 3 and self._peek(1) in _BINARY:
+            left, operator, right = self._tokens[self._position], self._peek(1), self._tokens[self._position + 2]
+            self._position += 3
+            return self._compared(left, operator, right)
+        text = self._peek()
+        if text == "!" and self._left() > 1:
+            self._position += 1
+            return negated(self._one())
+        if text == "(" and self._left() > 1:
+            self._position += 1
+            found = self._any()
+            if self._peek() == ")":
+                self._position += 1
+            return found
+        if text in _UNARY and self._left() > 1:
+            operand = self._tokens[self._position + 1]
+            self._position += 2
+            return self._unary(text, operand)
+        self._position += 1
+        return self._filled(self._tokens[self._position - 1])
+
+    def _filled(self, value: Value) -> Truth:
+        if is_outside(value):
+            self._machine.assume_unset(value)
+            return False
+        found = filled(value)
+        return value.causes if found is None else found
+
+    def _unary(self, operator: str, operand: Value) -> Truth:
+        if operator == "-z":
+            return negated(self._filled(operand))
+        if operator == "-n":
+            return self._filled(operand)
+        if operator == "-v" and operand.known:
+            return not self._machine.unset(operand.text, self._line)
+        return self._asked(f"{operator} {operand.text}")
+
+    def _asked(self, name: str) -> Truth:
+        """A test of files and the like, which only the run can answer."""
+        name = " ".join(name.split())[:80]
+        given = self._machine.given(name, self._line)
+        return frozenset({Cause(self._line, name)}) if given is None else given.text.lower() in ("1", "true", "yes")
+
+    def _compared(self, left: Value, operator: str, right: Value) -> Truth:
+        causes = left.causes | right.causes
+        if operator in _NUMERIC:
+            if causes:
+                return causes
+            first, second = (self._words.integer(value, self._line) for value in (left, right))
+            return first is not None and second is not None and _NUMERIC[operator](first, second)
+        if operator in ("=", "==", "!="):
+            equal = self._equal(left, right)
+            return negated(equal) if operator == "!=" else equal
+        if operator in ("<", ">") and not causes:
+            return (left.text < right.text) == (operator == "<") and left.text != right.text
+        return causes or self._asked(f"{left.text} {operator} {right.text}")
+
+    def _equal(self, left: Value, right: Value) -> Truth:
+        causes = left.causes | right.causes
+        if not self._double or not right.known:
+            if not causes:
+                return left.text == right.text
+            return causes if could_equal(left, right) else False
+        if left.known:
+            return pattern(right, self._machine.file).match(left.text) is not None
+        wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in right.pieces)
+        return causes if wild or could_equal(left, right) else False

@@ -1,0 +1,183 @@
+"""A command that starts training: its launcher's options, its script and the script's arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final, Literal
+
+from simulator.recipes.shell.values import Cause, Value
+
+Launcher = Literal["torch", "paddle", "deepspeed", "python", "accelerate", "other"]
+
+_WRAPPERS: Final = frozenset(
+    [
+        "nohup",
+        "exec",
+        "time",
+        "sudo",
+        "env",
+        "srun",
+        "numactl",
+        "stdbuf",
+        "timeout",
+        "nice",
+        "taskset",
+        "command",
+        "mpirun",
+    ]
+)
+_PROGRAMS: Final[Mapping[str, Launcher]] = {
+    "torchrun": "torch",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "erniekit": "paddle",
+    "paddleformers-cli": "paddle",
+    "llamafactory-cli": "other",
+    "colossalai": "other",
+    "horovodrun": "other",
+    "swift": "other",
+    "xtuner": "other",
+}
+_MODULES: Final[Mapping[str, Launcher]] = {
+    "torch.distributed.run": "torch",
+    "torch.distributed.launch": "torch",
+    "paddle.distributed.launch": "paddle",
+    "paddle.distributed.fleet.launch": "paddle",
+    "deepspeed.launcher.runner": "deepspeed",
+    "accelerate.commands.launch": "accelerate",
+}
+_PYTHON: Final = re.compile(r"python[0-9.]*")
+_WITHOUT_VALUE: Final = frozenset(
+    [
+        "standalone",
+        "no_python",
+        "use_env",
+        "run_path",
+        "module",
+        "m",
+        "no_ssh",
+        "no_local_rank",
+        "enable_each_rank_log",
+        "save_pid",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One command that starts training."""
+
+    launcher: Launcher
+    program: str
+    line: int
+    script: Value
+    """The training script, or the subcommand of a command line tool."""
+    arguments: tuple[Value, ...]
+    options: Mapping[str, Value]
+    """The launcher's own, by name with underscores."""
+    environment: Mapping[str, Value]
+    conditions: frozenset[Cause] = field(default_factory=frozenset)
+    """What decides whether the command runs at all."""
+
+    def on_condition(self, causes: frozenset[Cause]) -> Launch:
+        """The launch, if it depends on something only the run knows."""
+        return dataclasses.replace(self, conditions=causes)
+
+
+def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
+    """The launch a command is, or None."""
+    start = _program(argv)
+    if start is None:
+        return None
+    program = PurePath(argv[start].text).name
+    rest = list(argv[start + 1 :])
+    launcher = _PROGRAMS.get(program)
+    if launcher is None:
+        found = _module(rest)
+        if found is None:
+            return _plain_python(program, rest, environment, line)
+        launcher, rest = found
+    if program in ("erniekit", "paddleformers-cli") or launcher in ("accelerate", "other"):
+        if not rest:
+            return None
+        return Launch(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
+    options, script, arguments = _options(rest)
+    if script is None:
+        return None
+    return Launch(launcher, program, line, script, tuple(arguments), options, environment)
+
+
+def _program(argv: Sequence[Value]) -> int | None:
+    """Place of the program that launches, past `nohup`, `srun -N 4`, `env A=B`."""
+    wrapped = False
+    for number, value in enumerate(argv[:64]):
+        name = PurePath(value.text).name
+        if name in _PROGRAMS or _PYTHON.fullmatch(name):
+            return number
+        if number == 0 and not value.known and len(argv) > 2 and argv[1].text == "-m":
+            return number
+        wrapped = wrapped or name in _WRAPPERS
+        if not wrapped:
+            return None
+    return None
+
+
+def _module(rest: Sequence[Value]) -> tuple[Launcher, list[Value]] | None:
+    """Launcher named by `python -m`, and what follows it."""
+    for number, value in enumerate(rest):
+        if value.text == "-m" and number + 1 < len(rest):
+            launcher = _MODULES.get(rest[number + 1].text)
+            return (launcher, list(rest[number + 2 :])) if launcher else None
+        if not value.text.startswith("-"):
+            return None
+    return None
+
+
+def _plain_python(program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
+    """`python train.py ...` without a launcher: one device."""
+    number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
+    if number is None or not rest[number].text.endswith(".py"):
+        return None
+    return Launch("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
+
+
+def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value]]:
+    """The launcher's options, the script, and the script's arguments."""
+    options: dict[str, Value] = {}
+    position = 0
+    while position < len(rest):
+        value = rest[position]
+        text = value.text
+        if not text.startswith("-") or not value.pieces[0].known:
+            if not value.known and not text.endswith(".py") and position + 1 < len(rest):
+                position += 1  # options in a variable that nobody gave
+                continue
+            return options, value, list(rest[position + 1 :])
+        name, equals, _ = text.partition("=")
+        key = name.lstrip("-").replace("-", "_")
+        if equals:
+            options[key] = _after(value, len(name) + 1)
+            position += 1
+        elif key in _WITHOUT_VALUE or position + 1 >= len(rest):
+            options[key] = value
+            position += 1
+        else:
+            options[key] = rest[position + 1]
+            position += 2
+    return options, None, []
+
+
+def _after(value: Value, count: int) -> Value:
+    """The value without its first `count` characters, which are known."""
+    pieces = []
+    for piece in value.pieces:
+        if count >= len(piece.text) and piece.known:
+            count -= len(piece.text)
+            continue
+        pieces.append(dataclasses.replace(piece, text=piece.text[count:]) if count else piece)
+        count = 0
+    return Value(tuple(pieces))

@@ -1,0 +1,214 @@
+"""What a script has assigned so far, and what it takes from outside."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from simulator.errors import InputError
+from simulator.recipes.shell.values import EMPTY, Cause, Value, hole, joined, one_of, text_value
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from simulator.recipes.shell.source import Source
+
+MAXIMUM_STEPS: Final = 50_000
+"""Statements and expansions that one script may take."""
+MAXIMUM_CALLS: Final = 12
+"""Depth of function calls and of `eval`."""
+_FROM_OUTSIDE: Final = re.compile(
+    r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
+)
+"""Names that the run sets, even where the script assigns them on some path."""
+
+Flow = Literal["", "exit", "return", "break", "continue"]
+Content = Value | tuple[Value, ...] | None
+"""A variable's text, an array's items, or None for a name that was unset."""
+
+
+@dataclass(slots=True)
+class Function:
+    """A function's body, in the text that defines it."""
+
+    source: Source
+    body: Node
+
+
+@dataclass(slots=True)
+class State:
+    """Variables at one point of one path."""
+
+    variables: dict[str, Content] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, Function] = field(default_factory=dict)
+    positional: tuple[Value, ...] | None = None
+    """Parameters; None while they are the command line's, which nobody gave."""
+    shifted: int = 0
+    flow: Flow = ""
+    exit_line: int = 0
+
+    def fork(self) -> State:
+        """A copy that another path may change."""
+        other = copy.copy(self)
+        other.variables = dict(self.variables)
+        other.exported = set(self.exported)
+        other.functions = dict(self.functions)
+        return other
+
+
+class Machine:
+    """The state of the path being read, the values given from outside, and what was found out."""
+
+    def __init__(self, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        self.file = file
+        self.state = State()
+        self.settings = settings
+        self.environment = environment
+        self.used_settings: set[str] = set()
+        self.assumed_unset: dict[str, int] = {}
+        self.own_names: set[str] = set()
+        self.exits: dict[int, frozenset[Cause]] = {}
+        self.conditions: tuple[frozenset[Cause], ...] = ()
+        self.steps = 0
+        self.calls: list[str] = []
+        given = {
+            int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
+        }
+        if given:
+            self.state.positional = self._given_parameters(given)
+
+    def _given_parameters(self, given: Mapping[int, str]) -> tuple[Value, ...]:
+        """Parameters by number; a number left out stays unknown."""
+        self.used_settings |= {str(number) for number in given}
+        return tuple(
+            text_value(given[n], 0) if n in given else hole(f"${n}", 0, [Cause(0, str(n))])
+            for n in range(1, max(given) + 1)
+        )
+
+    def step(self, line: int) -> None:
+        """Count one step; refuse a script that takes too many."""
+        self.steps += 1
+        if self.steps > MAXIMUM_STEPS:
+            raise InputError(f"{self.file}:{line}: takes more than {MAXIMUM_STEPS} steps to read; not a launch script")
+
+    def given(self, name: str, line: int) -> Value | None:
+        """What the user or the environment says about a name."""
+        if name in self.settings:
+            self.used_settings.add(name)
+            return text_value(self.settings[name], line)
+        return text_value(self.environment[name], line) if name in self.environment else None
+
+    def lookup(self, name: str, line: int) -> Content:
+        """Content of a variable or parameter; None where it is certainly not set, a hole where nobody can tell."""
+        if name.isdigit() or name in ("#", "@", "*"):
+            return self._parameter(name, line)
+        if name in self.state.variables:
+            return self.state.variables[name]
+        if (found := self.given(name, line)) is not None:
+            return found
+        if name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
+            return None
+        return hole(f"${name}", line, [Cause(line, name)], outside=len(name) > 1 or name.isalpha())
+
+    def _parameter(self, name: str, line: int) -> Content:
+        parameters = self.state.positional
+        if parameters is None:
+            shown = str(int(name) + self.state.shifted) if name.isdigit() and name != "0" else name
+            return self.given(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
+        if name == "#":
+            return text_value(str(len(parameters)), line)
+        if name in ("@", "*"):
+            return parameters
+        number = int(name[:4])
+        if number == 0:
+            return hole("$0", line, [Cause(line, "0")], filled=True)
+        if number > len(parameters):
+            return None
+        found = parameters[number - 1]
+        return found if found.line else _placed(found, line)
+
+    def unset(self, name: str, line: int) -> bool:
+        """Whether to read the name as not set; noted where that is an assumption."""
+        content = self.lookup(name, line)
+        if content is None:
+            return True
+        if isinstance(content, Value) and is_outside(content):
+            self.assume_unset(content)
+            return True
+        # A parameter nobody gave: `${1:-4}` says what to do then.
+        return name.isdigit() and isinstance(content, Value) and not content.known and self.state.positional is None
+
+    def assume_unset(self, value: Value) -> None:
+        """Note that a value from outside is read as not set."""
+        for cause in value.causes:
+            self.assumed_unset.setdefault(cause.name, cause.line)
+
+    def assign(self, name: str, content: Content, line: int) -> None:
+        """Set a variable; a value that is not known gives way to one the user gave for the name."""
+        if isinstance(content, Value) and not content.known and (found := self.given(name, line)) is not None:
+            content = found
+        self.state.variables[name] = content
+
+    def shift(self, count: int) -> None:
+        """Drop parameters from the front."""
+        if self.state.positional is None:
+            self.state.shifted += count
+        else:
+            self.state.positional = self.state.positional[count:]
+
+    def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
+        """Go on after paths of which one is taken, nobody knows which."""
+        every = list(states)
+        for state in every:
+            if state.flow == "exit":
+                self.exits.setdefault(state.exit_line, causes)
+        going = [state for state in every if not state.flow] or every
+        merged = going[0].fork()
+        for name in {name for state in going for name in state.variables}:
+            merged.variables[name] = self._merged(name, going, causes, line)
+        for state in going[1:]:
+            merged.exported |= state.exported
+            merged.functions |= state.functions
+            if state.positional != merged.positional or state.shifted != merged.shifted:
+                merged.positional, merged.shifted = None, 0
+        self.state = merged
+
+    def _merged(self, name: str, states: list[State], causes: frozenset[Cause], line: int) -> Content:
+        contents: list[Content] = []
+        for state in states:
+            self.state = state
+            contents.append(self.lookup(name, line))
+        if all(_same(contents[0], other) for other in contents[1:]):
+            return contents[0]
+        values = [content if isinstance(content, Value) else words(content) for content in contents]
+        if (found := self.given(name, line)) is not None:
+            return found
+        place = next((value.line for value in values if value.line), line)
+        return one_of(values, f"${name}", place, causes)
+
+
+def words(content: tuple[Value, ...] | None) -> Value:
+    """An array's items in one value, split where they meet."""
+    space = text_value(" ", 0).unquoted()
+    return joined(part for number, item in enumerate(content or ()) for part in ((space, item) if number else (item,)))
+
+
+def is_outside(value: Value) -> bool:
+    """Whether the value is nothing but variables of the environment that nobody gave."""
+    return bool(value.pieces) and all(piece.outside for piece in value.pieces)
+
+
+def _placed(value: Value, line: int) -> Value:
+    return text_value(value.text, line) if value.known else hole(value.text, line, value.causes)
+
+
+def _same(left: Content, right: Content) -> bool:
+    if isinstance(left, Value) and isinstance(right, Value):
+        return left == right or (left.known and right.known and left.text == right.text)
+    if left is None or right is None:
+        return left is right or EMPTY in (left, right)
+    return left == right

@@ -1,0 +1,168 @@
+"""Shell text to a syntax tree, in bounded time and memory, with the line of every byte."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell.values import Piece, Value
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+_MAXIMUM_PIPES: Final = 1000
+_MAXIMUM_DEPTH: Final = 120
+_MAXIMUM_NODES: Final = 400_000
+_CHUNK_BYTES: Final = 1024
+_PARSE_SECONDS: Final = 3.0
+_HOLE_BASE: Final = 0xF0000
+"""A hole in a text that is parsed again stands there as one private character."""
+_HOLE_LIMIT: Final = 0xFFFFD
+
+
+class Source:
+    """A shell text with its tree. `eval` makes a second one out of a value."""
+
+    def __init__(self, file: str, value: Value) -> None:
+        self.file = file
+        self._holes: list[Piece] = []
+        starts: list[int] = []
+        lines: list[int] = []
+        parts: list[bytes] = []
+        length = 0
+        for piece in value.pieces:
+            data = self._plain(piece).encode("utf-8", "surrogatepass")
+            starts.append(length)
+            lines.append(piece.line)
+            parts.append(data)
+            length += len(data)
+        self.data = b"".join(parts)
+        self._starts = starts
+        self._lines = lines
+        self.root = self._parse()
+
+    def _plain(self, piece: Piece) -> str:
+        """The piece as the parser sees it."""
+        if piece.known:
+            return piece.text
+        self._holes.append(piece)
+        if _HOLE_BASE + len(self._holes) > _HOLE_LIMIT:
+            raise InputError(f"{self.file}:{piece.line}: too many values that are not known")
+        return chr(_HOLE_BASE + len(self._holes) - 1)
+
+    def line(self, byte: int) -> int:
+        """Line of the script that the byte stands on."""
+        place = bisect.bisect_right(self._starts, byte) - 1
+        return self._lines[max(place, 0)] if self._lines else 1
+
+    def text(self, start: int, end: int) -> str:
+        """Text between two bytes."""
+        return self.data[start:end].decode("utf-8", "replace")
+
+    def node_text(self, node: Node) -> str:
+        """Text of a node, holes as the script writes them."""
+        return "".join(self._holes[ord(mark) - _HOLE_BASE].text if is_hole(mark) else mark for mark in self.raw(node))
+
+    def raw(self, node: Node) -> str:
+        """Text of a node as the parser saw it."""
+        return self.text(node.start_byte, node.end_byte)
+
+    def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
+        """What stands between two bytes, a piece for each line and each hole."""
+        found: list[Piece] = []
+        while start < end:
+            place = bisect.bisect_right(self._starts, start)
+            stop = min(end, self._starts[place] if place < len(self._starts) else end)
+            found += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
+            start = stop
+        return found
+
+    def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
+        found = []
+        run = ""
+        for mark in text:
+            if not is_hole(mark):
+                run += mark
+                continue
+            if run:
+                found.append(Piece(run, line, quoted=quoted))
+            run = ""
+            old = self._holes[ord(mark) - _HOLE_BASE]
+            found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
+        if run:
+            found.append(Piece(run, line, quoted=quoted))
+        return found
+
+    def _parse(self) -> Node:
+        """The tree of the text. Raises InputError for text that is no shell script."""
+        if self.data.count(b"|") > _MAXIMUM_PIPES:
+            raise InputError(f"{self.file}: more than {_MAXIMUM_PIPES} pipes; not a launch script")
+        deadline = time.monotonic() + _PARSE_SECONDS
+        late = False
+
+        def read(offset: int, _point: object) -> bytes:
+            nonlocal late
+            late = late or time.monotonic() > deadline
+            # Nothing more to read ends the parse; an exception in here would not.
+            return b"" if late else self.data[offset : offset + _CHUNK_BYTES]
+
+        tree = _parser().parse(read)
+        if late or tree is None:
+            raise InputError(f"{self.file}: takes too long to parse; not a launch script")
+        self._check(tree.root_node)
+        self._tree = tree  # its nodes are valid while it lives
+        return tree.root_node
+
+    def _check(self, root: Node) -> None:
+        """Refuse what the parser could not read, and a tree too deep or too large to walk."""
+        cursor = root.walk()
+        depth = count = 0
+        wrong: Node | None = None
+        while True:
+            node = cursor.node
+            count += 1
+            if depth > _MAXIMUM_DEPTH or count > _MAXIMUM_NODES:
+                line = self.line(node.start_byte) if node else 1
+                raise InputError(f"{self.file}:{line}: nested too deep, or too long, for a launch script")
+            if node is not None and (node.is_error or node.is_missing) and wrong is None:
+                wrong = node
+            if cursor.goto_first_child():
+                depth += 1
+                continue
+            while not cursor.goto_next_sibling():
+                if not cursor.goto_parent():
+                    if wrong is not None:
+                        raise self._refusal(wrong)
+                    return
+                depth -= 1
+
+    def _refusal(self, node: Node) -> InputError:
+        line = self.line(node.start_byte)
+        if node.is_missing:
+            return InputError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
+        # Of what was not understood, the first loose sign is the likely place: an `if` without its end, a quote.
+        node = next((child for child in node.children if not child.is_named and child.type.strip()), node)
+        line = self.line(node.start_byte)
+        near = self.node_text(node).strip().split("\n")[0][:40]
+        return InputError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+
+
+def is_hole(mark: str) -> bool:
+    """Whether the character stands for a hole."""
+    return _HOLE_BASE <= ord(mark) <= _HOLE_LIMIT
+
+
+_PARSERS: list[Parser] = []
+
+
+def _parser() -> Parser:
+    """The parser of bash, made when the first script is read."""
+    if not _PARSERS:
+        import tree_sitter  # noqa: PLC0415  only who reads shell scripts waits for it
+        import tree_sitter_bash  # noqa: PLC0415
+
+        _PARSERS.append(tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language())))
+    return _PARSERS[0]

@@ -1,0 +1,215 @@
+"""Shell text in pieces, each with the line it was written on, and pieces that only the run could fill in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MAXIMUM_CHARACTERS: Final = 1 << 20
+"""Most characters one value may have."""
+MAXIMUM_PIECES: Final = 1 << 14
+"""Most pieces one value may have."""
+_MAXIMUM_ALTERNATIVES: Final = 16
+_MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
+
+
+class TooLargeError(Exception):
+    """A value outgrew its bound."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cause:
+    """Something the script does not say: `$WORLD_SIZE`, `$1`, a `$(command)`."""
+
+    line: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of one line of the script, or a hole (`causes`) whose text only the run knows."""
+
+    text: str
+    """The text; of a hole, how the script writes it."""
+    line: int
+    causes: frozenset[Cause] = frozenset()
+    """Why the text is not known; empty for text that is."""
+    splits: bool = False
+    """White space in it separates words: it came from an expansion outside quotes."""
+    quoted: bool = False
+    """Pattern characters in it are plain."""
+    outside: bool = False
+    """A hole that is a variable of the environment and may well not be set."""
+    filled: bool = False
+    """A hole that cannot be empty, such as a number."""
+    alternatives: tuple[Value, ...] = ()
+    """A hole that is one of these, by the branch the script takes."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the text is what the run would see."""
+        return not self.causes
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A text as a sequence of pieces."""
+
+    pieces: tuple[Piece, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a value that outgrew its bound."""
+        if len(self.pieces) > MAXIMUM_PIECES or sum(len(p.text) for p in self.pieces) > MAXIMUM_CHARACTERS:
+            raise TooLargeError
+
+    @property
+    def text(self) -> str:
+        """The text, holes as the script writes them."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def known(self) -> bool:
+        """Whether all of it is what the run would see."""
+        return not any(piece.causes for piece in self.pieces)
+
+    @property
+    def causes(self) -> frozenset[Cause]:
+        """Why it is not known."""
+        found: frozenset[Cause] = frozenset()
+        for piece in self.pieces:
+            found |= piece.causes
+        return found
+
+    @property
+    def line(self) -> int:
+        """Line of its first text; 0 for nothing at all."""
+        return next((piece.line for piece in self.pieces if piece.text), self.pieces[0].line if self.pieces else 0)
+
+    def unquoted(self) -> Value:
+        """As an expansion outside quotes inserts it."""
+        return Value(tuple(dataclasses.replace(piece, splits=True, quoted=False) for piece in self.pieces))
+
+    def inside_quotes(self) -> Value:
+        """As an expansion inside quotes inserts it."""
+        return Value(tuple(dataclasses.replace(piece, splits=False, quoted=True) for piece in self.pieces))
+
+
+EMPTY: Final = Value()
+
+
+def text_value(text: str, line: int, *, quoted: bool = False) -> Value:
+    """Known text that starts on `line`, one piece a line."""
+    parts = text.split("\n")
+    ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
+    return Value(tuple(Piece(part, line + n, quoted=quoted) for n, part in enumerate(ends) if part))
+
+
+def hole(shown: str, line: int, causes: Iterable[Cause], *, filled: bool = False, outside: bool = False) -> Value:
+    """A value that is not known at all."""
+    return Value((Piece(shown, line, causes=frozenset(causes), filled=filled, outside=outside),))
+
+
+def joined(values: Iterable[Value]) -> Value:
+    """The values one after another."""
+    pieces: list[Piece] = []
+    for value in values:
+        pieces.extend(value.pieces)
+        if len(pieces) > MAXIMUM_PIECES:
+            raise TooLargeError
+    return Value(tuple(pieces))
+
+
+def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cause]) -> Value:
+    """A hole that is one of `values`; without alternatives where they are too many to carry."""
+    flat: dict[tuple[str, frozenset[Cause]], Value] = {}
+    for value in values:
+        for one in _flattened(value):
+            flat.setdefault((one.text, one.causes), one)
+            causes |= one.causes if one is not value else frozenset()
+    kept = tuple(flat.values())
+    if len(kept) > _MAXIMUM_ALTERNATIVES or sum(len(v.pieces) for v in kept) > _MAXIMUM_ALTERNATIVE_PIECES:
+        kept = ()
+    filled = bool(kept) and all(definitely_filled(value) for value in kept)
+    return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=kept),))
+
+
+def _flattened(value: Value) -> tuple[Value, ...]:
+    """The alternatives of a value that is nothing else, or the value."""
+    if len(value.pieces) == 1 and value.pieces[0].alternatives:
+        return value.pieces[0].alternatives
+    return (value,)
+
+
+def definitely_filled(value: Value) -> bool:
+    """Whether the value has at least one character whatever its holes hold."""
+    return any(piece.filled or (piece.known and piece.text) for piece in value.pieces)
+
+
+def could_equal(left: Value, right: Value) -> bool:
+    """Whether two values may be equal for some text of their holes; exact where one side is known."""
+    if left.known and right.known:
+        return left.text == right.text
+    if left.known:
+        left, right = right, left
+    if not right.known:
+        return True
+    if len(left.pieces) == 1 and left.pieces[0].alternatives:
+        return any(could_equal(one, right) for one in left.pieces[0].alternatives)
+    return _could_be(left, right.text)
+
+
+def _could_be(value: Value, text: str) -> bool:
+    """Whether the known parts stand in `text` in order, the outer ones at its ends."""
+    runs: list[str] = [""]
+    for piece in value.pieces:
+        if piece.known:
+            runs[-1] += piece.text
+        else:
+            runs.append("")
+    first, last = runs[0], runs[-1]
+    if len(first) + len(last) > len(text) or not text.startswith(first) or not text.endswith(last):
+        return False
+    position, end = len(first), len(text) - len(last)
+    for run in runs[1:-1]:
+        found = text.find(run, position, end)
+        if found < 0:
+            return False
+        position = found + len(run)
+    return True
+
+
+def split_fields(value: Value) -> list[Value]:
+    """The words that a value becomes; a part in quotes keeps a word even when it is empty."""
+    words: list[Value] = []
+    current: list[Piece] = []
+    open_word = False
+    for piece in value.pieces:
+        if not piece.splits or not piece.known:
+            open_word = True
+            current.append(piece)
+            continue
+        for number, part in enumerate(_runs(piece.text)):
+            if number % 2:  # white space
+                if open_word:
+                    words.append(Value(tuple(current)))
+                current, open_word = [], False
+            elif part:
+                current.append(dataclasses.replace(piece, text=part))
+                open_word = True
+    if open_word:
+        words.append(Value(tuple(current)))
+    return words
+
+
+def _runs(text: str) -> list[str]:
+    """Text cut into words and white space, in turns, starting with a word that may be empty."""
+    parts: list[str] = [""]
+    for mark in text:
+        blank = mark in " \t\n"
+        if blank == (len(parts) % 2 == 0):
+            parts[-1] += mark
+        else:
+            parts.append(mark)
+    return parts

@@ -1,0 +1,373 @@
+"""Expansion of words: quotes, parameters, arithmetic. Commands in `$( )` are never run."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell.machine import Content, Machine, words
+from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, definitely_filled, hole, split_fields, text_value
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from simulator.recipes.shell.source import Source
+
+_EXPANDED: Final = frozenset(
+    {
+        "string",
+        "raw_string",
+        "ansi_c_string",
+        "translated_string",
+        "simple_expansion",
+        "expansion",
+        "command_substitution",
+        "process_substitution",
+        "arithmetic_expansion",
+    }
+)
+_BRACED: Final = re.compile(
+    r"\$\{(?P<length>#(?=[\w@*]))?(?P<indirect>!)?(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>[^]]*)\])?"
+    r"(?P<operator>:[-=+?]|[-=+?]|##|#|%%|%|//|/#|/%|/|\^\^|\^|,,|,|:|@)?",
+    re.ASCII,
+)
+_BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
+_IN_QUOTES: Final = frozenset('$`"\\')
+_ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+_MAXIMUM_NAME: Final = 80
+_MAXIMUM_PATTERN: Final = 200
+
+
+class _UnknownError(Exception):
+    """Arithmetic met a value that is not known."""
+
+    def __init__(self, causes: frozenset[Cause]) -> None:
+        super().__init__()
+        self.causes = causes
+
+
+class Words:
+    """Expands the nodes of one source with the variables of a machine."""
+
+    def __init__(self, machine: Machine, source: Source) -> None:
+        self._machine = machine
+        self._source = source
+
+    def fields(self, node: Node) -> list[Value]:
+        """The words that a node becomes."""
+        return split_fields(self.value(node))
+
+    def value(self, node: Node) -> Value:
+        """The node as one value, before it is split into words."""
+        self._machine.step(self._source.line(node.start_byte))
+        return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
+
+    def heredoc(self, node: Node) -> Value:
+        """The text of a here document."""
+        return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=True)))
+
+    def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
+        """Pieces between two bytes of a node: literal text and what its expansions become."""
+        for child in _topmost(node, start, end):
+            begin = self._begin(child)
+            if begin > start:
+                yield from self._literal(start, begin, quoted=quoted)
+            yield from self._expanded(child, quoted=quoted).pieces
+            start = child.end_byte
+        if end > start:
+            yield from self._literal(start, end, quoted=quoted)
+
+    def _begin(self, node: Node) -> int:
+        """First byte of an expansion, without the white space that the parser counts to it."""
+        found = _BLANK.match(self._source.data, node.start_byte, node.end_byte)
+        return found.end() if found else node.start_byte
+
+    def _literal(self, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
+        for piece in self._source.pieces(start, end, quoted=quoted):
+            if not piece.known or "\\" not in piece.text:
+                yield piece
+                continue
+            text = _without_escapes(piece.text, quoted=quoted)
+            if text:
+                yield dataclasses.replace(piece, text=text)
+
+    def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
+        """What one expansion becomes."""
+        kind = node.type
+        begin, line = self._begin(node), self._source.line(self._begin(node))
+        if kind in ("string", "translated_string"):
+            return self._string(node, begin + (2 if kind == "translated_string" else 1), line)
+        if kind == "raw_string":
+            return Value(
+                (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
+            )
+        if kind == "ansi_c_string":
+            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), self._source.text(begin + 2, node.end_byte - 1))
+            return text_value(text, line, quoted=True)
+        if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
+            return self.arithmetic(node, line)
+        if kind in ("command_substitution", "process_substitution"):
+            found = self._command(self._source.node_text(node).strip(), line)
+        elif kind == "simple_expansion":
+            name = self._source.text(begin + 1, node.end_byte)
+            return self._inserted(self._name(name, line), quoted=quoted, apart=name == "@")
+        else:
+            return self._braced(node, begin, line, quoted=quoted)
+        return _retagged(found, quoted=quoted)
+
+    def _string(self, node: Node, start: int, line: int) -> Value:
+        """Text in double quotes; `"$@"` may be no word at all."""
+        pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
+        inner = self._source.text(start, node.end_byte - 1)
+        if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])\}", inner):
+            return EMPTY
+        return Value((*pieces, Piece("", line, quoted=True)))
+
+    def _is_arithmetic(self, node: Node, begin: int) -> bool:
+        """Whether the parser took `$(( ))` for a command, as it does inside `${ }`."""
+        raw = self._source.text(begin, node.end_byte)
+        return raw.startswith("$((") and raw.endswith("))")
+
+    def _command(self, text: str, line: int) -> Value:
+        """A command in `$( )`, which only the run can answer."""
+        name = " ".join(text.split())
+        name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
+        return self._machine.given(name, line) or hole(name, line, [Cause(line, name)])
+
+    def _name(self, name: str, line: int) -> Content:
+        if name in ("?", "$", "!", "-", "_"):
+            return hole(f"${name}", line, [Cause(line, name)])
+        return self._machine.lookup(name, line)
+
+    def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
+        """A variable's content, or all items of a list; `apart` keeps the items words of their own."""
+        if isinstance(content, Value):
+            return _retagged(content, quoted=quoted)
+        if not content:
+            return EMPTY
+        items = words(tuple(_retagged(item, quoted=quoted) for item in content))
+        return items if apart or not quoted else items.inside_quotes()
+
+    def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
+        """`${...}` with its default, its cut or its replacement."""
+        raw = self._source.text(begin, node.end_byte)
+        match = _BRACED.match(raw)
+        if match is None:
+            return hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])
+        name, operator = match["name"], match["operator"] or ""
+        content = self._name(name, line)
+        if match["indirect"]:
+            content = self._indirect(content, line)
+        if match["index"] is not None:
+            content = _item(content, match["index"])
+        if match["length"]:
+            return self._length(content, raw, line)
+        operand_start = begin + len(match[0].encode())
+        apart = name == "@" or match["index"] == "@"
+        if operator and operator[-1] in "-=+?" and operator[0] in ":-=+?":
+            return self._defaulted(node, name, content, operator, operand_start, line, quoted=quoted)
+        if match.end() != len(raw) - 1 or operator in ("^^", "^", ",,", ","):
+            operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
+            if isinstance(content, tuple) and operator == ":":
+                content = _slice(content, operand, first=int(name == "@"))
+            else:
+                content = self._edited(self._inserted(content, quoted=quoted), operator, operand, raw, line)
+        return self._inserted(content, quoted=quoted, apart=apart)
+
+    def _indirect(self, content: Content, line: int) -> Content:
+        if isinstance(content, Value) and content.known and re.fullmatch(r"[A-Za-z_]\w*", content.text, re.ASCII):
+            return self._machine.lookup(content.text, line)
+        causes = content.causes if isinstance(content, Value) else frozenset()
+        return hole("${!}", line, causes or [Cause(line, "!")])
+
+    def _length(self, content: Content, raw: str, line: int) -> Value:
+        if isinstance(content, tuple):
+            return text_value(str(len(content)), line)
+        if content is not None and not content.known:
+            return hole(raw, line, content.causes, filled=True)
+        return text_value(str(len(content.text) if content else 0), line)
+
+    def _defaulted(  # noqa: PLR0913, PLR0917  the parts of one expansion
+        self, node: Node, name: str, content: Content, operator: str, start: int, line: int, *, quoted: bool
+    ) -> Value:
+        """`${X:-y}` and its kin."""
+        empty = operator[0] == ":" and isinstance(content, Value) and content.known and not content.text
+        missing = empty or content == () or (not isinstance(content, tuple) and self._machine.unset(name, line))
+        if operator[-1] == "+" and missing:
+            return EMPTY
+        if operator[-1] == "+" or (missing and operator[-1] in "-="):
+            found = Value(tuple(self._interpolated(node, start, node.end_byte - 1, quoted=quoted)))
+            found = found if found.pieces else Value((Piece("", line),))
+            if operator[-1] == "=":
+                self._machine.assign(name, found, line)
+            return found.inside_quotes() if quoted else _splitting(found)
+        if missing and isinstance(content, Value) and content.pieces and not content.known:
+            self._machine.assumed_unset.pop(name, None)
+        elif missing:
+            raise InputError(
+                f"{self._machine.file}:{line}: the script stops here: {name} is not set; --set {name}=VALUE"
+            )
+        return self._inserted(content, quoted=quoted)
+
+    def _edited(self, value: Value, operator: str, operand: Value, raw: str, line: int) -> Value:
+        """Substrings, suffixes and prefixes, replacement, case."""
+        causes = value.causes | operand.causes
+        if not causes and len(value.text) <= 4096 and len(operand.text) <= _MAXIMUM_PATTERN:
+            text = _edited_text(value.text, operator, operand.text)
+            if text is not None:
+                return text_value(text, value.line or line)
+        return hole(raw, line, causes or [Cause(line, raw[:_MAXIMUM_NAME])])
+
+    def arithmetic(self, node: Node, line: int) -> Value:
+        """`$(( ))` or `(( ))`: the number, or a hole that is some number."""
+        raw = self._source.data[node.start_byte : node.end_byte]
+        opening = raw.index(b"((") + 2 if b"((" in raw else 0
+        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - 2, quoted=True)
+        return self.number(Value(tuple(pieces)), " ".join(self._source.node_text(node).split()), line)
+
+    def number(self, expression: Value, shown: str, line: int) -> Value:
+        """Value of an arithmetic expression."""
+        if expression.known:
+            try:
+                return text_value(str(self._computed(expression.text, line)), line)
+            except _UnknownError as unknown:
+                return hole(shown, line, unknown.causes, filled=True)
+        return hole(shown, line, expression.causes, filled=True)
+
+    def _computed(self, text: str, line: int) -> int:
+        def lookup(name: str, depth: int = 0) -> int:
+            content = self._machine.lookup(name, line)
+            value = self._inserted(content, quoted=True)
+            if not value.known:
+                raise _UnknownError(value.causes)
+            if depth > MAXIMUM_REFERENCES:
+                raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
+            return arithmetic.evaluate(value.text, lambda other: lookup(other, depth + 1))
+
+        def assign(name: str, number: int) -> None:
+            self._machine.assign(name, text_value(str(number), line), line)
+
+        try:
+            return arithmetic.evaluate(text, lookup, assign)
+        except arithmetic.ArithmeticProblemError as problem:
+            raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
+
+    def integer(self, value: Value, line: int) -> int | None:
+        """A number as `-eq` takes it; None where it is none."""
+        try:
+            return self._computed(value.text, line)
+        except (InputError, _UnknownError):
+            return None
+
+
+def _retagged(value: Value, *, quoted: bool) -> Value:
+    """As an expansion inserts it inside or outside quotes."""
+    return value.inside_quotes() if quoted else value.unquoted()
+
+
+def _splitting(value: Value) -> Value:
+    """A default as it stands outside quotes: it splits, but for its own quoted parts."""
+    return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
+
+
+def _slice(items: tuple[Value, ...], operand: Value, *, first: int) -> Content:
+    """`${A[@]:1:2}`; an unread one stays whole."""
+    match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand.text, re.ASCII)
+    if match is None:
+        return hole(operand.text, operand.line, operand.causes or [Cause(operand.line, operand.text[:_MAXIMUM_NAME])])
+    start = max(int(match[1]) - first, 0)
+    return items[start:] if match[2] is None else items[start : start + int(match[2])]
+
+
+MAXIMUM_REFERENCES: Final = 8
+"""How many names a number may pass through."""
+
+
+def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
+    """Expansions inside the bytes, without those inside another, in order."""
+    stack = [node]
+    while stack:
+        found = stack.pop()
+        inside = found.start_byte >= start and found.end_byte <= end
+        if inside and found.type in _EXPANDED:
+            yield found
+        elif found.end_byte > start and found.start_byte < end:
+            stack.extend(reversed(found.children))
+
+
+def _without_escapes(text: str, *, quoted: bool) -> str:
+    """Text with its backslashes resolved; a backslash at the end of a line joins it to the next."""
+    out: list[str] = []
+    marks = iter(text)
+    for mark in marks:
+        if mark != "\\":
+            out.append(mark)
+            continue
+        following = next(marks, "")
+        if following == "\n":
+            continue
+        if quoted and following not in _IN_QUOTES:
+            out.append(mark)
+        out.append(following)
+    return "".join(out)
+
+
+def _item(content: Content, index: str) -> Content:
+    """An item of an array, or the whole array."""
+    items = content if isinstance(content, tuple) else (content,) if content is not None else ()
+    if index in ("@", "*"):
+        return content if isinstance(content, Value) and not content.known else items
+    if index.isascii() and index.isdigit() and len(index) < 8:
+        return items[int(index)] if int(index) < len(items) else None
+    return hole(f"[{index}]", 0, [Cause(0, index[:_MAXIMUM_NAME])])
+
+
+def pattern(value: Value, file: str) -> re.Pattern[str]:
+    """A shell pattern; quoted parts are plain text. Raises InputError for one that is too long."""
+    text = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in value.pieces)
+    if len(text) > _MAXIMUM_PATTERN:
+        raise InputError(f"{file}:{value.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+    return re.compile(fnmatch.translate(text), re.DOTALL)
+
+
+def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa: PLR0911  one per operator
+    """The edited text; None for an edit that is not read."""
+    if operator in ("^^", ",,") and not operand:
+        return text.upper() if operator == "^^" else text.lower()
+    if operator == ":":
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand, re.ASCII)
+        if match is None:
+            return None
+        start = int(match[1])
+        return text[start:] if match[2] is None else text[start : start + int(match[2])]
+    if operator in ("#", "##", "%", "%%"):
+        return _trimmed(text, operator, operand)
+    if operator in ("/", "//"):
+        old, _, new = operand.partition("/")
+        if re.search(r"[*?[]", old) or not old:
+            return None
+        return text.replace(old, new) if operator == "//" else text.replace(old, new, 1)
+    return None
+
+
+def _trimmed(text: str, operator: str, operand: str) -> str:
+    """Without the shortest or longest prefix or suffix that matches."""
+    matches = re.compile(fnmatch.translate(operand), re.DOTALL).match
+    sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
+    for size in sizes:
+        part = text[:size] if operator[0] == "#" else text[len(text) - size :]
+        if matches(part):
+            return text[size:] if operator[0] == "#" else text[: len(text) - size]
+    return text
+
+
+def filled(value: Value) -> bool | None:
+    """Whether a value has any character; None where nobody can tell."""
+    if definitely_filled(value):
+        return True
+    return None if not value.known else False

@@ -1,0 +1,211 @@
+"""torchtitan configuration files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from simulator.recipes import models
+from simulator.recipes.documents import Key
+from simulator.recipes.given import Flag, Given
+from simulator.recipes.megatron import finished
+from simulator.recipes.recipe import Recipe
+from simulator.scenario.layout import Layout, RecomputeMethod, RecomputeMode
+
+FLAGS: Final = {
+    name: Flag(about)
+    for name, about in {
+        "model.name": "model, with model.flavor",
+        "model.flavor": "model, with model.name",
+        "model.converters": "precision fp8, for float8",
+        "training.local_batch_size": "micro batch size; with pipeline stages, the micro batches of a step",
+        "training.batch_size": "as training.local_batch_size",
+        "training.global_batch_size": "global batch size",
+        "training.seq_len": "sequence length",
+        "training.mixed_precision_param": "precision",
+        "training.mixed_precision_reduce": "type of gradients; only float32",
+        "training.dtype": "type of the stored weights",
+        "parallelism.data_parallel_replicate_degree": "replicas",
+        "parallelism.data_parallel_shard_degree": "ZeRO stage: 1 shards nothing",
+        "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never",
+        "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
+        "parallelism.pipeline_parallel_degree": "pipeline parallel size",
+        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B",
+        "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
+        "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
+        "parallelism.context_parallel_degree": "context parallel size",
+        "parallelism.expert_parallel_degree": "expert parallel size",
+        "parallelism.expert_tensor_parallel_degree": "tensor parallel size of experts",
+        "activation_checkpoint.mode": "recompute: none, selective or full",
+        "activation_checkpoint.selective_ac_option": "recompute full of every n-th layer, for a number",
+        "optimizer.implementation": "switch foreach_optimizer",
+        "optimizer.name": "AdamW; others are warned of",
+    }.items()
+}
+_IGNORED: Final = frozenset(
+    [
+        "job",
+        "profiling",
+        "metrics",
+        "checkpoint",
+        "lr_scheduler",
+        "experimental",
+        "comm",
+        "compile",
+        "fault_tolerance",
+        "validation",
+        "debug",
+        "memory_estimation",
+        "float8",
+        "quantize",
+        "mx",
+    ]
+)
+"""Sections that change nothing that is modelled."""
+
+
+def is_torchtitan(keys: Iterable[Key]) -> bool:
+    """Whether a document is of torchtitan."""
+    paths = {key.dotted for key in keys}
+    return "model.flavor" in paths or {"training.seq_len", "model.name"} <= paths
+
+
+def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
+    """The recipe of a configuration file."""
+    passed = [key.dotted for key in keys if key.path[0] in _IGNORED]
+    given = Given(str(path), FLAGS, passed)
+    for key in keys:
+        name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
+        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line)
+    model = _model(given)
+    layers = models.load_model(model).num_hidden_layers if model else None
+    layout, steps = _layout(given, layers)
+    virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    batch = given.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
+    batch = batch if batch and batch > 0 else None
+    optimizer = given.text("optimizer", "optimizer.name")
+    if optimizer and not optimizer.lower().startswith("adam"):
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optimizer.name")
+    return finished(
+        given,
+        Recipe(
+            file=str(path),
+            framework="torch",
+            dialect="torchtitan-toml",
+            model=model,
+            seq_length=given.integer("seq_length", "training.seq_len", high=2**27) or 2048,
+            global_batch_size=batch,
+            gradient_accumulation_steps=None if batch else steps,
+            precision=_precision(given),
+            options=_options(given),
+            layout=layout,
+            virtual_stage_layers=virtual,
+        ),
+    )
+
+
+def _model(given: Given) -> str | None:
+    name, flavor = given.text("model", "model.name"), given.text("model", "model.flavor")
+    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    model, guessed = models.by_name(wanted)
+    if model is None or guessed:
+        given.remark(
+            "unknown-model",
+            "warning",
+            f"model '{wanted[:80]}' is not known",
+            "model.flavor",
+            "model.name",
+            fix="--model NAME",
+        )
+        return None
+    return model
+
+
+def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
+    def degree(option: str, name: str) -> int:
+        return max(given.integer(option, f"parallelism.{name}_parallel_degree", low=-1, high=2**16) or 1, 1)
+
+    pipeline, tensor = degree("pp", "pipeline"), degree("tp", "tensor")
+    local = given.integer("micro_batch_size", "training.local_batch_size", "training.batch_size", high=2**20) or 8
+    micro, steps = local, 1
+    if pipeline > 1:
+        micro = given.integer("micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", high=2**16) or 1
+        steps = max(local // micro, 1)
+    mode, method, listed = _recompute(given, layers)
+    schedule = given.text("vpp", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    chunks = 2 if schedule.lower().startswith("interleaved") else 1
+    if schedule.lower() not in ("1f1b", "interleaved1f1b"):
+        given.remark(
+            "not-modelled",
+            "warning",
+            f"schedule {schedule[:40]} is priced as 1F1B",
+            "parallelism.pipeline_parallel_schedule",
+        )
+    virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    if virtual and layers and layers % (pipeline * virtual) == 0:
+        chunks = layers // (pipeline * virtual)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        context_parallel=degree("cp", "context"),
+        expert_parallel=degree("ep", "expert"),
+        expert_tensor_parallel=degree("etp", "expert_tensor"),
+        virtual_stages=chunks if pipeline > 1 else 1,
+        micro_batch_size=micro,
+        sequence_parallel=tensor > 1,
+        zero_stage=_zero_stage(given),
+        recompute=mode,
+        recompute_method=method,
+        recompute_layer_list=listed,
+    ), steps
+
+
+def _zero_stage(given: Given) -> int:
+    if given.integer("zero_stage", "parallelism.data_parallel_shard_degree", low=-1, high=2**20) == 1:
+        return 0
+    return 2 if given.text("zero_stage", "parallelism.fsdp_reshard_after_forward") == "never" else 3
+
+
+def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, RecomputeMethod, tuple[int, ...]]:
+    mode = given.text("recompute", "activation_checkpoint.mode") or "selective"
+    option = given.text("recompute", "activation_checkpoint.selective_ac_option") or "2"
+    if mode == "full":
+        return "full", "uniform", ()
+    if mode == "none":
+        return "none", "uniform", ()
+    if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
+        return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
+    given.remark(
+        "not-modelled",
+        "warning",
+        f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
+        "activation_checkpoint.mode",
+    )
+    return "selective", "uniform", ()
+
+
+def _precision(given: Given) -> str | None:
+    if "float8" in (given.text("precision", "model.converters") or ""):
+        return "fp8"
+    kind = given.text("precision", "training.mixed_precision_param") or "bfloat16"
+    if kind != "bfloat16":
+        given.remark(
+            "not-modelled",
+            "error",
+            f"mixed_precision_param {kind[:40]} is not modelled",
+            "training.mixed_precision_param",
+        )
+        return None
+    return "bf16"
+
+
+def _options(given: Given) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if given.text("parameter_dtype", "training.dtype") == "bfloat16":
+        found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    kind = given.text("foreach_optimizer", "optimizer.implementation")
+    if kind in ("fused", "foreach", "for-loop"):
+        found["foreach_optimizer"] = str(kind == "foreach").lower()
+    return found

@@ -1,0 +1,165 @@
+"""The command on files: options over recipes, bad files, baselines, exit codes."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.check.recipes import EXAMPLES, checked
+from tests.cli.running import refusal, run
+
+MEGATRON = str(EXAMPLES / "llama3-8b-megatron.sh")
+PADDLE = str(EXAMPLES / "ernie-21b-lora-paddle.sh")
+TITAN = str(EXAMPLES / "llama3-8b-torchtitan.toml")
+SECONDS = 20.0
+
+
+def test_every_example_passes() -> None:
+    found = checked(MEGATRON, PADDLE, TITAN, "--hardware", "h800-sxm-80g", "--devices", "8", "--pp", "1")
+    assert [result["outcome"] for result in found] == ["fits"] * 3
+    assert [result["framework"] for result in found] == ["megatron", "paddle", "torch"]
+
+
+def test_options_of_an_estimate_replace_the_recipe() -> None:
+    args = ("--nodes", "2", "--tp", "1", "--pp", "4", "--micro-batch-size", "2", "--recompute-layers", "2")
+    more = ("--recompute-method", "block", "--seq-length", "4096", "--global-batch-size", "64", "--precision", "fp8")
+    (found,) = checked(MEGATRON, *args, *more, "--option", "fused_cross_entropy=true", "--hardware", "z2000")
+    layout = found["estimate"]["layout"]
+    expected = {"tp": 1, "pp": 4, "dp": 4, "micro_batch_size": 2, "recompute": "full", "recompute_method": "block"}
+    assert {name: layout[name] for name in expected} == expected
+    assert (found["estimate"]["precision"], layout["seq_length"], layout["global_batch_size"]) == ("fp8", 4096, 64)
+
+
+def test_the_same_as_an_estimate() -> None:
+    (found,) = checked(MEGATRON, "--hardware", "z2000")
+    args = ("--model", "llama3.1-8b", "--nodes", "4", "--tp", "2", "--pp", "2", "--format", "json")
+    estimate = json.loads(run("estimate", *args).stdout)
+    assert found["estimate"]["memory"] == estimate["memory"]
+    assert found["estimate"]["throughput"] == estimate["throughput"]
+
+
+def test_a_cluster_that_the_degrees_do_not_fill(capsys: pytest.CaptureFixture[str]) -> None:
+    del capsys
+    (found,) = checked(MEGATRON, "--devices", "6", code=2)
+    assert "tp 2 x pp 2 x cp 1 = 4 does not divide the 6 devices" in found["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("none.sh", None),
+        ("empty.sh", b""),
+        ("binary.sh", bytes(range(256)) * 10),
+        ("latin.sh", "#!/bin/bash\necho caf\xe9\ntorchrun train.py\n".encode("latin-1")),
+        ("prose.sh", b"Dear reader,\n\nthis is no script.\n"),
+        ("large.sh", b"#!/bin/bash\n" + b"# nothing at all\n" * 3_000_000),
+        ("nested.sh", b"#!/bin/bash\n" + b"if true; then\n" * 20_000),
+        ("cut.sh", Path(MEGATRON).read_bytes()[:900]),
+        ("wrong.yaml", b"a: [1, 2\n"),
+        ("wrong.toml", b"[model\n"),
+        ("wrong.json", b"{"),
+        ("other.yaml", b"a: 1\n"),
+        ("deep.json", b"[" * 100_000),
+    ],
+)
+def test_bad_files_are_one_line_each(tmp_path: Path, name: str, data: bytes | None) -> None:
+    file = tmp_path / name
+    if data is not None:
+        file.write_bytes(data)
+    started = time.monotonic()
+    (bad, good) = checked(str(file), MEGATRON, code=2)
+    assert time.monotonic() - started < SECONDS
+    assert (bad["outcome"], good["outcome"]) == ("unreadable", "fits")
+    (reason,) = bad["reasons"]
+    assert "\n" not in reason
+    assert str(file) in reason or name in reason
+    assert len(reason) < 1000
+
+
+def test_what_is_not_modelled_is_code_3(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("print()\n", encoding="utf-8")
+    (found,) = checked(str(file), code=3)
+    assert found["outcome"] == "not_modelled"
+    assert run("check", str(file), "--exit-zero").exit_code == 0
+
+
+def test_folders_are_unreadable(tmp_path: Path) -> None:
+    (found,) = checked(str(tmp_path), code=2)
+    assert found["outcome"] == "unreadable"
+
+
+def test_values_of_the_run(tmp_path: Path) -> None:
+    text = Path(MEGATRON).read_text(encoding="utf-8").replace("NNODES=4", "NNODES=$WORLD_SIZE")
+    file = tmp_path / "train.sh"
+    file.write_text(text, encoding="utf-8")
+    (asked,) = checked(str(file), code=3)
+    (remark,) = [remark for remark in asked["remarks"] if remark["severity"] == "error"]
+    assert (remark["fix"], remark["place"]["line"]) == ("--set WORLD_SIZE=VALUE", 5)
+    (told,) = checked(str(file), "--set", "WORLD_SIZE=2")
+    assert told["estimate"]["devices"] == 16
+    (sized,) = checked(str(file), "--nodes", "3", "--tp", "1", "--global-batch-size", "96")
+    assert sized["estimate"]["devices"] == 24
+    result = run("check", str(file), "--from-environment", "--format", "json", env={"WORLD_SIZE": "4"})
+    assert json.loads(result.stdout)["results"][0]["estimate"]["devices"] == 32
+    assert run("check", str(file), env={"WORLD_SIZE": "4"}).exit_code == 3
+
+
+def test_gates_and_exit_zero() -> None:
+    assert run("check", MEGATRON, "--max-memory-fraction", "40%").exit_code == 1
+    assert run("check", MEGATRON, "--max-memory-fraction", "0.9", "--min-fit-probability", "0.9").exit_code == 0
+    assert run("check", MEGATRON, "--max-memory-fraction", "40%", "--exit-zero").exit_code == 0
+    assert run("check", MEGATRON, "--tp", "1", "--pp", "1", "--fail-on", "starved").exit_code == 1
+    assert "SHARE" in run("check", "--help").stdout
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "x", "-1%", "nan"])
+def test_shares_are_bounded(share: str) -> None:
+    assert "--max-memory-fraction" in refusal("check", MEGATRON, f"--max-memory-fraction={share}")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "name the recipes to judge"),
+        ((MEGATRON, "--nodes", "2", "--devices", "8"), "exclude each other"),
+        ((MEGATRON, "--vpp", "2", "--layers-per-virtual-stage", "2"), "exclude each other"),
+        ((MEGATRON, "--recompute", "none", "--recompute-layers", "2"), "needs --recompute full"),
+        ((MEGATRON, "--set", "A=1", "--set", "A=2"), "--set A: given as '1' and as '2'"),
+        ((MEGATRON, "--model-field", "num_layers=2"), "no such field"),
+        ((MEGATRON, "--model-field", "hidden_size=big"), "must be a whole number"),
+        ((MEGATRON, "--model-field", "qk_norm=2"), "allowed are true and false"),
+        ((MEGATRON, "--model-field", "hidden_size=2", "--model-field", "hidden_size=4"), "given as '2' and as '4'"),
+        ((MEGATRON, "--baseline", "nothing.json"), "--baseline nothing.json: cannot be read"),
+        ((MEGATRON, "--option", "nothing=1"), "unknown switch"),
+    ],
+)
+def test_wrong_use(args: tuple[str, ...], message: str) -> None:
+    if "--option" in args:
+        (found,) = checked(*args, code=2)
+        assert message in found["reasons"][0]
+        return
+    assert message in refusal("check", *args)
+
+
+def test_baseline_reports_what_changed(tmp_path: Path) -> None:
+    file = tmp_path / "baseline.json"
+    args = (MEGATRON, PADDLE, "--hardware", "z2000")
+    assert run("check", *args, "--format", "json", "--output", str(file)).exit_code == 0
+    same = json.loads(run("check", *args, "--format", "json", "--baseline", str(file)).stdout)
+    assert same["changed"] == []
+    result = run("check", MEGATRON, "--hardware", "z2000", "--tp", "1", "--pp", "1", "--baseline", str(file))
+    assert result.exit_code == 1
+    assert f"new failure: {MEGATRON} (pretrain_gpt.py): fits -> does not fit, memory +" in result.stdout
+    assert f"removed: {PADDLE} (train.py): in the baseline only" in result.stdout
+    assert run("check", *args, "--baseline", str(file), "--precision", "fp16").stdout.count("Since the baseline") == 1
+
+
+def test_baselines_that_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "baseline.json"
+    for text in ("{", "[]", '{"results": [1]}', "[" * 100_000):
+        file.write_text(text, encoding="utf-8")
+        assert "is not what `simulate check --format json` writes" in refusal(
+            "check", MEGATRON, "--baseline", str(file)
+        )

@@ -1,0 +1,181 @@
+"""Every format, by its exact text or by its schema."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+from simulator.check.baseline import Changed, Stored
+from simulator.check.verdict import Checked, Gates
+from simulator.cli.check import CHECK_FORMATS
+from simulator.recipes.recipe import Place, Remark
+from simulator.report.as_json import schema
+from simulator.report.check_answer import Answer
+from simulator.report.check_formats import CHECK_REPORTERS
+from simulator.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
+from simulator.report.check_json import check_schema
+from simulator.report.check_text import changed_line
+from tests.check.recipes import EXAMPLES, judged
+from tests.cli.running import run
+
+FITS = judged(tensor_parallel=2, sequence_parallel=True)
+TOO_LARGE = judged()
+REFUSED = judged(pipeline_parallel=2, offload="activations")
+MISSING = judged(model=None)
+WRONG = Checked(file="a,b:c%.sh", outcome="unreadable", passed=False, reasons=("line one\nline 100%",))
+WARNED = replace(FITS, remarks=(Remark("repeated-flag", "warning", "given twice", Place("train.sh", 9), "drop one"),))
+ALL = (FITS, TOO_LARGE, REFUSED, MISSING, WRONG, WARNED)
+
+
+def answer(*results: Checked, **changes: Any) -> Answer:
+    return replace(Answer(results=results or ALL, gates=Gates()), **changes)
+
+
+def text(form: str, *results: Checked, **changes: Any) -> str:
+    return CHECK_REPORTERS[form](answer(*results, **changes))
+
+
+def test_registry_holds_the_words_of_the_option() -> None:
+    assert tuple(CHECK_REPORTERS) == CHECK_FORMATS
+
+
+@pytest.mark.parametrize("form", CHECK_FORMATS)
+def test_formats_end_with_one_newline_and_are_the_same_twice(form: str) -> None:
+    found = text(form)
+    assert found.endswith("\n")
+    assert not found.endswith("\n\n")
+    assert found == text(form)
+
+
+def test_json_keeps_its_schema() -> None:
+    before = Stored(outcome="fits", passed=True, device_mib=1.0, step_time_s=2.0)
+    changed = (Changed(file="a", title="", kind="removed", before=before, after=None),)
+    found = json.loads(text("json", changed=changed))
+    jsonschema.Draft202012Validator(check_schema()).validate(found)
+    assert [result["outcome"] for result in found["results"]][:3] == ["fits", "does_not_fit", "refused"]
+    assert (found["exit_code"], found["counts"]["failed"], found["counts"]["recipes"]) == (2, 4, 6)
+
+
+def test_estimates_inside_keep_theirs() -> None:
+    found = json.loads(text("json", FITS))["results"][0]["estimate"]
+    jsonschema.Draft202012Validator(schema()).validate(found)
+
+
+def test_github_annotates_the_line_and_escapes() -> None:
+    lines = text("github", WRONG).splitlines()
+    assert lines == [
+        "::error file=a%2Cb%3Ac%25.sh,line=1,title=simulate check%3A unreadable::unreadable: line one%0Aline 100%25",
+        "1 recipe: 1 unreadable; 1 failed",
+    ]
+    (refused, *_) = text("github", REFUSED).splitlines()
+    assert refused.startswith("::error file=train.sh,line=8,title=simulate check%3A refused::refused: ")
+    assert "no support for Pipeline parallelism with CPU offloading" in refused
+    assert text("github", WARNED).splitlines()[0] == (
+        "::warning file=train.sh,line=9,title=repeated-flag::given twice%0Afix: drop one"
+    )
+
+
+def test_github_aggregates() -> None:
+    many = tuple(replace(WRONG, file=f"{number}.sh") for number in range(25))
+    lines = text("github", *many).splitlines()
+    errors = [line for line in lines if line.startswith("::error")]
+    assert len(errors) == MOST_ANNOTATIONS
+    assert errors[-1].startswith("::error title=16 more::also: 9.sh, 10.sh")
+
+
+def test_summary_is_a_table_and_bounded() -> None:
+    found = github_summary(answer())
+    assert found.startswith("## Recipes\n\n|")
+    huge = replace(WRONG, reasons=("x" * 3_000_000,))
+    cut = github_summary(answer(huge))
+    assert len(cut.encode()) < MOST_SUMMARY_BYTES + 100
+    assert cut.endswith("(cut)\n")
+
+
+def test_summary_is_appended(tmp_path: Path) -> None:
+    file = tmp_path / "summary.md"
+    file.write_text("before\n", encoding="utf-8")
+    script = str(EXAMPLES / "llama3-8b-megatron.sh")
+    result = run("check", script, "--hardware", "z2000", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(file)})
+    assert result.exit_code == 0
+    assert file.read_text(encoding="utf-8").startswith("before\n## Recipes")
+    lost = run("check", script, "--format", "github", env={"GITHUB_STEP_SUMMARY": str(tmp_path / "no" / "x")})
+    assert "GITHUB_STEP_SUMMARY cannot be written" in lost.stderr
+
+
+def test_junit_counts_and_escapes() -> None:
+    odd = replace(WRONG, reasons=("a < b & c \x01",))
+    root = ET.fromstring(text("junit", *ALL, odd))  # noqa: S314  our own text
+    suite = root[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("7", "2", "3")
+    kinds = [[child.tag for child in case] for case in suite]
+    assert kinds == [["system-out"], ["failure"], ["failure"], ["error"], ["error"], ["system-out"], ["error"]]
+    assert suite[6][0].get("message") == "unreadable: a < b & c ?"
+    assert suite[2].get("line") == "8"
+
+
+def test_sarif_names_rules_and_lines() -> None:
+    found = json.loads(text("sarif"))
+    assert found["version"] == "2.1.0"
+    (run_,) = found["runs"]
+    rules = [rule["id"] for rule in run_["tool"]["driver"]["rules"]]
+    assert len(rules) == len(set(rules))
+    for item in run_["results"]:
+        assert rules[item["ruleIndex"]] == item["ruleId"]
+        assert item["level"] in ("error", "warning")
+        place = item["locations"][0]["physicalLocation"]
+        assert place["region"]["startLine"] >= 1
+        assert item["message"]["text"]
+    by_rule = {item["ruleId"]: item for item in run_["results"]}
+    assert by_rule["megatron-offload-pipeline"]["locations"][0]["physicalLocation"]["region"]["startLine"] == 8
+    assert by_rule["unreadable"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%2Cb%3Ac%25.sh"
+    assert "would fit" in by_rule["does-not-fit"]["message"]["text"]
+    assert json.loads(text("sarif", FITS))["runs"][0]["results"] == []
+
+
+def test_table_says_what_matters() -> None:
+    found = text("table")
+    assert "6 recipes: 2 fits, 1 does not fit, 1 refused, 1 cannot tell, 1 unreadable; 4 failed" in found
+    assert "would fit: --tp 2 (" in found
+    assert "peaks, GiB: forward and backward " in found
+    assert "[megatron-offload-pipeline]" in found
+    quiet = text("table", verbosity=-1)
+    assert "would fit" not in quiet
+    assert text("table", FITS, verbosity=1).count("peaks") == 1
+    assert "\x1b[" in text("table", colour=True)
+
+
+def test_markdown_is_a_table() -> None:
+    assert text("markdown", FITS).splitlines()[1].startswith("|--")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            ("new_failure", Stored, ("fits", True, 100.0, 2.0), ("does_not_fit", False, 150.0, 2.0)),
+            "new failure: a: fits -> does not fit, memory +50.0 %",
+        ),
+        (
+            ("drift", Stored, ("fits", True, 100.0, 2.0), ("fits", True, 100.0, 1.0)),
+            "drift: a: fits, step time -50.0 %",
+        ),
+        (("removed", Stored, ("fits", True, None, None), None), "removed: a: in the baseline only"),
+        (("added", Stored, None, ("fits", True, None, None)), "added: a: fits, not in the baseline"),
+    ],
+)
+def test_changes_since_the_baseline_read_well(change: tuple[str, type[Stored], object, object], line: str) -> None:
+    kind, _, before, after = change
+
+    def stored(values: object) -> Stored | None:
+        if not isinstance(values, tuple):
+            return None
+        outcome, passed, memory, seconds = values
+        return Stored(outcome=outcome, passed=passed, device_mib=memory, step_time_s=seconds)
+
+    changed = Changed(file="a", title="", kind=kind, before=stored(before), after=stored(after))  # type: ignore[arg-type]  # a kind
+    assert changed_line(changed) == line

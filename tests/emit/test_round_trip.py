@@ -1,0 +1,185 @@
+"""A layout written as a recipe and checked gives the same estimate back; what has no words is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli.check import EMIT_FRAMEWORKS
+from simulator.emit.question import FRAMEWORKS
+from simulator.emit.recipe import WRITERS
+from tests.cli.running import refusal, run
+
+SUFFIX = {"megatron": ".sh", "paddle": ".sh", "torchtitan": ".toml"}
+LAYOUTS = [
+    ("megatron", "--model llama3.1-8b --nodes 4 --tp 2 --pp 2"),
+    ("megatron", "--model llama3.1-70b --nodes 8 --tp 4 --pp 8 --cp 2 --vpp 5 --precision fp8"),
+    ("megatron", "--model qwen2.5-14b --nodes 2 --pp 4 --recompute full"),
+    ("megatron", "--model qwen3-30b-a3b --nodes 4 --tp 2 --ep 8 --pp 2 --global-batch-size 512"),
+    (
+        "megatron",
+        "--model mixtral-8x7b-v0.1 --nodes 8 --tp 4 --etp 4 --ep 2 --pp 4 --recompute-method block",
+    ),
+    ("megatron", "--model deepseek-v2-lite --nodes 2 --ep 8 --seq-length 4096 --micro-batch-size 2"),
+    (
+        "megatron",
+        (
+            "--model deepseek-v3 --nodes 32 --tp 2 --pp 16 --ep 16 --recompute full "
+            "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2"
+        ),
+    ),
+    ("megatron", "--model llama3.1-8b --devices 8 --offload optimizer_tensorwise --tp 2"),
+    ("megatron", "--model llama3.1-8b --nodes 2 --zero-stage 0 --tp 8 --precision fp16"),
+    ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --pp 2 --recompute selective"),
+    (
+        "paddle",
+        (
+            "--model llama-13b --hardware bi150-64g --nodes 4 --pp 8 --micro-batch-size 2 --global-batch-size 2048 "
+            "--seq-length 2048 --precision fp16 --recompute-layer-list 0,1,2,3,6,7,8 --stage-layers 4,5,5,5,5,5,6,5"
+        ),
+    ),
+    (
+        "paddle",
+        (
+            "--model ernie-4.5-21b-a3b --hardware bi150-64g --nodes 1 --tp 4 --pp 4 --ep 4 --lora-rank 32 "
+            "--global-batch-size 2 --recompute full"
+        ),
+    ),
+    (
+        "paddle",
+        (
+            "--model ernie-4.5-300b-a47b --hardware ascend-910b-64g --nodes 8 --tp 8 --pp 16 --ep 8 "
+            "--global-batch-size 8 --recompute full --offload optimizer"
+        ),
+    ),
+    ("paddle", "--model llama3.1-8b --nodes 1 --tp 2 --zero-stage 3 --global-batch-size 64"),
+    ("paddle", "--model qwen3-30b-a3b --nodes 2 --tp 2 --ep 8 --global-batch-size 64 --recompute selective"),
+    ("paddle", "--model llama3.1-8b --nodes 1 --pp 2 --vpp 2 --offload optimizer_tensorwise --num-layers 16"),
+    ("torchtitan", "--model llama3.1-8b --nodes 1 --global-batch-size 64"),
+    ("torchtitan", "--model llama3.1-70b --nodes 8 --tp 8 --global-batch-size 64 --recompute full"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --tp 2 --zero-stage 2 --global-batch-size 64"),
+    ("torchtitan", "--model qwen3-30b-a3b --nodes 2 --ep 8 --global-batch-size 64"),
+    ("torchtitan", "--model llama3.1-8b --nodes 4 --tp 4 --pp 4 --vpp 2 --global-batch-size 64 --recompute selective"),
+    ("torchtitan", "--model deepseek-v3 --nodes 32 --ep 64 --global-batch-size 512 --recompute full --precision fp8"),
+]
+
+
+def estimated(target: str, options: list[str], folder: Path) -> tuple[Path, dict[str, Any]]:
+    result = run("estimate", "--framework", FRAMEWORKS[target], *options, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    file = folder / "estimate.json"
+    file.write_text(result.stdout, encoding="utf-8")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return file, found
+
+
+@pytest.mark.parametrize(("target", "options"), LAYOUTS)
+def test_round_trip(target: str, options: str, tmp_path: Path) -> None:
+    words = options.split()
+    file, before = estimated(target, words, tmp_path)
+    recipe = tmp_path / f"recipe{SUFFIX[target]}"
+    written = run("emit", str(file), "--framework", target, "--output", str(recipe))
+    assert written.exit_code == 0, written.stderr
+    hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "z2000"
+    # A configuration of torchtitan does not hold how many devices start it.
+    cluster = ["--devices", str(before["devices"])] if target == "torchtitan" else []
+    result = run("check", str(recipe), "--hardware", hardware, *cluster, "--format", "json", "--exit-zero")
+    (found,) = json.loads(result.stdout)["results"]
+    assert found["outcome"] in ("fits", "starved", "does_not_fit"), found["reasons"]
+    after = found["estimate"]
+    assert after["memory"] == before["memory"]
+    assert after["throughput"] == before["throughput"]
+    assert after["layout"] == before["layout"]
+    assert after["devices"] == before["devices"]
+
+
+def test_every_framework_has_a_writer_and_layouts() -> None:
+    assert tuple(WRITERS) == EMIT_FRAMEWORKS == tuple(FRAMEWORKS)
+    assert {target for target, _ in LAYOUTS} == set(WRITERS)
+
+
+def test_options_alone_and_stdin(tmp_path: Path) -> None:
+    words = ["--model", "llama3.1-8b", "--tp", "2", "--dp", "4"]
+    file, _ = estimated("megatron", words, tmp_path)
+    alone = run("emit", "--framework", "megatron", *words)
+    piped = run("emit", "-", "--framework", "megatron", input=file.read_text(encoding="utf-8"))
+    assert alone.exit_code == piped.exit_code == 0
+    assert alone.stdout == piped.stdout
+    assert alone.stdout.startswith("#!/bin/bash\n# Written by `simulate emit`: llama3.1-8b on 8 x z2000.\n")
+
+
+def test_a_ranked_layout(tmp_path: Path) -> None:
+    file = tmp_path / "ranking.json"
+    args = ("--model", "llama3.1-8b", "--nodes", "1", "--top", "2", "--option", "fused_cross_entropy=true")
+    assert run("rank", *args, "--format", "json", "--output", str(file)).exit_code == 0
+    second = json.loads(file.read_text(encoding="utf-8"))["estimates"][1]["layout"]
+    written = run("emit", str(file), "--rank", "2", "--framework", "megatron").stdout
+    assert f"--tensor-model-parallel-size {second['tp']} " in written
+    assert "--cross-entropy-loss-fusion" in written
+    assert "ranks 2 layouts" in refusal("emit", str(file), "--rank", "3", "--framework", "megatron")
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("megatron", "--model llama3.1-8b --lora-rank 8", "trains no adapters"),
+        ("megatron", "--model llama3.1-8b --zero-stage 1 --offload optimizer", "by tensor"),
+        ("megatron", "--model llama3.1-8b --recompute-layer-list 1,2", "all or the first layers"),
+        ("megatron", "--model llama3.1-8b --nodes 1 --stage-layers 7,8,9,8", "those between must be equal"),
+        ("megatron", "--model llama3.1-8b --option loss_bytes_per_logit=4", "has no setting"),
+        ("megatron", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "tp_comm_overlap=false"),
+        ("megatron", "--model llama3.1-8b --zero-stage 3", "would refuse the layout"),
+        ("megatron", "--model llama3.1-8b --tp 2 --model-field vocab_size=32001", "pads it to a multiple"),
+        ("paddle", "--model llama3.1-8b --offload activations", "keeps activations on the device"),
+        ("paddle", "--model llama3.1-8b --precision fp8", "--precision fp8"),
+        (
+            "paddle",
+            "--model llama3.1-8b --recompute-method block --recompute-layers 4",
+            "every layer, or all but a list",
+        ),
+        ("paddle", "--model llama3.1-8b --model-field hidden_size=8192", "names a published model"),
+        ("paddle", "--model llama3.1-8b --option expandable_segments=true", "has no setting"),
+        ("torchtitan", "--model llama-13b", "no flavor"),
+        ("torchtitan", "--model llama3.1-8b --lora-rank 8", "no adapters"),
+        ("torchtitan", "--model llama3.1-8b --precision fp16", "bf16 or fp8"),
+        ("torchtitan", "--model llama3.1-8b --offload optimizer", "no key for it"),
+        ("torchtitan", "--model llama3.1-8b --zero-stage 1", "shards gradients too"),
+        ("torchtitan", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "always has it"),
+        ("torchtitan", "--model llama3.1-8b --nodes 1 --stage-layers 10,22", "cuts the layers by itself"),
+        ("torchtitan", "--model llama3.1-8b --num-layers 8", "names a published model"),
+        ("torchtitan", "--model llama3.1-8b --recompute-method block --recompute-layers 4", "every layer or none"),
+        ("megatron", "--model ernie-4.5-21b-a3b --hardware h800-sxm-80g:1,bi150-64g:1x8 --pp 2", "one kind of device"),
+    ],
+)
+def test_what_a_framework_cannot_express_is_refused(target: str, options: str, message: str) -> None:
+    assert message in refusal("emit", "--framework", target, *options.split(), code=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must hold an estimate or a ranking"),
+        ("{}", "is no estimate"),
+        ('{"estimates": 3}', "must be a list"),
+        ('{"estimates": []}', "ranks 0 layouts"),
+    ],
+)
+def test_files_that_are_no_layout(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "layout.json"
+    file.write_text(text, encoding="utf-8")
+    assert message in refusal("emit", str(file), "--framework", "megatron")
+
+
+def test_estimates_of_other_questions(tmp_path: Path) -> None:
+    file, _ = estimated("paddle", ["--model", "llama3.1-8b"], tmp_path)
+    assert "priced for paddle" in refusal("emit", str(file), "--framework", "megatron")
+    options = ["--model", "llama3.1-8b", "--option", "gradient_dtype=bf16"]
+    other, _ = estimated("megatron", options, tmp_path)
+    assert "other options or coefficients" in refusal("emit", str(other), "--framework", "megatron")
+    assert run("emit", str(other), "--framework", "megatron", *options[2:]).exit_code == 0
+    assert "missing option '--framework'" in refusal("emit", str(file))
+    assert "cannot be read" in refusal("emit", str(tmp_path / "none.json"), "--framework", "megatron")
+    assert "holds one estimate" in refusal("emit", str(file), "--rank", "2", "--framework", "paddle")
+    assert "--model NAME" in refusal("emit", "--framework", "megatron")

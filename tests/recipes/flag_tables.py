@@ -1,0 +1,26 @@
+"""The flag tables of docs/recipes.md, made of the readers' own; run as a script, it prints them."""
+
+from collections.abc import Mapping
+
+from simulator.recipes import deepspeed, megatron_flags, nemo, paddle_flags, torchtitan
+from simulator.recipes.given import Flag
+
+TABLES: Mapping[str, Mapping[str, Flag]] = {
+    "Megatron flags": megatron_flags.FLAGS,
+    "Paddle flags and keys": paddle_flags.FLAGS,
+    "NeMo and Megatron-Bridge keys": nemo.FLAGS,
+    "torchtitan keys": torchtitan.FLAGS,
+    "Trainer flags and DeepSpeed keys": deepspeed.FLAGS,
+}
+
+
+def rendered(heading: str) -> str:
+    table = TABLES[heading]
+    dashes = heading.startswith("Megatron flags")
+    rows = [f"| `{'--' + name.replace('_', '-') if dashes else name}` | {flag.about} |" for name, flag in table.items()]
+    return "\n".join(["| name | read as |", "|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    for name in TABLES:
+        print(f"### {name}\n\n{rendered(name)}\n")  # noqa: T201  its output is pasted into the page

@@ -1,0 +1,264 @@
+"""Megatron command lines as recipes."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.recipes.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from simulator.scenario.layout import Layout
+from simulator.specs.model import ModelSpec
+from tests.recipes.seeds import DATA, about, rules
+
+SHAPE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
+ --num-query-groups 8 --swiglu --untie-embeddings-and-output-weights --max-position-embeddings 8192
+ --vocab-size 128256"""
+FIRST_AND_LAST = (
+    "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7"
+)
+BASE = SHAPE + " --micro-batch-size 2 --global-batch-size 64 --seq-length 4096 --bf16"
+
+
+def read(flags: str, folder: Path, before: str = "", **settings: str) -> Recipe:
+    file = folder / "run.sh"
+    words = " ".join(flags.split())
+    file.write_text(f"{before}\ntorchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {words}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file, settings)
+    return recipe
+
+
+def layout(flags: str, folder: Path) -> Layout:
+    found = read(f"{BASE} {flags}", folder).layout
+    assert found is not None
+    return found
+
+
+def test_base(tmp_path: Path) -> None:
+    recipe = read(BASE, tmp_path)
+    assert recipe.model == "llama3-8b"
+    assert recipe.model_fields == {}
+    assert (recipe.seq_length, recipe.global_batch_size, recipe.precision) == (4096, 64, "bf16")
+    assert (recipe.nodes, recipe.devices_per_node) == (2, 8)
+    assert recipe.layout == Layout(micro_batch_size=2, zero_stage=0)
+    assert (recipe.framework, recipe.dialect, recipe.title) == ("megatron", "megatron-shell", "pretrain_gpt.py")
+    assert recipe.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        ("--tensor-model-parallel-size 4", "tensor_parallel", 4),
+        ("--pipeline-model-parallel-size=8", "pipeline_parallel", 8),
+        ("--context-parallel-size 2", "context_parallel", 2),
+        ("--sequence-parallel", "sequence_parallel", True),
+        ("--use-distributed-optimizer", "zero_stage", 1),
+        ("--use-torch-fsdp2", "zero_stage", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
+        ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2", "virtual_stages", 4),
+        ("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2", "virtual_stages", 2),
+        (FIRST_AND_LAST, "stage_layers", (5, 10, 10, 7)),
+        ("--recompute-activations", "recompute", "selective"),
+        ("--recompute-granularity selective", "recompute", "selective"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "recompute_layers", 4),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 4", "recompute_method", "block"),
+        ("--cpu-offloading --cpu-offloading-num-layers 2", "offload", "activations"),
+        ("--optimizer-cpu-offload", "offload", "optimizer_tensorwise"),
+        ("--optimizer hybridadam --optimizer-offload-policy static", "offload", "optimizer_tensorwise"),
+        ("--expert-model-parallel-size 4", "expert_parallel", 4),
+    ],
+)
+def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
+    assert getattr(layout(flags, tmp_path), field) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "before", "options"),
+    [
+        ("--tp-comm-overlap", "", {"tp_comm_overlap": "true"}),
+        ("", "", {"tp_comm_overlap": "false", "overlap_grad_reduce": "false", "expandable_segments": "false"}),
+        (
+            "--overlap-grad-reduce --overlap-param-gather",
+            "",
+            {"overlap_grad_reduce": "true", "overlap_param_gather": "true"},
+        ),
+        ("--no-overlap-p2p-communication", "", {"overlap_p2p": "false"}),
+        ("--cross-entropy-loss-fusion", "", {"fused_cross_entropy": "true"}),
+        ("", "export PYTORCH_CUDA_ALLOC_CONF=a:1,expandable_segments:True", {"expandable_segments": "true"}),
+        ("--grad-reduce-in-bf16", "", {"gradient_dtype": "bf16"}),
+        ("--transformer-impl local", "", {"flash_attention": "false"}),
+        (
+            "--use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            "",
+            {"gradient_dtype": "bf16", "optimizer_dtype": "bf16"},
+        ),
+        ("", "export NVTE_FLASH_ATTN=0 NVTE_FUSED_ATTN=0", {"flash_attention": "false"}),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "", {"cp_communication": "all_to_all"}),
+    ],
+)
+def test_options(flags: str, before: str, options: dict[str, str], tmp_path: Path) -> None:
+    found = read(f"{BASE} {flags}", tmp_path, before).options
+    assert options.items() <= found.items()
+    assert ("flash_attention" in found) == ("flash_attention" in options)
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [("--bf16", "bf16"), ("--fp16", "fp16"), ("--bf16 --fp8-format hybrid", "fp8"), ("", None)],
+)
+def test_precision(flags: str, precision: str | None, tmp_path: Path) -> None:
+    recipe = read(f"{SHAPE} --seq-length 8 --global-batch-size 8 {flags}", tmp_path)
+    assert recipe.precision == precision
+    assert ("not-modelled" in rules(recipe)) == (precision is None)
+
+
+def test_a_shape_of_no_shipped_model(tmp_path: Path) -> None:
+    recipe = read(BASE.replace("--num-layers 32", "--num-layers 12"), tmp_path)
+    assert recipe.model is None
+    spec = ModelSpec.model_validate({"name": "own", **recipe.model_fields})
+    assert (spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim) == (12, 8, 128)
+    assert spec.vocab_size == 128256
+
+
+def test_experts_and_latent_attention(tmp_path: Path) -> None:
+    recipe = read(
+        """--num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --swiglu --bf16
+        --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816
+        --moe-layer-freq ([0]*1+[1]*26) --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128
+        --qk-pos-emb-head-dim 64 --v-head-dim 128 --untie-embeddings-and-output-weights --vocab-size 102400
+        --tensor-model-parallel-size 2 --expert-model-parallel-size 8 --sequence-parallel --seq-length 4096
+        --global-batch-size 8""".replace("([0]*1+[1]*26)", "'([0]*1+[1]*26)'"),
+        tmp_path,
+    )
+    assert recipe.model == "deepseek-v2-lite"
+    assert recipe.model_fields == {}
+    assert recipe.layout is not None
+    assert (recipe.layout.expert_parallel, recipe.layout.expert_tensor_parallel) == (8, 2)
+
+
+@pytest.mark.parametrize(("tp", "vocabulary"), [(1, {}), (4, {"vocab_size": 128512})])
+def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Path) -> None:
+    flags = BASE.replace("--vocab-size 128256", "--patch-tokenizer-type LLama3Tokenizer --extra-vocab-size 256")
+    assert read(f"{flags} --tensor-model-parallel-size {tp}", tmp_path).model_fields == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule", "text"),
+    [
+        ("--tensor-model-parallel-size 2", "no-sequence-parallel", "tensor parallel 2"),
+        ("--fp16", "contradiction", "--bf16 and --fp16"),
+        ("--recompute-activations --recompute-granularity full", "contradiction", "full counts"),
+        ("--recompute-method uniform", "contradiction", "no effect"),
+        ("--cpu-offloading-num-layers 2", "contradiction", "without --cpu-offloading"),
+        ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
+        ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
+        ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),
+        ("--normalization LayerNorm", "not-modelled", "LayerNorm"),
+        ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
+        ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
+        ("--recompute-modules mlp", "not-modelled", "core_attn"),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "uneven-stages", "no even share"),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "not-modelled", "part of the optimizer"),
+    ],
+)
+def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} {flags}", tmp_path)
+    assert any(text in message for message in about(recipe, rule))
+    assert all(remark.place is None or remark.place.line == 2 for remark in recipe.remarks)
+
+
+def test_no_swiglu_is_not_modelled(tmp_path: Path) -> None:
+    assert "not-modelled" in rules(read(BASE.replace("--swiglu", ""), tmp_path))
+
+
+def test_irrelevant_flags_are_silent(tmp_path: Path) -> None:
+    flags = "--lr 1e-4 --wandb-project x --log-batch-size-to-tensorboard --save out --data-path d --seed 3 --min-lr 1"
+    assert read(f"{BASE} {flags}", tmp_path).remarks == ()
+
+
+@pytest.mark.parametrize("flags", ["--tensor-model-parallel-size two", "--micro-batch-size 0", "--seq-length"])
+def test_bad_numbers(flags: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"run\.sh:2: {flags.split(maxsplit=1)[0]}: .*must be a whole number"):
+        read(f"{BASE} {flags}", tmp_path)
+
+
+def test_unknown_flags_on_some_paths(tmp_path: Path) -> None:
+    before = """if [ $1 = a ]; then o="--sequence-parallel --bf16 --seq-length 8"; else o="--bf16 --seq-length 8"; fi"""
+    recipe = read(f"{SHAPE} --tensor-model-parallel-size 2 $o --global-batch-size 8", tmp_path, before)
+    assert recipe.precision == "bf16"
+    assert recipe.seq_length == 8
+    assert recipe.layout is None
+    assert [(unknown.name, unknown.affects) for unknown in recipe.unknowns] == [("1", ("sequence_parallel",))]
+
+
+def test_arrays() -> None:
+    (recipe,) = read_recipe(DATA / "megatron-arrays.sh")
+    assert recipe.model == "llama3-8b"
+    assert (recipe.nodes, recipe.devices_per_node, recipe.global_batch_size) == (2, 8, 128)
+    assert recipe.precision == "fp8"
+    assert recipe.layout == Layout(
+        tensor_parallel=2, pipeline_parallel=4, virtual_stages=2, sequence_parallel=True, zero_stage=1
+    )
+    assert recipe.places["tp"].line == 5
+    assert rules(recipe) == {"assumed-unset", "exit-path"}
+    (other,) = read_recipe(DATA / "megatron-arrays.sh", {"1": "--tp", "2": "1", "NODES": "4", "-d $DATA": "true"})
+    assert other.layout is not None
+    assert other.layout.tensor_parallel == 1
+    assert other.nodes == 4
+
+
+def test_parameters() -> None:
+    (recipe,) = read_recipe(DATA / "pai-parameters.sh")
+    assert recipe.layout is None
+    needed = {unknown.name: unknown.affects for unknown in recipe.unknowns}
+    assert needed["4"] == ("layers_per_virtual_stage", "pp")
+    assert needed["5"] == ("recompute", "recompute_layers", "recompute_method")
+    given = dict(zip("12345", ("single", "14B", "1", "4", "full"), strict=True))
+    (recipe,) = read_recipe(DATA / "pai-parameters.sh", given)
+    assert recipe.model == "qwen2.5-14b"
+    assert recipe.layout == Layout(
+        pipeline_parallel=4, virtual_stages=2, zero_stage=1, recompute="full", recompute_layers=2
+    )
+    assert recipe.unknowns == ()
+
+
+@pytest.mark.parametrize(
+    ("launch", "nodes", "devices"),
+    [
+        ("torchrun --nnodes 4 --nproc-per-node 8", 4, 8),
+        ("torchrun", 1, 1),
+        ("torchrun --nnodes 1:3 --nproc_per_node 4", 3, 4),
+        ("CUDA_VISIBLE_DEVICES=0,1,2 torchrun --nproc_per_node gpu", 1, 3),
+        ("torchrun --nproc_per_node gpu", 1, None),
+        ("deepspeed --num_gpus 4 --num_nodes 2", 2, 4),
+        ("deepspeed --hostfile hosts --num_gpus 4", None, 4),
+        ("python", 1, 1),
+    ],
+)
+def test_cluster(launch: str, nodes: int | None, devices: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"{launch} pretrain_gpt.py {' '.join(BASE.split())}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+    missing = {affected for unknown in recipe.unknowns for affected in unknown.affects}
+    assert ("nodes" in missing) == (nodes is None)
+    assert ("devices_per_node" in missing) == (devices is None)
+
+
+def test_several_launches_in_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    words = " ".join(BASE.split())
+    file.write_text(
+        f"for tp in 1 2; do torchrun p.py {words} --tensor-model-parallel-size $tp; done\n", encoding="utf-8"
+    )
+    found = [recipe.layout.tensor_parallel for recipe in read_recipe(file) if recipe.layout]
+    assert found == [1, 2]
+
+
+def test_other_launches_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text("python prepare.py --x 1\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="flags of no framework that is read"):
+        read_recipe(file)
+    file.write_text(f"python prepare.py --x 1\ntorchrun p.py {' '.join(BASE.split())}\n", encoding="utf-8")
+    assert len(read_recipe(file)) == 1

@@ -1,0 +1,263 @@
+"""Paddle command lines and configuration files as recipes."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.recipes.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from simulator.scenario.layout import Layout
+from tests.recipes.seeds import DATA, about, rules
+
+BASE = """--model_name_or_path baidu/ERNIE-4.5-21B-A3B-Paddle --max_seq_len 4096 --per_device_train_batch_size 1
+ --gradient_accumulation_steps 4 --bf16 --fp16_opt_level O2 --tensor_parallel_degree 2 --sequence_parallel 1
+ --moe_group mp
+ --pipeline_parallel_config disable_partial_send_recv"""
+DENSE = BASE.replace("baidu/ERNIE-4.5-21B-A3B-Paddle", "facebook/llama-13b").replace("--moe_group mp", "")
+
+
+def read(flags: str, folder: Path, launcher: str = "--gpus 0,1,2,3") -> Recipe:
+    file = folder / "run.sh"
+    words = " ".join(flags.split())
+    file.write_text(f"# nothing\npython -m paddle.distributed.launch {launcher} train.py {words}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+def test_base(tmp_path: Path) -> None:
+    recipe = read(BASE, tmp_path)
+    assert recipe.model == "ernie-4.5-21b-a3b"
+    assert (recipe.framework, recipe.dialect, recipe.title) == ("paddle", "paddle-shell", "train.py")
+    assert (recipe.seq_length, recipe.gradient_accumulation_steps, recipe.global_batch_size) == (4096, 4, None)
+    assert (recipe.nodes, recipe.devices_per_node, recipe.precision) == (1, 4, "bf16")
+    assert recipe.layout == Layout(tensor_parallel=2, expert_parallel=2, sequence_parallel=True, zero_stage=0)
+    assert recipe.remarks == ()
+    assert recipe.places["tp"].line == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        ("--pipeline_parallel_degree 4", "pipeline_parallel", 4),
+        ("--pipeline_parallel_degree 4 --virtual_pp_degree 2", "virtual_stages", 2),
+        ("--context_parallel_degree 2", "context_parallel", 2),
+        ("--sep_parallel_degree 2", "context_parallel", 2),
+        ("--sharding stage1", "zero_stage", 1),
+        ("--sharding stage1 --sharding_parallel_degree 1", "zero_stage", 0),
+        ("--sharding stage1 --sharding_parallel_degree -1", "zero_stage", 1),
+        ("--sharding stage2 --sharding_parallel_degree 4", "zero_stage", 2),
+        ("--sharding stage3", "zero_stage", 3),
+        ("--recompute 1", "recompute", "full"),
+        ("--recompute", "recompute", "full"),
+        ("--recompute True --recompute_granularity core_attn", "recompute", "selective"),
+        ("--recompute True --recompute_granularity full_attn", "recompute", "selective"),
+        ("--recompute 0 --recompute_granularity full", "recompute", "none"),
+        ("--recompute 1 --no_recompute_layers 0 1 2", "recompute_layer_list", tuple(range(3, 40))),
+        ("--offload_optim", "offload", "optimizer"),
+        ("--offload_optim 0", "offload", "none"),
+        ("--sharding 'stage2 offload'", "offload", "optimizer"),
+        ("--tensorwise_offload_optimizer 1", "offload", "optimizer_tensorwise"),
+        ("--sequence_parallel 0", "sequence_parallel", False),
+        ("--per_device_train_batch_size 3", "micro_batch_size", 3),
+    ],
+)
+def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
+    layout = read(f"{DENSE} {flags}", tmp_path).layout
+    assert getattr(layout, field) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("", {}),
+        ("--amp_master_grad 1", {"gradient_dtype": "fp32"}),
+        ("--amp_master_grad 0", {"gradient_dtype": "bf16"}),
+        ("--use_lowprecision_moment 1", {"optimizer_dtype": "bf16"}),
+        ("--fp16_opt_level O1", {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}),
+        ("--fuse_rms_norm False --use_flash_attention 0", {"fused_rms_norm": "false", "flash_attention": "false"}),
+        ("--use_fused_head_and_loss_fn", {"cross_entropy_chunk_tokens": "8192"}),
+        ("--use_fused_head_and_loss_fn 1 --use_recompute_loss_fn 0", {}),
+        ("--use_fused_head_and_loss_fn 1 --use_sparse_head_and_loss_fn 1", {}),
+        ("--sharding_parallel_config enable_stage1_overlap", {"overlap_grad_reduce": "true"}),
+        ("--sep_parallel_degree 2", {"cp_communication": "all_to_all"}),
+    ],
+)
+def test_options(flags: str, options: dict[str, str], tmp_path: Path) -> None:
+    assert read(f"{DENSE} {flags}", tmp_path).options == options
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", (1, 2)),
+        ("--moe_group mp", (2, 1)),
+        ("--moe_group dummy", (1, 1)),
+        ("--expert_parallel_degree 4", (4, 1)),
+    ],
+)
+def test_experts(flags: str, expected: tuple[int, int], tmp_path: Path) -> None:
+    layout = read(BASE.replace("--moe_group mp", flags), tmp_path).layout
+    assert layout is not None
+    assert (layout.expert_parallel, layout.expert_tensor_parallel) == (expected if flags else (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank"), [("", None), ("--lora", 8), ("--lora 1 --lora_rank 32", 32), ("--lora 0 --lora_rank 32", None)]
+)
+def test_lora(flags: str, rank: int | None, tmp_path: Path) -> None:
+    assert read(f"{BASE} {flags}", tmp_path).lora_rank == rank
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        ("--weight_decay 0.1 --weight_decay 0.2", "repeated-flag"),
+        ("--lr_scheduler a --lr_scheduler_type a", "repeated-flag"),
+        ("--recompute 0 --recompute_granularity full", "inactive-flag"),
+        ("--use_sparse_head_and_loss_fn --use_fused_head_and_loss_fn", "contradiction"),
+        ("--use_sparse_head_and_loss_fn", "upper-bound"),
+        ("--sequence_parallel 0", "no-sequence-parallel"),
+        ("--tensor_parallel_degree 1", "inactive-flag"),
+        ("--pipeline_parallel_degree 2 --pipeline_parallel_config x", "partial-send-recv"),
+        ("--max_steps 10 --warmup_steps 20", "warmup-exceeds-steps"),
+        ("--sharding stage9", "unknown-value"),
+        ("--sharding stage1 --sharding_parallel_degree 4", "sharding-degree"),
+        ("--fp16", "contradiction"),
+        ("--optim muon", "not-modelled"),
+        ("--recompute 1 --recompute_granularity full_attn", "not-modelled"),
+        ("--recompute 1 --refined_recompute a", "not-modelled"),
+        ("--weight_quantize_algo weight_only_int4", "not-modelled"),
+        ("--recompute_granularty full", "unknown-flag"),
+        ("--model_name_or_path somebody/else", "unknown-model"),
+        ("--model_name_or_path ERNIE-4.5-21B-A3B-Paddl", "model-guessed"),
+    ],
+)
+def test_remarks(flags: str, rule: str, tmp_path: Path) -> None:
+    assert rule in rules(read(f"{BASE} {flags}", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("/workspace/ernie/ERNIE-4.5-Lite", "ernie-4.5-21b-a3b"),
+        ("ERNIE-4.5-300B-A47B", "ernie-4.5-300b-a47b"),
+        ("baidu/ERNIE-4.5-300B-A47B-Base-Paddle", "ernie-4.5-300b-a47b"),
+        ("baidu/ERNIE-4.5-0.3B-PT/", "ernie-4.5-0.3b"),
+        ("facebook/llama-13b", "llama-13b"),
+        ("meta-llama/Llama-2-7b-hf", "llama-2-7b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("meta-llama/Meta-Llama-3-70B", "llama3-70b"),
+        ("meta-llama/Llama-3.2-1B", "llama3.2-1b"),
+        ("Qwen/Qwen2.5-14B-Instruct", "qwen2.5-14b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b-v0.1"),
+        ("mistralai/Mistral-7B-Instruct", "mistral-7b-v0.1"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
+        ("somebody/else", None),
+    ],
+)
+def test_model_names(name: str, model: str | None, tmp_path: Path) -> None:
+    assert read(f"{BASE} --model_name_or_path {name}", tmp_path).model == model
+
+
+def test_a_configuration_beside_the_recipe_is_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "llama-13b"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    assert read(f"{DENSE} --model_name_or_path ./llama-13b", tmp_path).model == str(tmp_path / "llama-13b")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "devices"),
+    [
+        ("--gpus 0,1,2,3 --nnodes 4", 4, 4),
+        ("--npus 0,1 --ips 10.0.0.1,10.0.0.2", 2, 2),
+        ("--devices 0,1,2,3 --nproc_per_node 2 --nnodes=2", 2, 2),
+        ("--nnodes $N --gpus 0,1", None, 2),
+        ("", 1, None),
+    ],
+)
+def test_cluster(launcher: str, nodes: int | None, devices: int | None, tmp_path: Path) -> None:
+    recipe = read(BASE, tmp_path, launcher)
+    assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+
+
+def test_llama_13b_on_64_devices() -> None:
+    """Four machines of 16 BI-V150 devices, stages cut by hand, 18 of 40 layers recomputed."""
+    (recipe,) = read_recipe(DATA / "llama-13b" / "run.sh")
+    assert (recipe.model, recipe.precision, recipe.seq_length) == ("llama-13b", "fp16", 2048)
+    assert (recipe.nodes, recipe.devices_per_node, recipe.gradient_accumulation_steps) == (4, 16, 128)
+    layout = recipe.layout
+    assert layout is not None
+    assert (layout.tensor_parallel, layout.pipeline_parallel, layout.micro_batch_size, layout.zero_stage) == (
+        1,
+        8,
+        2,
+        1,
+    )
+    assert layout.stage_layers == (4, 5, 5, 5, 5, 5, 6, 5)
+    assert (layout.recompute, layout.recompute_method, len(layout.recompute_layer_list)) == ("full", "list", 18)
+    assert set(layout.recompute_layer_list).isdisjoint({0, 4, 5, 9, 10, *range(29, 40)})
+    assert recipe.options == {"gradient_dtype": "fp32", "fused_rms_norm": "true", "flash_attention": "true"}
+    place = recipe.places["stage_layers"]
+    assert place.file.endswith("pretrain.json")
+    assert "pp_seg_method" in Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1]
+    assert rules(recipe) == {"assumed-unset"}
+
+
+def test_flags_count_over_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"max_seq_len": 16, "tensor_parallel_degree": 8}', encoding="utf-8")
+    recipe = read(f"./c.json {BASE}", tmp_path)
+    assert recipe.seq_length == 4096
+    assert recipe.layout is not None
+    assert recipe.layout.tensor_parallel == 2
+
+
+@pytest.mark.parametrize("name", ["./missing.json", "/etc/missing.json", "~/x.yaml"])
+def test_a_configuration_that_is_not_beside_the_recipe(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.sh:2: .*no such file beside the recipe"):
+        read(f"'{name}' {BASE}", tmp_path)
+
+
+def test_yaml() -> None:
+    (recipe,) = read_recipe(DATA / "ernie-lora.yaml")
+    assert (recipe.dialect, recipe.model, recipe.lora_rank) == ("paddle-yaml", "ernie-4.5-21b-a3b", 16)
+    assert (recipe.nodes, recipe.devices_per_node) == (None, None)
+    assert recipe.layout == Layout(
+        tensor_parallel=4,
+        pipeline_parallel=2,
+        expert_parallel=4,
+        sequence_parallel=True,
+        zero_stage=1,
+        recompute="full",
+        offload="optimizer_tensorwise",
+    )
+    assert recipe.options == {
+        "gradient_dtype": "fp32",
+        "cross_entropy_chunk_tokens": "8192",
+        "fused_rms_norm": "true",
+    }
+    assert recipe.places["tp"].line == 9
+    assert recipe.remarks == ()
+
+
+def test_the_command_line_tool(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text((DATA / "ernie-lora.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    file = tmp_path / "run.sh"
+    text = "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7\nerniekit train c.yaml lora_rank=4\n"
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert (recipe.lora_rank, recipe.nodes, recipe.devices_per_node) == (4, 1, 8)
+
+
+def test_a_bad_list(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no_recompute_layers: .*list of whole numbers"):
+        read(f"{DENSE} --recompute 1 --no_recompute_layers a b", tmp_path)
+    (tmp_path / "c.json").write_text('{"pp_seg_method": [0, 4], "pipeline_parallel_degree": 8}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"c\.json:1: pp_seg_method: must list 8 first items"):
+        read(f"./c.json {DENSE}", tmp_path)
+
+
+def test_fix_and_place_of_a_repeated_flag(tmp_path: Path) -> None:
+    (message,) = about(read(f"{BASE} --offload_optim 1 --offload_optim", tmp_path), "repeated-flag")
+    assert message == "--offload_optim is given 2 times: '1' on line 2, then bare on line 2; the last one counts"
