@@ -16,7 +16,9 @@ from simulator.rules.frameworks import Launch, Mark, findings
 from simulator.scenario.layout import Layout, Offload, default_cut
 from simulator.scenario.scenario import Scenario
 
-MOST_SHOWN = 5
+MOST_SHOWN, MOST_WIDER = 5, 2
+"""Sets of changes shown, on the same devices and on more."""
+FULL_RECOMPUTE = "--recompute full"
 _LARGEST_STEP = 4
 """Sizes up to this many times the recipe's are tried; nodes up to the fourth doubling."""
 
@@ -31,35 +33,46 @@ class _Try:
     axes: frozenset[str]
 
 
+_Found = list[tuple[_Try, Change]]
+
+
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
-    """Single changes that make the recipe fit and pass, fastest first; where there are none, pairs of them."""
+    """The smallest sets of changes that make the recipe fit and pass: on the same devices, then on more nodes.
+
+    Sets of one change, where there are none of two, where there are none of three with full recompute among them; the
+    fastest of each kind.
+    """
     start = _Try((), case.scenario, case.layout, frozenset())
-    singles = list(_single(case, start))
-    found = _fitting(case, base, marks, gates, singles)
+
+    def fitting(candidates: Iterable[_Try]) -> _Found:
+        return _fitting(case, base, marks, gates, _distinct(candidates))
+
+    singles = list(_single(start))
+    found = fitting(singles) or fitting(_further(singles, 2))
     if not found:
-        pairs = (second for first in singles for second in _single(case, first) if len(second.axes) == 2)
-        found = _fitting(case, base, marks, gates, _distinct(pairs))
-    if not found:
-        more = [x for x in singles if "nodes" in x.axes or "recompute" in x.axes]
-        triples = (
-            third
-            for first in more
-            for second in _single(case, first)
-            for third in _single(case, second)
-            if len(third.axes) == 3
-        )
-        found = _fitting(case, base, marks, gates, _distinct(triples))
-    return tuple(_best(found))
+        recomputed = [x for x in singles if x.options == (FULL_RECOMPUTE,)]
+        found = fitting(_further(_further(recomputed, 2), 3))
+    wider = [] if case.scenario.groups else list(_nodes(case, start))
+    more = fitting(wider) or fitting(_further(wider, 2))
+    if not more:
+        more = fitting(_further((x for x in _further(wider, 2) if FULL_RECOMPUTE in x.options), 3))
+    fewest = min((candidate.scenario.devices for candidate, _ in more), default=0)
+    smallest = [pair for pair in more if pair[0].scenario.devices == fewest]
+    return (*_best(found, MOST_SHOWN), *_best(smallest, MOST_WIDER))
 
 
-def _best(found: list[tuple[_Try, Change]]) -> Iterator[Change]:
+def _further(candidates: Iterable[_Try], changes: int) -> Iterator[_Try]:
+    """Every candidate with one more change."""
+    for first in candidates:
+        yield from (second for second in _single(first) if len(second.options) == changes)
+
+
+def _best(found: _Found, limit: int) -> Iterator[Change]:
     """The fastest of each kind of change, fastest first."""
     seen: set[frozenset[str]] = set()
-    shown = 0
     for candidate, change in sorted(found, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
-        if candidate.axes not in seen and shown < MOST_SHOWN:
+        if candidate.axes not in seen and len(seen) < limit:
             seen.add(candidate.axes)
-            shown += 1
             yield change
 
 
@@ -68,10 +81,8 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     return list({(x.layout, x.scenario.devices): x for x in candidates}.values())
 
 
-def _fitting(
-    case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]
-) -> list[tuple[_Try, Change]]:
-    found: list[tuple[_Try, Change]] = []
+def _fitting(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Found:
+    found: _Found = []
     reference = base.throughput.tokens_per_second_per_device
     for candidate in candidates:
         try:
@@ -91,27 +102,29 @@ def _fitting(
     return found
 
 
-def _single(case: Case, start: _Try) -> Iterator[_Try]:
-    """The candidates one change away."""
+def _single(start: _Try) -> Iterator[_Try]:
+    """The candidates one change away, on the same devices."""
     yield from _recompute(start)
     yield from _offload(start)
     yield from _micro_batch(start)
     yield from _sizes(start)
+    yield from _experts(start)
     yield from _zero(start)
     yield from _chunks(start)
-    if not case.scenario.groups:
-        yield from _nodes(case, start)
 
 
-def _with(start: _Try, axis: str, option: str, scenario: Scenario | None = None, **fields: Any) -> Iterator[_Try]:
+def _with(
+    start: _Try, axis: str | tuple[str, ...], option: str, scenario: Scenario | None = None, **fields: Any
+) -> Iterator[_Try]:
     """One more change, where it is not of a kind that was made already."""
-    if axis in start.axes:
+    axes = {axis} if isinstance(axis, str) else set(axis)
+    if axes & start.axes:
         return
     try:
         layout = replace(start.layout, **fields)
     except SimulateError:
         return
-    yield _Try((*start.options, option), scenario or start.scenario, layout, start.axes | {axis})
+    yield _Try((*start.options, option), scenario or start.scenario, layout, start.axes | axes)
 
 
 def _recompute(start: _Try) -> Iterator[_Try]:
@@ -120,7 +133,7 @@ def _recompute(start: _Try) -> Iterator[_Try]:
     if layout.recompute == "full" and layout.recompute_method == "uniform":
         return
     plain: dict[str, Any] = {"recompute": "full", "recompute_layer_list": ()}
-    yield from _with(start, "recompute", "--recompute full", **plain, recompute_method="uniform", recompute_layers=1)
+    yield from _with(start, "recompute", FULL_RECOMPUTE, **plain, recompute_method="uniform", recompute_layers=1)
     if start.scenario.framework.name != "megatron":
         return
     per_chunk = max(max(layout.stage_layers) // layout.virtual_stages, 1)
@@ -197,6 +210,15 @@ def _resized(start: _Try, field: str, option: str, size: int, scenario: Scenario
     yield from _with(start, field, f"{option} {size}", scenario, **fields)
 
 
+def _experts(start: _Try) -> Iterator[_Try]:
+    """Experts spread over more ranks of a stage."""
+    layout, model = start.layout, start.scenario.model
+    ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
+    for size in range(layout.expert_parallel + 1, model.num_experts + 1):
+        if model.num_experts % size == 0 and ranks % (size * layout.expert_tensor_parallel) == 0:
+            yield from _with(start, "experts", f"--ep {size}", expert_parallel=size)
+
+
 def _zero(start: _Try) -> Iterator[_Try]:
     for stage in (1, 2, 3):
         if stage != start.layout.zero_stage:
@@ -225,9 +247,8 @@ def _nodes(case: Case, start: _Try) -> Iterator[_Try]:
         option = f"--nodes {nodes * factor}"
         yield from _with(start, "nodes", option, wider, data_parallel=layout.data_parallel * factor)
         deeper = layout.pipeline_parallel * factor
-        if deeper <= scenario.model.num_hidden_layers and "pipeline_parallel" not in start.axes:
+        if deeper <= scenario.model.num_hidden_layers:
             cut = default_cut(scenario.model.num_hidden_layers, deeper)
             option = f"{option} --pp {deeper}"
-            yield from _with(
-                start, "nodes", option, wider, pipeline_parallel=deeper, stage_layers=cut, virtual_stages=1
-            )
+            fields = {"pipeline_parallel": deeper, "stage_layers": cut, "virtual_stages": 1}
+            yield from _with(start, ("nodes", "pipeline_parallel"), option, wider, **fields)

@@ -81,9 +81,9 @@ class MemoryCoefficients:
         1.0,
         "buffers of overlapped tensor-parallel collectives that grow with the activations",
     )
-    ring_buffers_per_query: float = coefficient(
+    ring_buffers_per_activation: float = coefficient(
         40.0,
-        "query tensors (2 T q / t)",
+        "activations split by tensor parallel (2 T h / t)",
         0.0,
         200.0,
         1.0,

@@ -48,6 +48,8 @@ def detail_lines(result: Checked) -> Iterator[str]:
         yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]"
     for change in result.changes:
         yield f"would fit: {change_text(change)}"
+    if result.outcome == "does_not_fit" and not result.changes:
+        yield "would fit: nothing of up to three changes that were tried"
 
 
 def _peak_lines(result: Checked) -> Iterator[str]:

@@ -262,7 +262,8 @@ def expert_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits.
 
-    The loss reads and writes the logits about ten bytes forward (cast, maximum, exponent, sum) and six backward.
+    The loss reads and writes the logits, sixteen bytes each in either pass (cast, maximum, exponent, sum; gradient and
+    cast back), half of that in one fused kernel.
     """
     rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = scenario.model.vocab_size * float(scenario.model.hidden_size) / block.tensor_parallel

@@ -29,11 +29,12 @@ def test_changes_fit_and_are_ordered_by_speed() -> None:
     result = judged()
     assert result.outcome == "does_not_fit"
     assert result.blame == Place("train.sh", 7)
-    ratios = [change.speed_ratio for change in result.changes]
-    assert ratios == sorted(ratios, reverse=True)
+    order = [(change.estimate.devices, -change.speed_ratio) for change in result.changes]
+    assert order == sorted(order)
     assert all(change.estimate.verdict == "fits" for change in result.changes)
     assert {"--tp 2", "--recompute full", "--pp 2"} & {change.text for change in result.changes}
     assert all(len(change.options) == 1 for change in result.changes)
+    assert result.changes[-1].text.startswith("--nodes 2")
 
 
 def test_a_change_as_an_option_gives_what_it_promised() -> None:
@@ -49,6 +50,20 @@ def test_pairs_of_changes_where_single_ones_do_not_help() -> None:
     assert result.outcome == "does_not_fit"
     assert result.changes
     assert all(len(change.options) > 1 for change in result.changes)
+
+
+def test_no_change_is_of_two_minds() -> None:
+    for result in (judged(model="llama3.1-405b"), judged(model="deepseek-v3"), judged(model="llama3.1-70b")):
+        for change in result.changes:
+            flags = [word for word in change.text.split() if word.startswith("--")]
+            assert len(flags) == len(set(flags)), change.text
+            assert len(change.options) <= 3
+
+
+def test_experts_are_spread() -> None:
+    result = judged(model="qwen3-30b-a3b", tensor_parallel=2, sequence_parallel=True)
+    assert result.outcome == "does_not_fit"
+    assert any("--ep " in change.text for change in result.changes)
 
 
 @pytest.mark.parametrize(
