@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-TIMED = re.compile(r"in [0-9.e-]+ s:")
+TIMED = re.compile(r"in (?:under )?[0-9.]+ s:")
 
 
 def block(name: str, text: str) -> str:

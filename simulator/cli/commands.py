@@ -150,6 +150,7 @@ def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation
         colour=colour_of(ctx, values["output"]),
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
+        variants=bool(values.get("variants")),
         device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )
 

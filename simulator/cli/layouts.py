@@ -42,7 +42,7 @@ def space(values: Mapping[str, Any]) -> Space:
     """Return the space a ranking searches: what was given narrows it, the rest is left open."""
     from simulator.search.space import Space  # noqa: PLC0415  start-up time
 
-    _check_virtual_stages(values)
+    _check_virtual_stages(values, values["vpp"] or ())
     _check_cut(values, values["pp"])
     axes: dict[str, Any] = {field: values[name] for name, field in _SIZES.items()}
     axes |= {name: values[name] for name in _CHOICES}
@@ -110,12 +110,10 @@ def _zero_stage(values: Mapping[str, Any]) -> int:
 
 
 def _virtual_stages(values: Mapping[str, Any], layers: int) -> int:
-    _check_virtual_stages(values)
+    _check_virtual_stages(values, (values["vpp"],) if values["vpp"] else ())
     chunk = values["layers_per_virtual_stage"]
     if chunk is None:
         return values["vpp"] or 1
-    if values["stage_layers"]:
-        raise UsageError("--layers-per-virtual-stage needs an even cut: give --vpp with --stage-layers")
     pipeline = _pipeline(values)
     if layers % (pipeline * chunk):
         raise InputError(f"--layers-per-virtual-stage {chunk} x --pp {pipeline} does not divide the model's {layers}")
@@ -134,9 +132,17 @@ def _check_cut(values: Mapping[str, Any], pipelines: Sequence[int] | None) -> No
         raise UsageError(f"--stage-layers names {stages} stages, but --pp is {given}")
 
 
-def _check_virtual_stages(values: Mapping[str, Any]) -> None:
-    if values["vpp"] is not None and values["layers_per_virtual_stage"] is not None:
+def _check_virtual_stages(values: Mapping[str, Any], chunks: Sequence[int]) -> None:
+    """Refuse two ways of saying the chunks, and chunks of stages that differ."""
+    if chunks and values["layers_per_virtual_stage"] is not None:
         raise UsageError("--vpp and --layers-per-virtual-stage exclude each other: give one")
+    cut = values["stage_layers"] or ()
+    option = "--layers-per-virtual-stage" if values["layers_per_virtual_stage"] is not None else "--vpp"
+    if len(set(cut)) > 1 and (option != "--vpp" or min(chunks, default=1) > 1):
+        given = ",".join(map(str, cut[:16])) + ("..." if len(cut) > 16 else "")
+        raise UsageError(
+            f"{option}: virtual stages need an even cut, and --stage-layers {given} is uneven; leave out one"
+        )
 
 
 def _full_only(values: Mapping[str, Any], full: bool) -> dict[str, Any]:

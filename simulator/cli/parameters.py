@@ -22,7 +22,7 @@ LARGEST_SET = 4096
 """Most values that one option may list."""
 
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
-_RANGE = re.compile(r"([0-9]{1,15}):([0-9]{1,15})", re.ASCII)
+_SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 
 
@@ -81,13 +81,18 @@ class WholeList(Whole):
         return tuple(numbers)
 
     def _ends(self, item: str, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        span = _RANGE.fullmatch(item) if ":" in item else None
-        first, last = (int(span[1]), int(span[2])) if span else (-1, -1)
-        if span is None and _WHOLE.fullmatch(item):
-            first = last = int(item)
-        if not self.low <= first <= last <= self.high:
+        told = shown(item) if item == value.strip() else f"{shown(value)}: {shown(item)}"
+        span = _SPAN.fullmatch(item)
+        if span is None:
             form = f"numbers from {self.low} to {self.high}, such as {self._example()}"
-            self.fail(f"{shown(value)}: {shown(item)} is not understood; write {form}", param, ctx)
+            self.fail(f"{told} is not understood; write {form}", param, ctx)
+        ends = [end for end in span.groups() if end is not None]
+        for end in ends:
+            if not _WHOLE.fullmatch(end) or not self.low <= int(end) <= self.high:
+                self.fail(f"{told} is outside {self.low} to {self.high}", param, ctx)
+        first, last = int(ends[0]), int(ends[-1])
+        if first > last:
+            self.fail(f"{told} counts down; write {last}:{first}", param, ctx)
         return first, last
 
     def _example(self) -> str:
@@ -181,6 +186,24 @@ class Setting(ParamType):
         if not (name and equals and text):
             self.fail(f"{shown(value)} is not NAME=VALUE; `simulate frameworks` lists the names", param, ctx)
         return name, text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the switches that begin so; behind the equals sign, the words that such a switch may take."""
+        del ctx, param
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
+
+        from simulator.frameworks.profile import switches  # noqa: PLC0415  start-up time
+
+        name, equals, text = incomplete.partition("=")
+        if not equals:
+            return [CompletionItem(f"{spec.name}=") for spec in switches() if spec.name.startswith(name)]
+        words = [
+            word
+            for spec in switches()
+            if spec.name == name
+            for word in (("true", "false") if isinstance(spec.default, bool) else spec.metadata["choices"])
+        ]
+        return [CompletionItem(f"{name}={word}") for word in words if word.startswith(text)]
 
 
 class SpecName(ParamType):

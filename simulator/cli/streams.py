@@ -105,9 +105,12 @@ def _write_out(text: str) -> None:
     except BrokenPipeError as error:
         _let_go_of_stdout()
         raise click.exceptions.Exit(CLOSED_PIPE) from error
+    except OSError as error:
+        _let_go_of_stdout()
+        raise InputError(f"stdout: cannot be written: {error.strerror or error}") from error
 
 
 def _let_go_of_stdout() -> None:
-    """Point stdout at nothing, so that leaving does not fail once more to write to the closed pipe."""
+    """Point stdout at nothing, so that leaving does not fail once more to write what is left."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -40,13 +40,16 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: found[name] for name in ("model", "hardware", "devices", "precision", "verdict")}
     row |= found["layout"]
     row |= {name: memory[name] for name in ("device_mib", "allocated_mib", "capacity_mib", "headroom_mib")}
+    row |= {f"device_{end}_mib": (memory["interval"] or {}).get(f"{end}_mib") for end in ("low", "high")}
     row |= {name: memory[name] for name in ("fits", "fit_probability", "binding_stage", "moment")}
     row |= {f"{name}_mib": size for name, size in memory["breakdown_mib"].items()}
     row |= {name: value for name, value in speed.items() if not isinstance(value, dict | list) and name != "interval"}
+    row |= {f"step_time_{end}_s": (speed["interval"] or {}).get(end) for end in ("low", "high")}
     row |= {f"{name}_s": seconds for name, seconds in speed["breakdown_s"].items()}
     row |= {f"training_{name}": value for name, value in found.get("training", {}).items()}
     row["violations"] = [broken["rule"] for broken in found["violations"]]
-    row["status"] = found["provenance"]["status"]
+    row |= {name: found["provenance"][name] for name in ("calibration", "status")}
+    row["notes"] = "; ".join(found["provenance"]["notes"])
     return row
 
 

@@ -71,6 +71,7 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
             {"change": remedy.change, "estimate": estimate_object(remedy.estimate, presentation)}
             for remedy in ranking.remedies
         ],
+        "reasons": [dataclasses.asdict(reason) for reason in ranking.reasons],
         "fp8": None if ranking.fp8 is None else estimate_object(ranking.fp8, presentation),
     }
 

@@ -11,9 +11,11 @@ from simulator.report.presentation import Presentation, training_run
 from simulator.report.text import (
     amount,
     count_text,
+    devices_text,
     gib,
     grouped,
     layout_text,
+    mfu_text,
     milliseconds,
     percent,
     probability_text,
@@ -39,8 +41,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
 
 
 def _question(estimate: Estimate) -> str:
-    devices = f"{estimate.devices} device{'' if estimate.devices == 1 else 's'}"
-    text = f"{estimate.model} on {devices} of {estimate.hardware}: {estimate.precision}"
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
     text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"
@@ -107,7 +108,7 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     rows = [
         ["TFLOPS/device", teraflops(speed.flops_per_second_per_device)],
         ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
-        ["MFU %", percent(speed.mfu)],
+        ["MFU %", mfu_text(speed.mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
         ["step ms", amount(speed.step_seconds * 1e3)],
         *_step_interval(speed),

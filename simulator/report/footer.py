@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from simulator.frameworks.profile import PROFILES
 from simulator.pricing.estimate import Estimate
 from simulator.report.presentation import Presentation
 from simulator.report.text import layout_text, percent, settings_text, teraflops
 from simulator.search.result import Ranking
+from simulator.search.space import MICRO_BATCH_SIZES
 
 _STATUS_WORDS = {
-    "measured": "fitted to measurements of this hardware",
+    "measured": "measured, the calibration holds this very run",
     "interpolated": "interpolated between measurements",
-    "analytic": "not calibrated against measurements",
-    "assumed": "rests on assumed numbers",
+    "analytic": "analytic, beyond what was measured",
+    "assumed": "assumed, carried over from other hardware",
 }
 
 
@@ -24,11 +26,33 @@ def defaults_line(settings: dict[str, object]) -> Iterator[str]:
         yield f"Defaults used: {text}."
 
 
+def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield the axes of the search that were left to their default, and what was not looked at for that reason."""
+    given = ranking.query.get("space")
+    space: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+    limits = PROFILES[str(ranking.query.get("framework"))].limits
+    searched: list[tuple[str, str, str]] = [
+        ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),
+        ("offload", "--offload none", "--offload"),
+        ("micro_batch_size", f"--micro-batch-size {','.join(map(str, MICRO_BATCH_SIZES))}", "other --micro-batch-size"),
+        ("sequence_parallel", "sequence parallelism where TP is above 1", "--no-sequence-parallel"),
+    ]
+    if ranking.query.get("nodes") != 1:
+        searched.append(("tensor_parallel_across_nodes", "TP within a node", "--allow-tp-across-nodes"))
+    plain = [(value, other) for axis, value, other in searched if axis not in space]
+    lines = [", ".join(value for value, _ in plain)] if plain else []
+    if not presentation.variants and ranking.estimates:
+        lines.append("best of each TP/PP/CP/EP/ETP split (--variants lists all)")
+    if lines:
+        yield f"Search defaults: {'; '.join(lines)}."
+    if plain:
+        yield f"Not searched unless asked: {', '.join(other for _, other in plain)}."
+
+
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     """Yield what the numbers rest on."""
     provenance = estimate.provenance
-    meaning = _STATUS_WORDS[provenance.status]
-    yield f"Status: {provenance.status}, {meaning} (coefficients: {provenance.calibration})."
+    yield f"Status: {_STATUS_WORDS[provenance.status]} (coefficients: {provenance.calibration})."
     yield (
         "TFLOPS counts model FLOPs with full (non-causal) attention; "
         f"MFU divides it by the dense {estimate.precision} peak."
@@ -47,7 +71,7 @@ def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         return
     best = ranking.fp8
     if best is None:
-        if presentation.device_has_fp8 is None:
+        if presentation.device_has_fp8 is None or (presentation.device_has_fp8 and not ranking.estimates):
             return
         has_it = "no layout fits in fp8" if presentation.device_has_fp8 else "this device has no fp8"
         yield f"fp8: {has_it}."

@@ -23,6 +23,8 @@ class Presentation:
     """Tokens of the whole training run; None leaves out its duration and cost."""
     price_per_device_hour: float | None = None
     """Price of one device for one hour, in any currency; None leaves out the cost."""
+    variants: bool = False
+    """Whether a ranking has every layout, not only the best of each split."""
     device_has_fp8: bool | None = None
     """Whether the hardware has an fp8 peak; None if nobody looked."""
     defaults: Mapping[str, object] = field(default_factory=dict)

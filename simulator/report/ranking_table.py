@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from simulator.pricing.estimate import Estimate
-from simulator.report.footer import defaults_line, fp8_line, provenance_lines
+from simulator.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
 from simulator.report.grid import Style, grid, heading, paragraph
 from simulator.report.presentation import Presentation, training_run
 from simulator.report.text import (
     amount,
     counts_text,
     cut_text,
+    devices_text,
+    elapsed_text,
     gib,
     grouped,
     largest_parts,
     layout_text,
     margin_text,
-    percent,
+    mfu_text,
     probability_text,
     recompute_text,
     teraflops,
@@ -88,10 +90,10 @@ def _cluster(ranking: Ranking) -> str:
     priced = (*ranking.estimates, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
-    text = (
-        f"{nodes} node{'' if nodes == 1 else 's'} of {query.get('hardware')}" if nodes else str(query.get("hardware"))
-    )
-    return f"{text} ({devices} devices)" if devices else text
+    text = str(query.get("hardware"))
+    if isinstance(nodes, int) and nodes:
+        text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
+    return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
 
 
 def _table(estimates: tuple[Estimate, ...], presentation: Presentation, style: Style) -> str:
@@ -124,7 +126,7 @@ def _column(choice: _Choice) -> _Column:
 
 def _figure_columns(estimates: tuple[Estimate, ...], presentation: Presentation) -> Iterator[_Column]:
     yield _Column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device))
-    yield _Column("MFU\n%", lambda e: percent(e.throughput.mfu))
+    yield _Column("MFU\n%", lambda e: mfu_text(e.throughput.mfu))
     yield _Column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device))
     yield _Column("step\nms", lambda e: amount(e.throughput.step_seconds * 1e3))
     yield _Column("max memory\nGiB", lambda e: gib(e.memory.device_bytes))
@@ -151,20 +153,32 @@ def _run_text(estimate: Estimate, presentation: Presentation, field: str) -> str
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
+    blocks = ["\n".join(_miss(ranking, presentation))]
+    if ranking.reasons:
+        rows = [[reason.rule, reason.message, reason.fix] for reason in ranking.reasons]
+        headers = ["rule", "what it says of a layout it dropped", "fix"]
+        blocks.append(grid(headers, rows, style, text_columns=range(3), wrapped=headers[1:]))
+    if ranking.remedies:
+        blocks.append(_remedies(ranking, style))
+    else:
+        blocks[-1] += "\n" * (1 + bool(ranking.reasons)) + "No single change that was tried makes it fit."
+    return "\n\n".join(blocks)
+
+
+def _miss(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield how near the nearest layout comes, or why there is none."""
     nearest = ranking.nearest
     if nearest is None:
-        reason = (
-            "every layout that keeps the rules is too near capacity" if ranking.starved else "no layout keeps the rules"
-        )
-        return f"Nothing fits: {reason}."
+        some = "every layout that keeps the rules is too near capacity"
+        yield f"Nothing fits: {some if ranking.starved else 'no layout keeps the rules'}."
+        return
     parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
-    lines = [
-        f"Nothing fits. Nearest miss: {layout_text(nearest.layout)}",
-        verdict_sentence(nearest, colour=presentation.colour),
-        f"largest parts (GiB): {parts}",
-    ]
-    if not ranking.remedies:
-        return "\n".join([*lines, "No single change that was tried makes it fit."])
+    yield f"Nothing fits. Nearest miss: {layout_text(nearest.layout)}"
+    yield verdict_sentence(nearest, colour=presentation.colour)
+    yield f"largest parts (GiB): {parts}"
+
+
+def _remedies(ranking: Ranking, style: Style) -> str:
     rows = [
         [
             remedy.change,
@@ -175,18 +189,19 @@ def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) ->
         for remedy in ranking.remedies
     ]
     headers = ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"]
-    return "\n".join(lines) + "\n\n" + grid(headers, rows, style, text_columns=[0])
+    return grid(headers, rows, style, text_columns=[0])
 
 
 def _footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     counts = ranking.counts
-    looked_at = f"{grouped(counts.evaluated)} layouts in {amount(counts.elapsed_seconds)} s"
+    looked_at = f"{grouped(counts.evaluated)} layouts in {elapsed_text(counts.elapsed_seconds)}"
     text = f"{looked_at}: {grouped(counts.feasible)} fit"
     rejected = counts_text(counts.rejected)
     yield f"{text}; rejected: {rejected}." if rejected else f"{text}."
     yield from _starved_lines(ranking, presentation)
     yield from fp8_line(ranking, presentation)
     yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
+    yield from space_lines(ranking, presentation)
     priced = (*ranking.estimates, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     if priced:
         yield from provenance_lines(priced[0], presentation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from math import floor, log10
 
 from simulator.pricing.estimate import Estimate, Verdict
 from simulator.scenario.layout import Layout
@@ -21,6 +22,9 @@ _VERDICT_COLOURS: Mapping[Verdict, str] = {
     "does_not_fit": "red",
     "refused": "red",
 }
+
+
+_MOST_DECIMALS = 15
 
 
 def amount(value: float) -> str:
@@ -53,13 +57,28 @@ def percent(share: float) -> str:
 def probability_text(probability: float) -> str:
     """Return a probability in per cent, never as 0 or 100: no estimate is certain."""
     if probability < 0.001:
-        return "<0.1"
-    return ">99.9" if probability > 0.999 else percent(probability)
+        return "< 0.1"
+    return "> 99.9" if probability > 0.999 else percent(probability)
+
+
+def mfu_text(share: float) -> str:
+    """Return a utilisation in per cent with one decimal, or what it takes to tell it from none."""
+    return _never_nothing(100 * share)
 
 
 def teraflops(flops_per_second: float) -> str:
-    """Return FLOP/s as TFLOP/s with one decimal."""
-    return f"{flops_per_second / 1e12:.1f}"
+    """Return FLOP/s as TFLOP/s with one decimal, or what it takes to tell it from none."""
+    return _never_nothing(flops_per_second / 1e12)
+
+
+def elapsed_text(seconds: float) -> str:
+    """Return a duration with two decimals, as finer ones differ from run to run."""
+    return "under 0.01 s" if seconds < 0.01 else f"{seconds:.2f} s"
+
+
+def devices_text(count: int) -> str:
+    """Return a number of devices."""
+    return f"{grouped(count)} device{'' if count == 1 else 's'}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -190,6 +209,13 @@ def _value(value: object) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
     return str(value)
+
+
+def _never_nothing(value: float) -> str:
+    """Return a number with one decimal; one that would read 0.0, with two significant digits."""
+    if value == 0 or abs(value) >= 0.05:
+        return f"{value:.1f}"
+    return f"{value:.{min(1 - floor(log10(abs(value))), _MOST_DECIMALS)}f}"
 
 
 def _without_negative_zero(text: str) -> str:

@@ -186,6 +186,10 @@ def test_estimate_defaults_follow_the_framework_and_the_devices() -> None:
 def test_layers_per_virtual_stage_are_turned_into_chunks() -> None:
     question = (*TINY, "--pp", "2", "--layers-per-virtual-stage", "4", "--format", "json")
     assert json.loads(run("estimate", *question).stdout)["layout"]["vpp"] == 2
+    explicit = (*TINY, "--stage-layers", "8,8", "--layers-per-virtual-stage", "4", "--format", "json")
+    assert json.loads(run("estimate", *explicit).stdout)["layout"]["vpp"] == 2
+    uneven = run(*TINY, "--stage-layers", "9,7", "--vpp", "1,2", "--format", "json")
+    assert uneven.exit_code == 0, uneven.stderr
 
 
 def test_an_option_of_the_framework_counts() -> None:

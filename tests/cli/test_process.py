@@ -50,6 +50,36 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert said == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
+def test_a_full_disk_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "simulator", "hardware"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    assert done.returncode == 2
+    assert done.stderr == "simulate: error: stdout: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("line", ["simulate --option m", "simulate --option mtp="])
+def test_completing_imports_nothing_heavy(line: str) -> None:
+    code = (
+        "import os, sys\n"
+        f"os.environ.update(_SIMULATE_COMPLETE='bash_complete', COMP_WORDS={line!r}, COMP_CWORD='2')\n"
+        "from simulator.cli.main import cli\n"
+        "try: cli.main([], prog_name='simulate')\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    _, out, err = finished(start(code=code))
+    assert "mtp=" in out
+    assert err.endswith("[]\n")
+
+
 @pytest.mark.parametrize("args", ["['--help']", "['estimate', '-h']", "['--version']", "['--modle', 'x']"])
 def test_help_imports_nothing_heavy(args: str) -> None:
     code = (

@@ -48,7 +48,9 @@ def test_an_estimate_keeps_the_schema(estimate: Estimate, presentation: Presenta
     check(json.loads(ESTIMATE_REPORTERS["json"](estimate, presentation)), "estimate")
 
 
-@pytest.mark.parametrize("ranking", [samples.ranking(), samples.hopeless()])
+@pytest.mark.parametrize(
+    "ranking", [samples.ranking(), samples.hopeless(), samples.ranking(reasons=samples.refused().violations)]
+)
 def test_a_ranking_keeps_the_schema(ranking: Any) -> None:
     check(json.loads(RANKING_REPORTERS["json"](ranking, RUN)), "ranking")
 
@@ -124,6 +126,16 @@ def test_csv_rows_are_the_estimates() -> None:
     assert float(rows[0]["training_days"]) > 0
     [refused] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.refused(), PLAIN)))
     assert refused["violations"] == "heads"
+
+
+def test_csv_has_intervals_and_what_the_numbers_rest_on() -> None:
+    [row] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.calibrated(), PLAIN)))
+    assert [float(row[f"device_{end}_mib"]) for end in ("low", "high")] == [49 * 1024, 51 * 1024]
+    assert [float(row[f"step_time_{end}_s"]) for end in ("low", "high")] == [1.9, 2.1]
+    assert (row["fit_probability"], row["calibration"], row["status"]) == ("0.9876", "boxes (runs)", "interpolated")
+    [row] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.estimate(), PLAIN)))
+    assert (row["device_low_mib"], row["step_time_high_s"]) == ("", "")
+    assert row["notes"] == "Links carry one job."
 
 
 def test_csv_of_nothing_has_a_header() -> None:

@@ -81,6 +81,46 @@ def test_no_fp8_line_when_fp8_was_asked_for_or_nobody_knows() -> None:
     assert "fp8:" not in ranking_table(samples.ranking(fp8=None), PLAIN, "table")
 
 
+def test_fp8_is_not_missed_where_nothing_fits_at_all() -> None:
+    assert "fp8" not in ranking_table(samples.hopeless(), Presentation(device_has_fp8=True), "table")
+
+
+def test_rules_and_remedies_are_shown_with_and_without_a_nearest_miss() -> None:
+    broken = samples.refused().violations
+    for ranking in (samples.hopeless(), replace(samples.hopeless(), nearest=None)):
+        table = ranking_table(replace(ranking, reasons=broken), PLAIN, "markdown")
+        assert "| heads" in table
+        assert "| tp 3 does not divide 32 heads" in table
+        assert "| --tp 2 or 4" in table
+        assert "| --recompute full" in table
+        assert "No single change" not in table
+
+
+def test_a_search_names_what_it_left_out() -> None:
+    shown = ranking_table(samples.ranking(), PLAIN, "table")
+    assert "Search defaults: --zero-stage 1, --offload none, --micro-batch-size 1,2,4,8, sequence parallelism" in shown
+    assert "best of each TP/PP/CP/EP/ETP split (--variants lists all)." in shown
+    assert "Not searched unless asked: other --zero-stage, --offload, other --micro-batch-size," in shown
+    assert "--allow-tp-across-nodes" not in shown
+    assert "(--variants" not in ranking_table(samples.ranking(), Presentation(variants=True), "table")
+    torch = samples.ranking(query={**samples.QUERY, "framework": "torch", "nodes": 2})
+    shown = ranking_table(torch, PLAIN, "table")
+    assert "--zero-stage 3" in shown
+    assert "TP within a node" in shown
+    asked = {"zero_stage": (1,), "offload": ("none",), "micro_batch_size": (1,), "sequence_parallel": (True,)}
+    narrowed = samples.ranking(query={**samples.QUERY, "space": asked})
+    shown = ranking_table(narrowed, Presentation(variants=True), "table")
+    assert "Search defaults" not in shown
+    assert "Not searched" not in shown
+
+
+def test_device_counts_are_grouped() -> None:
+    many = replace(samples.estimate(), devices=16_384)
+    assert "tiny on 16,384 devices of box" in estimate_table(many, PLAIN, "table")
+    query = {**samples.QUERY, "nodes": 2048, "devices": 16_384}
+    assert "on 2,048 nodes of box (16,384 devices)" in ranking_table(samples.ranking(query=query), PLAIN, "table")
+
+
 def test_nothing_fits_without_remedy_or_candidate() -> None:
     assert "No single change" in ranking_table(replace(samples.hopeless(), remedies=()), PLAIN, "table")
     lost = replace(samples.hopeless(), remedies=(), nearest=None)
@@ -142,7 +182,7 @@ def test_estimate_shows_training_intervals_and_broken_rules() -> None:
 
 def test_no_probability_is_shown_as_certain() -> None:
     shown = [probability_text(probability) for probability in (0.0, 1e-9, 0.5, 0.999, 0.9995, 1.0)]
-    assert shown == ["<0.1", "<0.1", "50.0", "99.9", ">99.9", ">99.9"]
+    assert shown == ["< 0.1", "< 0.1", "50.0", "99.9", "> 99.9", "> 99.9"]
 
 
 def test_an_estimate_without_calibration_has_no_column_for_its_probability() -> None:

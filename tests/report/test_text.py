@@ -4,7 +4,19 @@ from typing import Any
 
 import pytest
 
-from simulator.report.text import amount, count_text, cut_text, gib, layout_text, percent, recompute_text, settings_text
+from simulator.report.text import (
+    amount,
+    count_text,
+    cut_text,
+    elapsed_text,
+    gib,
+    layout_text,
+    mfu_text,
+    percent,
+    recompute_text,
+    settings_text,
+    teraflops,
+)
 from simulator.scenario.layout import Layout
 
 
@@ -14,6 +26,21 @@ from simulator.scenario.layout import Layout
 )
 def test_amount(value: float, text: str) -> None:
     assert amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0"), (0.5, "0.5"), (0.05, "0.1"), (0.0499, "0.050"), (0.00123, "0.0012"), (1e-9, "0.0000000010")],
+)
+def test_a_small_speed_is_not_shown_as_none(value: float, text: str) -> None:
+    assert teraflops(value * 1e12) == mfu_text(value / 100) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "under 0.01 s"), (0.0099, "under 0.01 s"), (0.0268, "0.03 s"), (12.3456, "12.35 s")]
+)
+def test_elapsed_text(seconds: float, text: str) -> None:
+    assert elapsed_text(seconds) == text
 
 
 def test_small_negatives_are_zero() -> None:
