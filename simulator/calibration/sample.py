@@ -92,7 +92,7 @@ def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str]
     block = sample.block.take(repeated)
     memory = memory_by_stage(scenario, block, sample.has)
     if kind == "memory":
-        allocated = sample.row.memory_kind == "allocated"
+        allocated = sample.row.compares_with == "allocated"
         return np.asarray(np.max(memory.allocated if allocated else memory.device, axis=0))
     seconds = step_seconds(scenario, block, memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step

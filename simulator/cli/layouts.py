@@ -106,7 +106,9 @@ def _zero_stage(values: Mapping[str, Any]) -> int:
     given = values["zero_stage"]
     if given is not None:
         return int(given)
-    return 3 if values["framework"] == "torch" else 1
+    from simulator.frameworks.profile import PROFILES  # noqa: PLC0415  start-up time
+
+    return PROFILES[values["framework"]].limits.default_zero_stage
 
 
 def _virtual_stages(values: Mapping[str, Any], layers: int) -> int:

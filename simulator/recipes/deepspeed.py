@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
 from simulator.recipes.documents import keys_of, read_document
-from simulator.recipes.given import Flag, Given, plain
+from simulator.recipes.given import Flag, Given, half_precision, plain
 from simulator.recipes.megatron import finished
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
@@ -157,18 +157,11 @@ def _offload(given: Given) -> Offload:
 
 
 def _precision(given: Given) -> str | None:
-    half = (
-        given.switch("precision", "bf16") or given.switch("precision", "bf16.enabled"),
-        given.switch("precision", "fp16") or given.switch("precision", "fp16.enabled"),
+    return half_precision(
+        given,
+        bf16=given.switch("precision", "bf16") or given.switch("precision", "bf16.enabled"),
+        fp16=given.switch("precision", "fp16") or given.switch("precision", "fp16.enabled"),
     )
-    if all(half):
-        given.remark("contradiction", "error", "bf16 and fp16 are both on", "fp16", fix="drop one of them")
-    if "precision" in given.incomplete:
-        return None
-    if not any(half):
-        given.remark("not-modelled", "error", "neither bf16 nor fp16: training in fp32 is not modelled")
-        return None
-    return "bf16" if half[0] else "fp16"
 
 
 def _lora(given: Given) -> int | None:

@@ -431,3 +431,15 @@ def _shown(entry: Entry) -> str:
 def _starts_flag(word: Value) -> bool:
     text = word.text
     return bool(word.pieces) and word.pieces[0].known and re.match(r"--?[A-Za-z_]", text) is not None
+
+
+def half_precision(given: Given, *, bf16: bool, fp16: bool) -> str | None:
+    """The 16-bit type that two switches choose; None, with a remark, where they choose none or both are unknown."""
+    if bf16 and fp16:
+        given.remark("contradiction", "error", "bf16 and fp16 are both on", "fp16", fix="drop one of them")
+    if "precision" in given.incomplete:
+        return None
+    if not (bf16 or fp16):
+        given.remark("not-modelled", "error", "neither bf16 nor fp16: training in fp32 is not modelled")
+        return None
+    return "bf16" if bf16 else "fp16"

@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
 from simulator.recipes.documents import Key, keys_of, read_document
-from simulator.recipes.given import Given
+from simulator.recipes.given import Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.paddle_flags import FLAGS, PASSED
 from simulator.recipes.recipe import Recipe
@@ -298,15 +298,7 @@ def _precision(given: Given) -> str | None:
     if kind is not None:
         given.remark("not-modelled", "error", f"compute_type {kind[:40]} is not modelled", "compute_type")
         return None
-    half = given.switch("precision", "bf16"), given.switch("precision", "fp16")
-    if all(half):
-        given.remark("contradiction", "error", "bf16 and fp16 are both on", "fp16", fix="drop one of them")
-    if "precision" in given.incomplete:
-        return None
-    if not any(half):
-        given.remark("not-modelled", "error", "neither bf16 nor fp16: training in fp32 is not modelled")
-        return None
-    return "bf16" if half[0] else "fp16"
+    return half_precision(given, bf16=given.switch("precision", "bf16"), fp16=given.switch("precision", "fp16"))
 
 
 def _lora(given: Given) -> int | None:

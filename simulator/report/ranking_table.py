@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from simulator.frameworks.profile import PROFILES
 from simulator.pricing.estimate import Estimate
 from simulator.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
 from simulator.report.grid import Style, grid, heading, paragraph
@@ -53,7 +54,9 @@ class _Choice:
 
 _CHOICES = (
     _Choice("ETP", lambda layout: str(layout.expert_tensor_parallel), lambda _: "1"),
-    _Choice("ZeRO", lambda layout: str(layout.zero_stage), lambda e: "3" if e.framework == "torch" else "1"),
+    _Choice(
+        "ZeRO", lambda layout: str(layout.zero_stage), lambda e: str(PROFILES[e.framework].limits.default_zero_stage)
+    ),
     _Choice(
         "seq.\nparallel",
         lambda layout: "yes" if layout.sequence_parallel else "no",
