@@ -1,5 +1,6 @@
 """A kind of cluster node: its devices, their memory and the links between them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,15 +18,15 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Number formats a peak can be given for."""
 
 
-class _Measure(Sourced):
+class _Measure(Sourced, ABC):
     """A number with a unit, as written, and where it comes from."""
 
     value: str
     """Number and unit as written, for example ``3350 GB/s``."""
 
+    @abstractmethod
     def _parsed(self) -> float:
         """Return ``value`` in the base unit; each kind of number has its own parser."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _check_value(self) -> Self:
