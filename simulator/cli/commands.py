@@ -43,15 +43,16 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
     from simulator import api  # noqa: PLC0415  start-up time
-    from simulator.cli.layouts import layout  # noqa: PLC0415  start-up time
+    from simulator.cli.layouts import layout_fields  # noqa: PLC0415  start-up time
     from simulator.report.formats import ESTIMATE_REPORTERS  # noqa: PLC0415  start-up time
 
     question = _question(values)
     devices = _devices(values)
-    chosen = layout(values, devices, _layers(values))
+    fields = layout_fields(values, devices, _layers(values))
     if values["nodes"] is None and ":" not in values["hardware"]:
         question["devices"] = devices
-    priced = api.estimate(**question, layout=chosen)
+    priced = api.estimate(**question, **fields)
+    chosen = priced.layout
     defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
     if values["nodes"] is None and values["devices"] is None:
         defaults["devices"] = devices

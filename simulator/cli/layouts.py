@@ -10,7 +10,6 @@ from click import UsageError
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from simulator.scenario.layout import Layout
     from simulator.search.space import Space
 
 _SIZES = {
@@ -61,27 +60,28 @@ def space(values: Mapping[str, Any]) -> Space:
     )
 
 
-def layout(values: Mapping[str, Any], devices: int, layers: int) -> Layout:
-    """Return the one layout an estimate prices, on so many devices and for a model of so many layers."""
-    from simulator.scenario.layout import Layout  # noqa: PLC0415  start-up time
+def layout_fields(values: Mapping[str, Any], devices: int, layers: int) -> dict[str, Any]:
+    """Return the fields of `Layout` that an estimate was given, on so many devices and for so many layers.
 
+    What was left out is None: the API completes it from the scenario.
+    """
     _check_cut(values, None if values["pp"] is None else (values["pp"],))
     sizes: dict[str, Any] = {field: values[name] or 1 for name, field in _SIZES.items()}
-    sizes["pipeline_parallel"] = _pipeline(values)
     choices: dict[str, Any] = {name: values[name] for name in _CHOICES} | _full_only(
         values, values["recompute"] == "full"
     )
-    choices |= _listed(values)
-    choices["zero_stage"] = _zero_stage(values)
-    sequence = values["sequence_parallel"]
-    return Layout(
-        **sizes,
-        **{name: value for name, value in choices.items() if value is not None},
-        data_parallel=data_parallel(values, devices),
-        virtual_stages=_virtual_stages(values, layers),
-        sequence_parallel=sizes["tensor_parallel"] > 1 if sequence is None else sequence,
-        recompute_layer_list=values["recompute_layer_list"] or (),
-        stage_layers=values["stage_layers"] or (),
+    return (
+        sizes
+        | choices
+        | _listed(values)
+        | {
+            "pipeline_parallel": _pipeline(values),
+            "data_parallel": data_parallel(values, devices),
+            "virtual_stages": _virtual_stages(values, layers),
+            "sequence_parallel": values["sequence_parallel"],
+            "recompute_layer_list": values["recompute_layer_list"] or (),
+            "stage_layers": values["stage_layers"] or (),
+        }
     )
 
 
@@ -100,15 +100,6 @@ def data_parallel(values: Mapping[str, Any], devices: int) -> int:
     if devices % replica:
         raise InputError(f"{sizes} = {replica} does not divide the {devices} devices")
     return devices // replica
-
-
-def _zero_stage(values: Mapping[str, Any]) -> int:
-    given = values["zero_stage"]
-    if given is not None:
-        return int(given)
-    from simulator.frameworks.profile import PROFILES  # noqa: PLC0415  start-up time
-
-    return PROFILES[values["framework"]].limits.default_zero_stage
 
 
 def _virtual_stages(values: Mapping[str, Any], layers: int) -> int:
