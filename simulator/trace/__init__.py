@@ -1,0 +1,1 @@
+"""One pipeline stage built at full size with tensors that hold no data, and the bytes alive in it."""
