@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import Kind, replaced
 from simulator.errors import InputError
-from simulator.measurements.question import figures_devices, question
+from simulator.measurements.question import figures_devices, measured_tflops_per_device, question
 from simulator.measurements.rows import MeasuredRow
 from simulator.memory.parameters import StageContents, stage_contents
 from simulator.memory.peak import memory_by_stage
@@ -45,7 +45,7 @@ class Sample:
     @property
     def measured_tflops(self) -> float | None:
         """Measured model TFLOP/s per device, in the convention of `model_flops_per_token`."""
-        return self.row.measured_tflops_per_device
+        return measured_tflops_per_device(self.row)
 
 
 def sample_of(row: MeasuredRow) -> Sample:

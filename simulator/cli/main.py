@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -31,6 +32,9 @@ from simulator.cli.parameters import SpecName, Word, nearest, shown
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""What writing to a full or broken disk ends with."""
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
@@ -114,14 +118,25 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
         _tell(f"error: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001  no input may end in a traceback
-        told = one_line(f"{type(error).__name__}: {error}")
-        if debug:
-            from traceback import print_exc  # noqa: PLC0415  start-up time
-
-            print_exc(file=sys.stderr)
-        _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
-        return INTERNAL
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            # Help and version are written by click itself.
+            _tell(f"error: stdout: cannot be written: {error.strerror}")
+            return click.UsageError.exit_code
+        return _internal(error, debug=debug)
     return code if isinstance(code, int) else 0
+
+
+def _internal(error: Exception, *, debug: bool) -> int:
+    """Tell of an error that no input should cause; return its exit code."""
+    from simulator.errors import one_line  # noqa: PLC0415  start-up time
+
+    told = one_line(f"{type(error).__name__}: {error}")
+    if debug:
+        from traceback import print_exception  # noqa: PLC0415  start-up time
+
+        print_exception(error, file=sys.stderr)
+    _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
+    return INTERNAL
 
 
 def _tell(message: str) -> None:

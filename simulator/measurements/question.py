@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from simulator.coefficients import Coefficients
 from simulator.errors import InputError, SimulateError
 from simulator.frameworks.profile import FrameworkProfile, framework
+from simulator.measurements.row import MeasuredRow
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.specs.catalogue import load_hardware, load_model
 from simulator.specs.hardware import HardwareSpec
 from simulator.specs.model import ModelSpec
 from simulator.timing import flops
-
-if TYPE_CHECKING:
-    from simulator.measurements.row import MeasuredRow
 
 _TERA: Final = 10**12
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.errors import InputError
-from simulator.measurements.question import measured_tflops_per_device
 from simulator.units import GIB, MIB
 
 Framework = Literal["megatron", "paddle", "torch"]
@@ -224,11 +223,6 @@ class MeasuredRow:
         if self.memory_kind is None:
             return None
         return "allocated" if self.memory_kind == "allocated" else "device"
-
-    @property
-    def measured_tflops_per_device(self) -> float | None:
-        """TFLOP/s per device: as given, or derived from tokens per second or step time; None without a speed."""
-        return measured_tflops_per_device(self)
 
     @property
     def memory_counts(self) -> bool:

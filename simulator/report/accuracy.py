@@ -279,7 +279,7 @@ def _figure(row: RowError, kind: Kind, value: float) -> str:
 def _measured(sample: Sample) -> str:
     row = sample.row
     memory = "" if row.memory_bytes is None else f"{to_mib(row.memory_bytes):.0f} MiB"
-    speed = "" if row.measured_tflops_per_device is None else f"{row.measured_tflops_per_device:.1f} TFLOPS"
+    speed = "" if sample.measured_tflops is None else f"{sample.measured_tflops:.1f} TFLOPS"
     return ", ".join(text for text in (memory, speed) if text)
 
 

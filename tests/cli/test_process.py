@@ -51,10 +51,11 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
-def test_a_full_disk_is_told_in_one_line() -> None:
+@pytest.mark.parametrize("command", ["hardware", "--help", "--version"])
+def test_a_full_disk_is_told_in_one_line(command: str) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "simulator", "hardware"],
+            [sys.executable, "-m", "simulator", command],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

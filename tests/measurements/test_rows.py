@@ -166,7 +166,7 @@ def test_derived_figures() -> None:
     assert ROW.key == "mine:1"
     assert ROW.step_seconds == 30.2725
     assert ROW.memory_bytes == 65012 * MIB
-    assert ROW.measured_tflops_per_device == 501.5
+    assert measured_tflops_per_device(ROW) == 501.5
     assert ROW.compares_with == "device"
     assert ROW.step_time_spread is not None
     assert ROW.step_time_spread.maximum == 30.4
@@ -174,14 +174,14 @@ def test_derived_figures() -> None:
     assert measured_tflops_per_device(timed) == pytest.approx(501.5, rel=1e-3)
     assert figures_devices(timed) is None
     speed = dataclasses.replace(timed, step_time_ms=None, tokens_per_second_per_device=8659.0)
-    assert speed.measured_tflops_per_device == pytest.approx(501.5, rel=1e-3)
+    assert measured_tflops_per_device(speed) == pytest.approx(501.5, rel=1e-3)
     assert speed.step_seconds is None
     only = dataclasses.replace(ROW, step_time_ms=None)
     assert measured_tokens_per_second_per_device(only) == pytest.approx(8659.0, rel=1e-3)
     both = dataclasses.replace(timed, tokens_per_second_per_device=8659.0)
     assert figures_devices(both) == pytest.approx(32, rel=1e-3)
     none = dataclasses.replace(speed, tokens_per_second_per_device=None)
-    assert none.measured_tflops_per_device is None
+    assert measured_tflops_per_device(none) is None
     assert not none.speed_counts
     gib = dataclasses.replace(ROW, memory_mib=None, memory_gib=60.5, memory_reserved_gib=61.0, memory_kind="unstated")
     assert gib.memory_bytes == 60.5 * GIB
