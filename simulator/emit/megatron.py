@@ -21,6 +21,7 @@ _EXPRESSIBLE = (
     "cp_communication",
     "mtp",
 )
+_DATA = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
 
 
 def megatron_script(case: Case, head: Head) -> str:
@@ -32,25 +33,33 @@ def megatron_script(case: Case, head: Head) -> str:
         f"NNODES={head.nodes}",
         f"GPUS_PER_NODE={head.devices_per_node}",
         "MASTER_ADDR=${MASTER_ADDR:-localhost}",
+        "MASTER_PORT=${MASTER_PORT:-6000}",
         "NODE_RANK=${NODE_RANK:-0}",
+        "MEGATRON_PATH=${MEGATRON_PATH:-.}",
         "DATA_PATH=${DATA_PATH:-data/corpus_text_document}",
         "TOKENIZER=${TOKENIZER:-data/tokenizer}",
+        f"DATA_ARGS=${{DATA_ARGS:-{_DATA}}}",
+        "TRAIN_ITERS=${TRAIN_ITERS:-1000}",
+        "LOG_INTERVAL=${LOG_INTERVAL:-100}",
+        "EVAL_ITERS=${EVAL_ITERS:-100}",
+        "EXTRA_ARGS=${EXTRA_ARGS:-}",
         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
     ]
     if case.scenario.framework.expandable_segments:
         lines.append("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     arguments = [
         "--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK",
-        "--master_addr $MASTER_ADDR --master_port 6000",
-        "pretrain_gpt.py",
+        "--master_addr $MASTER_ADDR --master_port $MASTER_PORT",
+        "$MEGATRON_PATH/pretrain_gpt.py",
         *_model(case),
         *_experts(case),
         *_workload(case),
         *_layout(case),
         *_switches(case),
-        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER",
-        "--data-path $DATA_PATH --split 99,1,0",
-        "--train-iters 1000 --lr 1e-5 --min-lr 1e-6 --lr-decay-style cosine --clip-grad 1.0 --log-throughput",
+        "$DATA_ARGS",
+        "--train-iters $TRAIN_ITERS --lr 1e-5 --min-lr 1e-6 --lr-decay-style cosine --clip-grad 1.0",
+        "--log-throughput --log-interval $LOG_INTERVAL --eval-iters $EVAL_ITERS",
+        "$EXTRA_ARGS",
     ]
     return shell(lines, "torchrun", arguments, head)
 

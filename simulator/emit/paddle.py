@@ -28,25 +28,33 @@ def paddle_script(case: Case, head: Head) -> str:
     name = shipped_name(case, "Paddle", layers=True)
     ernie = case.scenario.model.architecture.startswith("ernie")
     lines = [
-        f'model_path="./{name}"',
-        "data_path=${DATA_PATH:-data}",
-        "master=${MASTER:-127.0.0.1:8080}",
+        "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
+        "MASTER_PORT=${MASTER_PORT:-8080}",
+        "PADDLE_PATH=${PADDLE_PATH:-.}",
+        f"MODEL_PATH=${{MODEL_PATH:-./{name}}}",
+        "DATA_PATH=${DATA_PATH:-data}",
+        "OUTPUT_PATH=${OUTPUT_PATH:-.}",
+        "MAX_STEPS=${MAX_STEPS:-1000}",
+        "LOGGING_STEPS=${LOGGING_STEPS:-10}",
+        "EXTRA_ARGS=${EXTRA_ARGS:-}",
         "export FLAGS_dataloader_use_file_descriptor=False",
     ]
     devices = ",".join(map(str, range(head.devices_per_node)))
     script = "examples/post-training/sft/train.py" if ernie else "llm/run_pretrain.py"
     arguments = [
-        "--log_dir logs",
+        "--log_dir $OUTPUT_PATH/logs",
         f"--devices {devices}",
-        f"--master $master --nnodes {head.nodes} --nproc_per_node {head.devices_per_node}",
-        script,
-        '--model_name_or_path "$model_path"',
+        f"--master $MASTER_ADDR:$MASTER_PORT --nnodes {head.nodes} --nproc_per_node {head.devices_per_node}",
+        f"$PADDLE_PATH/{script}",
+        "--model_name_or_path $MODEL_PATH",
         *_workload(case, ernie=ernie),
         *_layout(case),
         *_recompute(case),
         *_switches(case, ernie=ernie),
-        "--output_dir checkpoints --do_train --max_steps 1000 --learning_rate 1e-5",
-        "--train_dataset_path $data_path" if ernie else "--input_dir $data_path",
+        "--output_dir $OUTPUT_PATH/checkpoints --do_train --max_steps $MAX_STEPS --logging_steps $LOGGING_STEPS",
+        "--learning_rate 1e-5",
+        "--train_dataset_path $DATA_PATH" if ernie else "--input_dir $DATA_PATH",
+        "$EXTRA_ARGS",
     ]
     return shell(lines, "python -m paddle.distributed.launch", arguments, head)
 

@@ -1,0 +1,103 @@
+"""What an engine does for a launch: the command that starts it on each node, and the outcome read from what it left.
+
+A launcher starts the command once on each node and sets there, in its environment, `NNODES`, `NODE_RANK`,
+`MASTER_ADDR` and `MASTER_PORT`; the command starts the ranks of its node. Output of all nodes goes to one log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from simulator.calibration.apply import Applied
+from simulator.measurements.row import MeasuredRow
+from simulator.scenario.layout import Layout
+from simulator.scenario.scenario import Scenario
+
+OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
+TAIL_LINES = 20
+"""Lines of the log that a failed launch shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """One layout to launch, and for how long."""
+
+    scenario: Scenario
+    layout: Layout
+    """With its cut (`stage_layers`) given."""
+    used: Applied
+    """The calibrations behind the prediction."""
+    model: str
+    """Name or path of the model spec, as a measured row names it."""
+    hardware: str
+    """Name or path of the hardware spec, as a measured row names it."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches of the framework's profile that the user set."""
+    steps: int = 8
+    """Timed optimizer steps, a count."""
+    warmup_steps: int = 2
+    """Steps before them that are not timed, a count."""
+    table: str = "validate"
+    """Table that the measured row is for."""
+    row: int = 1
+    """Number of the measured row in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What one node runs."""
+
+    arguments: tuple[str, ...]
+    """Program and arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables set beside those of the launcher."""
+    folder: Path
+    """Working directory."""
+    files: tuple[Path, ...] = ()
+    """Files that the engine wrote for it, for a dry run to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a launch ended, as the launcher saw it."""
+
+    exit_code: int | None
+    """Status of the first node that failed, else 0; None where it was ended from outside."""
+    log: Path
+    """What all nodes printed."""
+    timed_out: bool = False
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a launch."""
+
+    kind: OutcomeKind
+    row: MeasuredRow | None
+    """The run as a measured row; None where the launch was ended from outside before it measured anything."""
+    error: str = ""
+    """One line that says what went wrong; empty for `ok`."""
+    tail: tuple[str, ...] = ()
+    """Last lines of the log of a launch that did not end well."""
+
+
+class Engine(Protocol):
+    """A way of training a layout."""
+
+    @property
+    def name(self) -> str:
+        """As `--engine` names it."""
+
+    def prepare(self, pick: Pick, folder: Path) -> Command:
+        """Write what the launch reads into `folder`, and return what each node runs.
+
+        Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason. Raises
+        InputError where something that every launch needs is missing: nothing is launched.
+        """
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+        """Read what the launch left."""
