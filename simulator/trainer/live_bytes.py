@@ -1,0 +1,184 @@
+"""Counts the bytes of tensors alive at once, on real tensors and on those that hold no data."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
+from unittest import mock
+
+import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_leaves
+
+ACTIVATIONS = "activations"
+"""Born outside of a backward pass, unless the caller says otherwise."""
+TEMPORARY = "temporary"
+"""Born in a backward pass, what it computes again included."""
+GATHERED = "gathered"
+"""Whole parameters and gradients that sharded data parallelism assembles for a moment."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Context in which every storage is counted from its birth to its end.
+
+    A storage is counted once, however many tensors view it, under the category that it was declared with, or else by
+    the moment of its birth. Memory inside one operator is not seen: it is no tensor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = 0
+        """Bytes alive now."""
+        self.peak = 0
+        """Most bytes alive at once since the start or the last `reset_peak`."""
+        self.peak_parts: dict[str, int] = {}
+        """Bytes by category at that peak."""
+        self.peak_moment = ""
+        """The moment of that peak: `forward`, `backward`, or the caller's word."""
+        self._category: str | None = None
+        self._moment: str | None = None
+        self._parts: dict[str, int] = {}
+        self._alive: dict[int, tuple[int, str]] = {}
+        self._paused = False
+        self._patches = ExitStack()
+
+    def register(self, category: str, tensors: Iterable[torch.Tensor | None]) -> None:
+        """Count the tensors under this category from now on, those born before this context included."""
+        for tensor in tensors:
+            for local in _locals(tensor):
+                self._count(local.untyped_storage(), category)
+        self._mark_peak()
+
+    @contextmanager
+    def born_as(self, category: str | None = None, moment: str | None = None) -> Iterator[None]:
+        """Count what is born inside under this category, and call this time `moment`."""
+        before = self._category, self._moment
+        self._category, self._moment = category or self._category, moment or self._moment
+        try:
+            yield
+        finally:
+            self._category, self._moment = before
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes alive now by category."""
+        return {name: size for name, size in self._parts.items() if size}
+
+    def reset_peak(self) -> None:
+        """Forget the peak: the next one counts from what is alive now."""
+        moment = self._moment or ("backward" if _in_backward() else "forward")
+        self.peak, self.peak_parts, self.peak_moment = self.current, self.parts, moment
+
+    def __enter__(self) -> Self:
+        """Start counting."""
+        for owner, name, wrap in self._wrapped():
+            self._patches.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name))))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Stop counting; the figures stay."""
+        self._paused = True
+        super().__exit__(*failure)
+        self._patches.close()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator and count what it returns."""
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            # A distributed tensor: its operators on the local parts come by in their turn.
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        if not self._paused:
+            for leaf in tree_leaves(result):
+                for local in _locals(leaf):
+                    storage = local.untyped_storage()
+                    if storage._cdata not in self._alive:  # noqa: SLF001 - a storage's identity has no other name
+                        self._count(storage, self._category or (TEMPORARY if _in_backward() else ACTIVATIONS))
+            self._mark_peak()
+        return result
+
+    def _count(self, storage: torch.UntypedStorage, category: str) -> None:
+        key = storage._cdata  # noqa: SLF001
+        if key not in self._alive:
+            weakref.finalize(storage, self._change, key, None, "").atexit = False
+        self._change(key, storage.nbytes(), category)
+
+    def _change(self, key: int, size: int | None, category: str) -> None:
+        """Set what a storage counts for; None where it has ended."""
+        old_size, old_category = self._alive.pop(key, (0, category))
+        self.current -= old_size
+        self._parts[old_category] = self._parts.get(old_category, 0) - old_size
+        if size is not None:
+            self._alive[key] = (size, category)
+            self.current += size
+            self._parts[category] = self._parts.get(category, 0) + size
+
+    def _mark_peak(self) -> None:
+        if self.current > self.peak:
+            self.reset_peak()
+
+    def _wrapped(self) -> Iterator[tuple[object, str, Callable[[Any], Any]]]:
+        """(owner, name, wrapper) of the functions of torch that counting has to know of."""
+        # Sharding is worked out on tensors of the global shape that hold no data and never existed on the device.
+        yield ShardingPropagator, "_propagate_tensor_meta_non_cached", self._uncounted
+        # Sharded data parallelism frees and brings back storages in place.
+        yield torch.UntypedStorage, "resize_", self._resizing
+        for name in ("unshard", "wait_for_unshard"):
+            yield _fsdp_param_group.FSDPParamGroup, name, self._gathering
+        yield _fsdp_param_group, "foreach_reduce", self._gathering
+
+    def _uncounted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            before, self._paused = self._paused, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._paused = before
+
+        return paused
+
+    def _resizing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = function(storage, size)
+            known = self._alive.get(storage._cdata)  # noqa: SLF001
+            if known is not None:
+                self._change(storage._cdata, storage.nbytes(), known[1])  # noqa: SLF001
+                self._mark_peak()
+            return result
+
+        return resize
+
+    def _gathering(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def gather(*args: Any, **kwargs: Any) -> Any:
+            with self.born_as(GATHERED):
+                return function(*args, **kwargs)
+
+        return gather
+
+
+def _in_backward() -> bool:
+    """Whether autograd runs a backward pass now, recomputation included."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch asks itself this way
+
+
+def _locals(value: object) -> Iterator[torch.Tensor]:
+    """The tensors with a storage of their own inside `value`: itself, or a distributed tensor's local part."""
+    if isinstance(value, DTensor):
+        yield from _locals(value._local_tensor)  # noqa: SLF001 - to_local() records an operation
+    elif isinstance(value, torch.Tensor):
+        if is_traceable_wrapper_subclass_type(type(value)):
+            for name in value.__tensor_flatten__()[0]:
+                yield from _locals(getattr(value, name))
+        else:
+            yield value
