@@ -1,0 +1,56 @@
+"""Processes for the tests to start, and the search for those that stayed behind."""
+
+import time
+from pathlib import Path
+
+TORCHRUN_LIKE = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else signal.SIG_DFL)
+ranks = [
+    subprocess.Popen([sys.executable, "-c", RANK, sys.argv[1], *sys.argv[2:]], start_new_session=True) for _ in range(2)
+]
+print("started", flush=True)
+if "leave" in sys.argv:
+    sys.exit(3)
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+RANK = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else signal.SIG_DFL)
+print("rank", flush=True)
+time.sleep(600)
+"""
+"""As torchrun does, the ranks get sessions of their own; `deaf` ones do not end when they are asked to."""
+
+
+def tree_script() -> str:
+    return f"RANK = {RANK!r}\n{TORCHRUN_LIKE}"
+
+
+def processes_with(text: str) -> dict[int, str]:
+    """Processes whose command line holds a text, such as a folder that only the test knows."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found[int(entry.parent.name)] = line
+    return found
+
+
+def none_left(text: str, seconds: float = 20.0) -> dict[int, str]:
+    """What is still there after a while: nothing, as soon as nothing is."""
+    until = time.monotonic() + seconds
+    while (found := processes_with(text)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+def wait_for(text: str, count: int, seconds: float = 30.0) -> None:
+    """Wait until so many processes have a text in their command line."""
+    until = time.monotonic() + seconds
+    while len(found := processes_with(text)) < count:
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
