@@ -15,6 +15,7 @@ from simulator.calibration.apply import Applied
 from simulator.measurements.row import MeasuredRow
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
+from simulator.trainer.job import RankResult
 
 OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
 TAIL_LINES = 20
@@ -68,6 +69,8 @@ class Ended:
     """Status of the first node that failed, else 0; None where it was ended from outside."""
     log: Path
     """What all nodes printed."""
+    wall_seconds: float = 0.0
+    """From the start of its processes, or of its job, to their end."""
     timed_out: bool = False
     interrupted: bool = False
 
@@ -83,6 +86,8 @@ class Outcome:
     """One line that says what went wrong; empty for `ok`."""
     tail: tuple[str, ...] = ()
     """Last lines of the log of a launch that did not end well."""
+    ranks: tuple[RankResult, ...] = ()
+    """What each rank measured, where the engine knows it, in order of rank."""
 
 
 class Engine(Protocol):
@@ -92,11 +97,13 @@ class Engine(Protocol):
     def name(self) -> str:
         """As `--engine` names it."""
 
+    def check(self) -> None:
+        """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
+
     def prepare(self, pick: Pick, folder: Path) -> Command:
         """Write what the launch reads into `folder`, and return what each node runs.
 
-        Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason. Raises
-        InputError where something that every launch needs is missing: nothing is launched.
+        Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason.
         """
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
