@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
 from simulator.scenario.block import Array, KindArray, LayoutBlock
+from simulator.scenario.layout import model_chunks
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
     Weight,
@@ -105,7 +106,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     prediction = model.num_nextn_predict_layers if scenario.framework.mtp else 0
     contents: list[tuple[int, ...]] = []
     dense_by_chunk: list[tuple[int, ...]] = []
-    for rank, chunks in enumerate(_chunks(block)):
+    for rank, chunks in enumerate(model_chunks(block.stage_layers, block.virtual_stages)):
         dense = tuple(min(max(first_moe - start, 0), layers) for start, layers in chunks)
         listed = [x for x in block.recompute_layer_list if any(start <= x < start + n for start, n in chunks)]
         listed_dense = sum(x < first_moe for x in listed)
@@ -133,20 +134,6 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     by_chunk = np.array([dense for _, dense, _ in kinds], dtype=np.float64)
     group = np.array([group for _, _, group in kinds], dtype=np.intp)
     return StageContents(kind, ranks, by_chunk, group, *columns)
-
-
-def _chunks(block: LayoutBlock) -> list[list[tuple[int, int]]]:
-    """(first layer, layers) of every model chunk of every pipeline rank.
-
-    Interleaved chunks take turns: chunk c of rank i starts at layer `(c p + i) L / (p v)` (Narayanan et al. 2021).
-    """
-    v, p = block.virtual_stages, block.pipeline_parallel
-    cut = block.stage_layers
-    if v > 1 and len(set(cut)) == 1 and cut[0] % v == 0:
-        size = cut[0] // v
-        return [[((c * p + i) * size, size) for c in range(v)] for i in range(p)]
-    starts = [sum(cut[:i]) for i in range(p)]
-    return [[(start, layers)] for start, layers in zip(starts, cut, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,3 +116,17 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
     for stage in order[:left]:
         cut[stage] += 1
     return tuple(cut)
+
+
+def model_chunks(stage_layers: tuple[int, ...], virtual_stages: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """(first layer, layers) of every model chunk of every pipeline rank.
+
+    Interleaved chunks take turns: chunk c of rank i starts at layer `(c p + i) L / (p v)` (Narayanan et al. 2021).
+    A cut that does not divide into equal chunks is one chunk on each rank.
+    """
+    v, p = virtual_stages, len(stage_layers)
+    if v > 1 and len(set(stage_layers)) == 1 and stage_layers[0] % v == 0:
+        size = stage_layers[0] // v
+        return tuple(tuple(((c * p + i) * size, size) for c in range(v)) for i in range(p))
+    starts = (sum(stage_layers[:i]) for i in range(p))
+    return tuple(((start, layers),) for start, layers in zip(starts, stage_layers, strict=True))

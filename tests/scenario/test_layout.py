@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.scenario.block import block_of, blocks_of
-from simulator.scenario.layout import Layout, default_cut
+from simulator.scenario.layout import Layout, default_cut, model_chunks
 from tests.scenario.cases import layout_of, scenario_of, small_dense
 
 
@@ -118,3 +118,12 @@ def test_a_scenario_counts_nodes_and_tokens() -> None:
     assert scenario.tokens_per_step == 700
     assert replace(scenario, devices=4).nodes == 1
     assert layout_of(scenario, tensor_parallel=2).data_parallel == 16
+
+
+def test_interleaved_chunks_take_turns_over_the_ranks() -> None:
+    assert model_chunks((4, 4), 2) == (((0, 2), (4, 2)), ((2, 2), (6, 2)))
+
+
+@pytest.mark.parametrize(("cut", "chunks"), [((3, 5), 1), ((3, 5), 2), ((3, 3), 2)])
+def test_a_cut_without_equal_chunks_is_one_chunk_on_each_rank(cut: tuple[int, ...], chunks: int) -> None:
+    assert model_chunks(cut, chunks) == (((0, cut[0]),), ((cut[0], cut[1]),))
