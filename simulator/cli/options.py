@@ -19,7 +19,7 @@ from simulator.cli.parameters import (
     WordSet,
 )
 
-PRECISIONS = ("bf16", "fp16", "fp8")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 RECOMPUTE_MODES = ("none", "selective", "full")
 RECOMPUTE_METHODS = ("uniform", "block")
 OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")

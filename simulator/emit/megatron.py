@@ -124,7 +124,10 @@ def _workload(case: Case) -> Iterator[str]:
     scenario, layout = case.scenario, case.layout
     yield flag("seq-length", scenario.seq_length)
     yield f"{flag('micro-batch-size', layout.micro_batch_size)} {flag('global-batch-size', scenario.global_batch_size)}"
-    yield {"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid"}[scenario.precision]
+    # Without a word for the precision Megatron-LM trains in fp32.
+    words = {"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid"}
+    if scenario.precision in words:
+        yield words[scenario.precision]
     yield "--transformer-impl transformer_engine"
 
 
@@ -218,7 +221,7 @@ def _overlaps(case: Case) -> Iterator[str]:
 
 def _types(case: Case) -> Iterator[str]:
     profile = case.scenario.framework
-    if profile.gradient_dtype == "bf16":
+    if profile.gradient_dtype == "bf16" and case.scenario.precision != "fp32":
         yield "--grad-reduce-in-bf16"
     elif case.scenario.precision == "fp16":
         yield "--accumulate-allreduce-grads-in-fp32"

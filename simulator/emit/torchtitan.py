@@ -65,8 +65,8 @@ def _training(case: Case) -> Iterator[str]:
     scenario, layout = case.scenario, case.layout
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: torchtitan's training configuration has no adapters")
-    if scenario.precision not in ("bf16", "fp8"):
-        raise UnsupportedError(f"--precision {scenario.precision}: torchtitan trains in bf16 or fp8")
+    if scenario.precision == "fp16":
+        raise UnsupportedError("--precision fp16: torchtitan trains in bf16, fp8 or fp32")
     yield f"seq_len = {scenario.seq_length}"
     size = layout.micro_batch_size
     if layout.pipeline_parallel > 1:
@@ -74,7 +74,7 @@ def _training(case: Case) -> Iterator[str]:
         size = scenario.global_batch_size // layout.data_parallel
     yield f"local_batch_size = {size}"
     yield f"global_batch_size = {scenario.global_batch_size}"
-    yield 'mixed_precision_param = "bfloat16"'
+    yield f'mixed_precision_param = "{"float32" if scenario.precision == "fp32" else "bfloat16"}"'
     yield 'mixed_precision_reduce = "float32"'
     yield "steps = 1000"
 

@@ -271,7 +271,9 @@ def _precision(arguments: _Arguments, where: str) -> str:
     for name in ("bf16", "fp16"):
         if arguments.flag(name):
             return name
-    raise InputError(f"{where}: arguments have neither bf16, fp16 nor fp8 on; 32-bit training is not priced")
+    if arguments.text("bf16") and arguments.text("fp16"):
+        return "fp32"
+    raise InputError(f"{where}: arguments name neither bf16, fp16 nor fp8")
 
 
 def _stated(arguments: _Arguments) -> str:

@@ -315,7 +315,9 @@ def _precision(settings: _Settings, where: str) -> str:
     for name in ("bf16", "fp16"):
         if settings.flag(name):
             return name
-    raise InputError(f"{where}: configuration has neither bf16 nor fp16 on; 32-bit training is not priced")
+    if settings.text("bf16") and settings.text("fp16"):
+        return "fp32"
+    raise InputError(f"{where}: configuration names neither bf16 nor fp16")
 
 
 def _zero_stage(settings: _Settings) -> int:

@@ -9,7 +9,7 @@ from simulator.errors import InputError
 from simulator.units import GIB, MIB
 
 Framework = Literal["megatron", "paddle", "torch"]
-Precision = Literal["bf16", "fp16", "fp8"]
+Precision = Literal["bf16", "fp16", "fp8", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["uniform", "block"]
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]

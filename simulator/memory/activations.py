@@ -1,20 +1,18 @@
 """Activations that one decoder layer keeps from its forward pass until its backward pass.
 
 Every kept tensor is named and sized here, per micro batch, layer and device. Notation of the docstrings: T tokens on
-the device (micro batch x sequence / context parallel), t tensor parallel, h hidden size, f feed-forward width.
+the device (micro batch x sequence / context parallel), t tensor parallel, h hidden size, f feed-forward width. Bytes
+are those of 16-bit training; in fp32 an element takes four.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from simulator.memory.elements import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.layout import RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
-
-ELEMENT = 2.0
-"""Bytes of a bf16 or fp16 activation."""
-FP32 = 4.0
 
 SavedTensors = dict[str, Array]
 """Bytes by tensor name; each array has shape (n,)."""
@@ -33,7 +31,7 @@ def sequence_split(block: LayoutBlock) -> Array:
 def layer_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer."""
     split = sequence_split(block)
-    return ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size / split
+    return element_bytes(scenario) * tokens_per_device(scenario, block) * scenario.model.hidden_size / split
 
 
 def norm_tensors(scenario: Scenario, block: LayoutBlock, name: str) -> SavedTensors:
@@ -47,8 +45,8 @@ def norm_tensors(scenario: Scenario, block: LayoutBlock, name: str) -> SavedTens
     tokens, split = tokens_per_device(scenario, block), sequence_split(block)
     hidden = tokens * scenario.model.hidden_size
     kept_split = np.ones_like(split) if profile.keep_gathered_inputs else split
-    input_bytes = ELEMENT * hidden / split if profile.fused_rms_norm else 2.0 * FP32 * hidden / split
-    output_element = 1.0 if scenario.precision == "fp8" else ELEMENT
+    input_bytes = element_bytes(scenario) * hidden / split if profile.fused_rms_norm else 2.0 * FP32 * hidden / split
+    output_element = narrow_element_bytes(scenario)
     return {
         f"{name}_input": input_bytes,
         f"{name}_statistics": FP32 * tokens / kept_split,
@@ -66,7 +64,7 @@ def attention_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
         kept |= _latent_tensors(scenario, block)
     else:
         kept |= _grouped_query_tensors(scenario, block)
-    kept["attention_output"] = ELEMENT * tokens * model.value_width / t
+    kept["attention_output"] = element_bytes(scenario) * tokens * model.value_width / t
     if scenario.precision == "fp8":
         # Flash attention keeps its 16-bit output, the output projection an 8-bit copy of it.
         kept["attention_output_fp8"] = tokens * model.value_width / t
@@ -77,13 +75,13 @@ def attention_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
     if profile.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         positions = float(scenario.seq_length) / block.context_parallel
-        kept["rope_tables"] = 4.0 * ELEMENT * positions * _rotary_width(scenario)
+        kept["rope_tables"] = 4.0 * element_bytes(scenario) * positions * _rotary_width(scenario)
     return kept
 
 
 def attention_score_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The `a s s` score matrix that attention without a flash kernel keeps, per layer and device."""
-    per_score = float(scenario.framework.attention_matrix_bytes)
+    per_score = scenario.framework.attention_matrix_bytes * (element_bytes(scenario) / HALF)
     scores = tokens_per_device(scenario, block) * float(scenario.seq_length)
     return per_score * scores * scenario.model.num_attention_heads / block.tensor_parallel
 
@@ -99,7 +97,7 @@ def _grouped_query_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTenso
     With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q, k.
     """
     model, profile = scenario.model, scenario.framework
-    per_width = ELEMENT * tokens_per_device(scenario, block) / block.tensor_parallel
+    per_width = element_bytes(scenario) * tokens_per_device(scenario, block) / block.tensor_parallel
     query, key = float(model.query_width), float(model.kv_width)
     expanded = query if profile.repeat_kv else key
     kept: SavedTensors = {"rotated_query_key": per_width * (query + expanded)}
@@ -120,7 +118,7 @@ def _ring_tensors(scenario: Scenario, block: LayoutBlock, width: float) -> Saved
     """The ring sends k and v as one joined tensor of this width, which the backward pass starts from."""
     if scenario.framework.cp_communication != "ring":
         return {}
-    joined = ELEMENT * tokens_per_device(scenario, block) * width / block.tensor_parallel
+    joined = element_bytes(scenario) * tokens_per_device(scenario, block) * width / block.tensor_parallel
     return {"ring_key_value": np.where(block.context_parallel > 1.0, joined, 0.0)}
 
 
@@ -132,7 +130,7 @@ def _latent_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
     """
     model = scenario.model
     tokens, split = tokens_per_device(scenario, block), sequence_split(block)
-    per_width = ELEMENT * tokens / block.tensor_parallel
+    per_width = element_bytes(scenario) * tokens / block.tensor_parallel
     heads = float(model.num_attention_heads)
     rope, no_rope = float(model.qk_rope_head_dim or 0), float(model.qk_nope_head_dim or 0)
     value = float(model.v_head_dim or 0)
@@ -141,8 +139,8 @@ def _latent_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
     if model.q_lora_rank:
         latents, normed = latents + float(model.q_lora_rank), normed + float(model.q_lora_rank)
     return {
-        "latents": ELEMENT * tokens * latents / split,
-        "latent_norm_outputs": ELEMENT * tokens * normed / split,
+        "latents": element_bytes(scenario) * tokens * latents / split,
+        "latent_norm_outputs": element_bytes(scenario) * tokens * normed / split,
         "query": per_width * heads * (no_rope + rope),
         "key": per_width * heads * (no_rope + rope),
         "key_value_projection": per_width * heads * (no_rope + value),
@@ -158,10 +156,10 @@ def dense_ffn_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
 
 def _swiglu_tensors(scenario: Scenario, name: str, inner: Array) -> SavedTensors:
     """SwiGLU over `inner` token-width products: gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half)."""
-    kept: SavedTensors = {f"{name}_gate_up": 2.0 * ELEMENT * inner}
+    kept: SavedTensors = {f"{name}_gate_up": 2.0 * element_bytes(scenario) * inner}
     if not scenario.framework.fused_swiglu:
-        kept[f"{name}_silu"] = ELEMENT * inner
-    kept[f"{name}_product"] = (1.0 if scenario.precision == "fp8" else ELEMENT) * inner
+        kept[f"{name}_silu"] = element_bytes(scenario) * inner
+    kept[f"{name}_product"] = narrow_element_bytes(scenario) * inner
     return kept
 
 
@@ -186,12 +184,12 @@ def moe_ffn_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
     kept = norm_tensors(scenario, block, "ffn_norm")
     # fp32 logits and probabilities of every expert.
     kept["router"] = 2.0 * FP32 * tokens * model.num_experts / split
-    element = 1.0 if scenario.precision == "fp8" else ELEMENT
+    element = narrow_element_bytes(scenario)
     kept["dispatched_tokens"] = element * copies * model.hidden_size
     inner = copies * model.moe_intermediate_size / block.expert_tensor_parallel
     kept |= _swiglu_tensors(scenario, "experts", inner)
     # The routing weights' gradient needs the experts' outputs.
-    kept["expert_outputs"] = ELEMENT * copies * model.hidden_size
+    kept["expert_outputs"] = element_bytes(scenario) * copies * model.hidden_size
     if model.num_shared_experts:
         width = float(model.num_shared_experts * model.moe_intermediate_size)
         kept |= _swiglu_tensors(scenario, "shared_experts", tokens * width / block.tensor_parallel)
@@ -204,7 +202,8 @@ def layer_tensors(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Saved
     kept = attention_tensors(scenario, block) | ffn
     if scenario.lora_rank is not None:
         # Adapters keep their inner activation; four linear groups (qkv, output, gate-up, down) at the least.
-        kept["adapter_inner"] = 4.0 * ELEMENT * tokens_per_device(scenario, block) * float(scenario.lora_rank)
+        inner = tokens_per_device(scenario, block) * float(scenario.lora_rank)
+        kept["adapter_inner"] = 4.0 * element_bytes(scenario) * inner
     return kept
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.memory.activations import ELEMENT, tokens_per_device
+from simulator.memory.activations import tokens_per_device
+from simulator.memory.elements import element_bytes
 from simulator.scenario.block import Array, LayoutBlock, StageArray
 from simulator.scenario.scenario import Scenario
 
@@ -34,7 +35,7 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     """Price the parts outside the tensors, given the tensors' peak."""
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
-    per_width = ELEMENT * tokens_per_device(scenario, block)
+    per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
     overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     ring = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
+from simulator.memory.elements import (
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes_per_parameter,
+)
 from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import model_chunks
 from simulator.scenario.scenario import Scenario
@@ -242,31 +246,32 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     weights = device_parameters(scenario, block, has)
     lora = scenario.lora_rank is not None
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
-    stored = "bf16" if lora else profile.parameter_dtype
-    parameters = _stored_bytes(block, weights, stored)
+    parameters = _stored_bytes(scenario, block, weights, cast=profile.parameter_dtype == "fp32" and not lora)
     if lora:
-        parameters = parameters + _stored_bytes(block, trained, profile.parameter_dtype)
+        parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision == "fp8" and profile.fp8_weight_cache:
         parameters = parameters + linear_parameters(scenario, block, has) * 2.0
     trained_shard = shard(block, trained, 1)
     return TrainingState(
         parameters=parameters,
-        gradients=shard(block, trained, 2) * float(DTYPE_BYTES[profile.gradient_dtype]),
-        optimizer=trained_shard * optimizer_bytes_per_parameter(profile),
+        gradients=shard(block, trained, 2) * gradient_bytes(scenario),
+        optimizer=trained_shard * optimizer_bytes_per_parameter(scenario),
         gathered=_gathered(scenario, block, has),
         step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
     )
 
 
-def _stored_bytes(block: LayoutBlock, value: DeviceParameters, dtype: DType) -> KindArray:
-    """Bytes of parameters as stored, with the 16-bit copies that compute uses where they are stored in fp32.
+def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, *, cast: bool) -> KindArray:
+    """Bytes of parameters as stored, with the copies that compute uses where they are stored in fp32 and `cast`.
 
-    16-bit parameters are whole below ZeRO 3. fp32 ones are sharded from ZeRO 2 on (FSDP2 that keeps its gathered
-    copy); below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or the gathered copy).
+    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on (FSDP2
+    that keeps its gathered copy); below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
+    the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
     """
-    if dtype == "bf16":
-        return shard(block, value, 3) * 2.0
-    copies = np.where(block.zero_stage >= 3, 0.0, 2.0)
+    if not cast:
+        return shard(block, value, 3) * element_bytes(scenario)
+    copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
+    copies = np.where(copied, element_bytes(scenario), 0.0)
     return shard(block, value, 2) * 4.0 + (value.dense + value.routed) * copies
 
 
@@ -289,7 +294,7 @@ def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents
 def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    Two layers' 16-bit weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
+    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
     """
     totals = model_totals(scenario)
     experts = block.expert_ranks
@@ -298,19 +303,19 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
         return piece.split / block.tensor_parallel + piece.replicated + piece.routed / experts
 
     layer = np.maximum(whole(totals.dense_layer), whole(totals.moe_layer))
-    gradient = float(DTYPE_BYTES[scenario.framework.gradient_dtype])
-    weights = np.where(block.zero_stage >= 3, 2.0 * layer * 2.0, 0.0)
+    element, gradient = element_bytes(scenario), gradient_bytes(scenario)
+    weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = whole(totals.embedding) * np.where(block.zero_stage >= 3, 2.0, 0.0)
+    table = whole(totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,)."""
-    model, profile = scenario.model, scenario.framework
+    model = scenario.model
     experts = block.expert_ranks
     sharded = block.zero_stage >= 1
     largest = np.zeros(len(block))
@@ -327,10 +332,4 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
         }
         degree = np.where(sharded, block.expert_replicas if kind == "routed" else block.replicas, 1.0)
         largest = np.maximum(largest, size / divisors[kind] / degree)
-    return largest * optimizer_bytes_per_parameter(profile)
-
-
-def optimizer_bytes_per_parameter(profile: FrameworkProfile) -> float:
-    """Master copy (4 bytes unless the parameters themselves are fp32) and two moments."""
-    master = 4.0 if profile.master_weights and profile.parameter_dtype != "fp32" else 0.0
-    return master + 2.0 * DTYPE_BYTES[profile.optimizer_dtype]
+    return largest * optimizer_bytes_per_parameter(scenario)

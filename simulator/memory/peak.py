@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.memory.activations import (
-    ELEMENT,
-    FP32,
     attention_score_bytes,
     layer_input_bytes,
     routed_tokens,
     tokens_per_device,
 )
+from simulator.memory.elements import FP32, element_bytes, parameter_dtype
 from simulator.memory.loss import head_input_bytes, loss_bytes
 from simulator.memory.outside import OutsideAllocator, outside_allocator
 from simulator.memory.parameters import (
@@ -178,18 +177,19 @@ def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """
     model = scenario.model
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    hidden = ELEMENT * tokens * model.hidden_size * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
-    dense = 2.0 * ELEMENT * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
+    element = element_bytes(scenario)
+    hidden = element * tokens * model.hidden_size * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+    dense = 2.0 * element * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
     if not model.is_moe:
         return dense + hidden
     copies = routed_tokens(scenario, block)
     width = 2.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
-    return np.maximum(dense, ELEMENT * copies * width) + hidden
+    return np.maximum(dense, element * copies * width) + hidden
 
 
 def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The dense gradient of the input table, `2 V h / t`, a temporary before it is added to the main gradients."""
     if scenario.lora_rank is not None:
         return np.zeros(len(block))
-    element = FP32 if scenario.framework.parameter_dtype == "fp32" else ELEMENT
+    element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
     return element * scenario.model.vocab_size * scenario.model.hidden_size / block.tensor_parallel

@@ -440,6 +440,6 @@ def half_precision(given: Given, *, bf16: bool, fp16: bool) -> str | None:
     if "precision" in given.incomplete:
         return None
     if not (bf16 or fp16):
-        given.remark("not-modelled", "error", "neither bf16 nor fp16: training in fp32 is not modelled")
+        given.remark("not-modelled", "error", "neither bf16 nor fp16: what the trainer then trains in is not read")
         return None
     return "bf16" if bf16 else "fp16"

@@ -380,8 +380,10 @@ def _precision(given: Given) -> str | None:
     if narrow:
         return "fp8"
     if not any(half):
-        given.remark("not-modelled", "error", "neither --bf16 nor --fp16: training in fp32 is not modelled")
-        return None
+        given.remark(
+            "full-precision", "warning", "neither --bf16 nor --fp16: Megatron-LM trains in fp32", fix="add --bf16"
+        )
+        return "fp32"
     return "bf16" if half[0] else "fp16"
 
 

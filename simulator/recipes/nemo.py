@@ -44,7 +44,7 @@ _TRANSLATED: Final = {
     "num_nodes": "nodes",
     "devices": "devices of a node",
     "num_gpus_per_node": "devices of a node",
-    "precision": "precision: bf16, bf16-mixed, 16",
+    "precision": "precision: bf16, bf16-mixed, 16, 32",
     "mixed_precision": "precision: bf16_mixed, fp16_mixed, bf16_with_fp8_..._mixed",
     "fp8": "precision fp8",
     "fp8_hybrid": "precision fp8",
@@ -60,6 +60,7 @@ FLAGS: Final = {key: Flag(MEGATRON_FLAGS[flag.replace("-", "_")].about) for key,
 }
 """Keys for the documentation; those spelled as Megatron's flags with underscores are read too."""
 _CLASS: Final = re.compile(r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w*?)Config(\w*)")
+_PRECISIONS: Final = ("precision", "mixed_precision")
 _OFF: Final = ("false", "none", "null", "", "0")
 
 
@@ -88,7 +89,16 @@ def read_nemo(path: Path, keys: Iterable[Key]) -> Recipe:
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
     recipe = megatron_recipe(given, None, "nemo-yaml", "", nodes or None, devices or None)
+    if recipe.precision == "fp32":
+        recipe = _in_full_precision(recipe, keys)
     return _with_model(recipe, target) if recipe.model is None and target else recipe
+
+
+def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
+    """The recipe, whose precision is known only where a key says 32: a configuration leaves it to the script else."""
+    said = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
+    remarks = tuple(remark for remark in recipe.remarks if remark.rule != "full-precision")
+    return dataclasses.replace(recipe, precision="fp32" if said else None, remarks=remarks)
 
 
 def _with_model(recipe: Recipe, target: str) -> Recipe:
@@ -108,7 +118,7 @@ def _translate(given: Given, key: Key, text: str) -> None:
     """Add the flags that a key stands for."""
     name, line, lowered = key.name, key.line, text.lower()
     on = lowered not in _OFF
-    if name in ("precision", "mixed_precision"):
+    if name in _PRECISIONS:
         half = "--bf16" if lowered.startswith("bf") else "--fp16" if "16" in lowered else ""
         narrow = ["--fp8-format"] if "fp8" in lowered else []
         for flag in (*([half] if half else []), *narrow):

@@ -190,6 +190,8 @@ def _precision(given: Given) -> str | None:
     if "float8" in (given.text("precision", "model.converters") or ""):
         return "fp8"
     kind = given.text("precision", "training.mixed_precision_param") or "bfloat16"
+    if kind == "float32":
+        return "fp32"
     if kind != "bfloat16":
         given.remark(
             "not-modelled",

@@ -14,7 +14,7 @@ MOST_DEVICES = 2**24
 """Largest cluster priced."""
 MOST_TOKENS = 2**27
 """Longest sequence and largest global batch priced."""
-PRECISIONS = ("bf16", "fp16", "fp8")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Scenario:
     global_batch_size: int = 1024
     """Sequences per optimizer step over all replicas."""
     precision: str = "bf16"
-    """Compute type of the matrix products. Weights stay 16 bit under fp8."""
+    """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
     lora_rank: int | None = None
     """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""
     framework: FrameworkProfile = MEGATRON

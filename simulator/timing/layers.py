@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.frameworks.profile import DTYPE_BYTES
 from simulator.memory.activations import (
-    ELEMENT,
     attention_score_bytes,
     routed_tokens,
     sequence_split,
     tokens_per_device,
 )
+from simulator.memory.elements import HALF, element_bytes, gradient_bytes
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.timing.collectives import (
@@ -71,11 +70,11 @@ def product_seconds(scenario: Scenario, flops: Array, parameters: Array) -> tupl
     Frozen weights have no weight gradient.
     """
     compute = flops / gemm_rate(scenario)
-    reads = ELEMENT * parameters / memory_rate(scenario)
+    reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     once = np.maximum(compute, reads)
     if scenario.lora_rank is not None:
         return once, once
-    accumulates = 2.0 * DTYPE_BYTES[scenario.framework.gradient_dtype] * parameters / memory_rate(scenario)
+    accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
     return once, once + np.maximum(compute, accumulates)
 
 
@@ -91,7 +90,7 @@ class LayerTraffic:
 
 def layer_traffic(scenario: Scenario, block: LayoutBlock) -> LayerTraffic:
     """Price the collectives around a layer's activations `2 T h` and keys and values."""
-    whole = ELEMENT * tokens_per_device(scenario, block) * scenario.model.hidden_size
+    whole = element_bytes(scenario) * tokens_per_device(scenario, block) * scenario.model.hidden_size
     return LayerTraffic(gather_seconds(scenario, tensor_group(block), whole), context_exchange(scenario, block))
 
 
@@ -171,8 +170,8 @@ def layer_elementwise_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool
     """Bytes the elementwise kernels of one forward layer read and write.
 
     Two norms and two residual additions: `2 x (4 h) + 2 x (6 h)` per token of the rank's part; rotary embedding reads
-    and writes q and k; SwiGLU reads gate and up and writes their product `6 f`; fp8 reads every matrix product's
-    16-bit input and writes it and its transpose in 8 bits `4 w`.
+    and writes q and k; SwiGLU reads gate and up and writes their product `6 f`; twice that in fp32. fp8 reads every
+    matrix product's 16-bit input and writes it and its transpose in 8 bits `4 w`.
     """
     model = scenario.model
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
@@ -185,6 +184,7 @@ def layer_elementwise_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool
     if moe:
         # Permute, un-permute and weigh every routed copy.
         result = result + 10.0 * routed_tokens(scenario, block) * hidden
+    result = result * (element_bytes(scenario) / HALF)
     if scenario.precision == "fp8":
         result = result + 4.0 * (2.0 * per_rank * hidden + tokens * model.value_width / t + inner)
     return result
@@ -236,11 +236,11 @@ def context_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
     tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
     group = context_group(block)
     if scenario.framework.cp_communication == "ring":
-        keys_values = ELEMENT * tokens * (model.kv_width + _value_key_width(scenario)) / t
+        keys_values = element_bytes(scenario) * tokens * (model.kv_width + _value_key_width(scenario)) / t
         seconds = (block.context_parallel - 1.0) * neighbour_seconds(scenario, group, keys_values)
     else:
         widths = model.query_width + model.value_width + model.kv_width + _value_key_width(scenario)
-        seconds = all_to_all_seconds(scenario, group, ELEMENT * tokens * widths / t)
+        seconds = all_to_all_seconds(scenario, group, element_bytes(scenario) * tokens * widths / t)
     return np.where(block.context_parallel > 1.0, seconds, 0.0)
 
 
@@ -253,9 +253,9 @@ def _value_key_width(scenario: Scenario) -> float:
 def expert_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
     """Expert-parallel exchange of one pass: dispatch and combine of every routed copy, gathers of expert tensors."""
     copies = routed_tokens(scenario, block)
-    sent = ELEMENT * copies / block.expert_tensor_parallel * scenario.model.hidden_size
+    sent = element_bytes(scenario) * copies / block.expert_tensor_parallel * scenario.model.hidden_size
     exchange = 2.0 * all_to_all_seconds(scenario, expert_group(block), sent)
-    whole = ELEMENT * copies * scenario.model.hidden_size
+    whole = element_bytes(scenario) * copies * scenario.model.hidden_size
     return exchange + 2.0 * gather_seconds(scenario, expert_tensor_group(block), whole)
 
 
@@ -263,11 +263,12 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits.
 
     The loss reads and writes the logits, sixteen bytes each in either pass (cast, maximum, exponent, sum; gradient and
-    cast back), half of that in one fused kernel.
+    cast back), half of that in one fused kernel. fp32 logits have no casts, and wider reads: the same bytes.
     """
     rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = scenario.model.vocab_size * float(scenario.model.hidden_size) / block.tensor_parallel
-    products = np.maximum(head_flops(scenario, block) / rate, ELEMENT * parameters / memory_rate(scenario))
+    reads = element_bytes(scenario) * parameters / memory_rate(scenario)
+    products = np.maximum(head_flops(scenario, block) / rate, reads)
     logits = tokens_per_device(scenario, block) * scenario.model.vocab_size / block.tensor_parallel
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
     passes = per_logit * logits / memory_rate(scenario)

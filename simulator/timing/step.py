@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.frameworks.profile import DTYPE_BYTES
+from simulator.memory.elements import (
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes_per_parameter,
+    parameter_dtype,
+)
 from simulator.memory.parameters import (
     StageContents,
     device_parameters,
-    optimizer_bytes_per_parameter,
     shard,
 )
 from simulator.memory.peak import MemoryByStage
@@ -98,7 +103,7 @@ def data_parallel_seconds(
     lora = scenario.lora_rank is not None
     weights = device_parameters(scenario, block, has)
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
-    gradient = float(DTYPE_BYTES[profile.gradient_dtype])
+    gradient = gradient_bytes(scenario)
     zero, micro_batches = block.zero_stage, pipeline.micro_batches
     each_time = np.where(zero >= 2, micro_batches, 1.0)
     scatters = each_time * np.where(zero == 0, 2.0, 1.0)
@@ -108,7 +113,7 @@ def data_parallel_seconds(
     dense = _seconds_per_byte(scenario, has, shard_group(block))
     routed = _seconds_per_byte(scenario, has, expert_shard_group(block))
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
-    gathering = gathers * 2.0 * (dense * gathered_dense + routed * gathered_routed)
+    gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
     in_forward = gathering - in_backward
@@ -133,10 +138,9 @@ def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> K
 
 def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth."""
-    profile = scenario.framework
     trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
-    written = DTYPE_BYTES[profile.parameter_dtype]
-    per_parameter = 2.0 * optimizer_bytes_per_parameter(profile) + DTYPE_BYTES[profile.gradient_dtype] + written
+    written = DTYPE_BYTES[parameter_dtype(scenario)]
+    per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
     per_byte = _on_own_devices(scenario, has, lambda member: 1.0 / memory_rate(member))
     return shard(block, trained, 1) * per_parameter * per_byte
 

@@ -18,7 +18,7 @@ from tests.cli.running import TINY, refusal, run
         (("estimate",), "missing option '--model'; `simulate models` lists the names"),
         (("--model", "lama3.1-8b"), "did you mean 'llama3.1-8b'?"),
         ((*TINY, "--hardware", "h2o"), "did you mean 'h20'?"),
-        ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, did you mean 'bf16'?"),
+        ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, fp32, did you mean 'bf16'?"),
         ((*TINY, "--recompute", "none,ful"), "'ful' is not one of none, selective, full, did you mean 'full'?"),
         ((*TINY, "--tp", "two"), "invalid value for '--tp': 'two' is not understood; write numbers"),
         ((*TINY, "--tp", "2,two"), "'2,two': 'two' is not understood; write numbers from 1 to 1048576"),

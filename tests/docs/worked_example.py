@@ -18,8 +18,8 @@ import numpy as np
 from simulator.api import scenario_of
 from simulator.frameworks.profile import DTYPE_BYTES
 from simulator.memory.activations import layer_tensors
+from simulator.memory.elements import optimizer_bytes_per_parameter
 from simulator.memory.loss import head_input_bytes
-from simulator.memory.parameters import optimizer_bytes_per_parameter
 from simulator.memory.peak import layer_gradient_bytes
 from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
@@ -122,7 +122,7 @@ class Example:
         yield Row("parameters of the rank: layers with two norms, table or output layer and norm", whole, held, "")
         yield Row("`parameters`", times(stored, held), parts["parameters"], "MiB")
         yield Row("`gradients`", times(DTYPE_BYTES[profile.gradient_dtype], held), parts["gradients"], "MiB")
-        per_parameter = optimizer_bytes_per_parameter(profile)
+        per_parameter = optimizer_bytes_per_parameter(self.scenario)
         sharded = f"{times(per_parameter, held)} / {self.layout.data_parallel}"
         yield Row("`optimizer`, over the replicas (ZeRO 1)", sharded, parts["optimizer"], "MiB")
 
@@ -275,7 +275,7 @@ class Example:
         text = f"{moved} × {number(seconds)} / {size}"
         yield Row("`data_parallel`, larger rank", text, parts["data_parallel"], "s")
         written = DTYPE_BYTES[self.scenario.framework.parameter_dtype]
-        touched = number(2 * optimizer_bytes_per_parameter(self.scenario.framework) + gradient + written)
+        touched = number(2 * optimizer_bytes_per_parameter(self.scenario) + gradient + written)
         text = f"{touched} × {number(self.largest_rank)} / {replicas} / {self.rates[2]}"
         yield Row("`optimizer`, larger rank", text, parts["optimizer"], "s")
 

@@ -31,6 +31,7 @@ LAYOUTS = [
     ),
     ("megatron", "--model llama3.1-8b --devices 8 --offload optimizer_tensorwise --tp 2"),
     ("megatron", "--model llama3.1-8b --nodes 2 --zero-stage 0 --tp 8 --precision fp16"),
+    ("megatron", "--model llama3.1-8b --nodes 2 --tp 4 --precision fp32"),
     ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --pp 2 --recompute selective"),
     (
         "paddle",
@@ -62,6 +63,7 @@ LAYOUTS = [
     ("torchtitan", "--model qwen3-30b-a3b --nodes 2 --ep 8 --global-batch-size 64"),
     ("torchtitan", "--model llama3.1-8b --nodes 4 --tp 4 --pp 4 --vpp 2 --global-batch-size 64 --recompute selective"),
     ("torchtitan", "--model deepseek-v3 --nodes 32 --ep 64 --global-batch-size 512 --recompute full --precision fp8"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --zero-stage 2 --global-batch-size 64 --precision fp32"),
 ]
 
 
@@ -133,6 +135,7 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("megatron", "--model llama3.1-8b --tp 2 --model-field vocab_size=32001", "pads it to a multiple"),
         ("paddle", "--model llama3.1-8b --offload activations", "keeps activations on the device"),
         ("paddle", "--model llama3.1-8b --precision fp8", "--precision fp8"),
+        ("paddle", "--model llama3.1-8b --precision fp32", "--precision fp32"),
         (
             "paddle",
             "--model llama3.1-8b --recompute-method block --recompute-layers 4",
@@ -142,7 +145,7 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("paddle", "--model llama3.1-8b --option expandable_segments=true", "has no setting"),
         ("torchtitan", "--model llama-13b", "no flavor"),
         ("torchtitan", "--model llama3.1-8b --lora-rank 8", "no adapters"),
-        ("torchtitan", "--model llama3.1-8b --precision fp16", "bf16 or fp8"),
+        ("torchtitan", "--model llama3.1-8b --precision fp16", "bf16, fp8 or fp32"),
         ("torchtitan", "--model llama3.1-8b --offload optimizer", "no key for it"),
         ("torchtitan", "--model llama3.1-8b --zero-stage 1", "shards gradients too"),
         ("torchtitan", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "always has it"),

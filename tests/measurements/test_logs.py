@@ -169,7 +169,7 @@ def test_an_unreadable_log_names_the_line(name: str, message: str) -> None:
         ("(ms): 30301.7", "(ms): fast", ":68: elapsed time per iteration (ms) is 'fast'; expected a number above zero"),
         ("max allocated: 60120.294921875", "max allocated: much", ":65: max allocated is 'much'; expected a number"),
         (". 4096\n", ". wide\n", ":20: hidden_size is 'wide'; expected a whole number"),
-        ("bf16 ............................................ True", "bf16 .. False", ":2: arguments have neither bf16"),
+        ("bf16 ............................................ True", "bf15 .. True", ":2: arguments name neither bf16"),
         (
             "recompute_granularity ........................... None",
             "recompute_granularity .. some",
@@ -214,7 +214,11 @@ def test_missing_arguments_are_named(tmp_path: Path) -> None:
         ("interval_runtime: 16.638,", "interval_runtime: x,", ":39: interval_runtime is 'x'; expected a number"),
         ("global_step: 3", "global_step: 1", ":39: global_step 1 after 2; expected steps in order"),
         ("facebook/llama-13b", "facebook/opt-13b", ":4: no shipped model is called 'facebook/opt-13b'"),
-        (": True\n", ": False\n", ":2: configuration has neither bf16 nor fp16 on"),
+        (
+            "bf16                          : True\n",
+            "bf16_full : True\n",
+            ":2: configuration names neither bf16 nor fp16",
+        ),
         (
             "world_size                    : 8",
             "world_size                    : 5",

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from simulator.memory.elements import optimizer_bytes_per_parameter
 from simulator.memory.parameters import (
     device_parameters,
     largest_state_tensor,
     linear_parameters,
-    optimizer_bytes_per_parameter,
     training_state,
 )
 from simulator.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
@@ -70,7 +70,28 @@ def test_experts_shard_over_their_own_replicas() -> None:
 def test_data_types(profile: str, options: dict[str, str], expected: tuple[int, int, int]) -> None:
     scenario = scenario_of(small_dense(), profile=profile, options=options)
     assert state(scenario, zero_stage=0) == tuple(DENSE * per for per in expected)
-    assert optimizer_bytes_per_parameter(scenario.framework) == expected[2]
+    assert optimizer_bytes_per_parameter(scenario) == expected[2]
+
+
+@pytest.mark.parametrize("profile", ["megatron", "paddle", "torch"])
+def test_fp32_training_has_one_type_and_no_copies(profile: str) -> None:
+    scenario = scenario_of(small_dense(), profile=profile, precision="fp32")
+    assert state(scenario, zero_stage=0) == (4 * DENSE, 4 * DENSE, 8 * DENSE)
+    # FSDP2 that keeps its gathered copy holds that beside its part.
+    at_two = 4 / 8 + 4 if profile == "torch" else 4
+    assert state(scenario, zero_stage=2) == (at_two * DENSE, 4 * DENSE / 8, 8 * DENSE / 8)
+    assert state(scenario, zero_stage=3)[0] == 4 * DENSE / 8
+
+
+def test_fp32_training_freezes_fp32_weights_and_gathers_fp32_layers() -> None:
+    scenario = scenario_of(small_dense(), precision="fp32", lora_rank=8)
+    parameters, gradients, optimizer = state(scenario, zero_stage=0)
+    assert parameters == 4 * DENSE + gradients
+    assert optimizer == 2 * gradients
+    here, has = contents(scenario_of(small_dense(), precision="fp32"), zero_stage=3)
+    found = training_state(scenario_of(small_dense(), precision="fp32"), here, has)
+    # Two gathered layers, one layer's gradients, the gathered table.
+    assert only(found.gathered) == 2 * 43_136 * 4 + 43_136 * 4 + 64_000 * 4
 
 
 def test_fp32_parameters_by_zero_stage() -> None:

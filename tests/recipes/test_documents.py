@@ -209,3 +209,15 @@ def test_settings(tmp_path: Path) -> None:
     assert "unused-setting" in rules(recipe)
     with pytest.raises(InputError, match="--set"):
         read_recipe(file, {"a=b": "1"})
+
+
+def test_fp32_of_torchtitan_and_nemo(tmp_path: Path) -> None:
+    wide = 'seq_len = 8192\nmixed_precision_param = "float32"'
+    assert titan(tmp_path, ("seq_len = 8192", wide), ('converters = ["float8"]', "")).precision == "fp32"
+    text = (DATA / "nemo.yaml").read_text(encoding="utf-8").replace("  fp8: true\n", "")
+    for word, precision in (("32-true", "fp32"), ("bf16", "bf16"), ("null", None)):
+        file = tmp_path / "nemo.yaml"
+        file.write_text(text.replace("precision: bf16", f"precision: {word}"), encoding="utf-8")
+        (recipe,) = read_recipe(file)
+        assert recipe.precision == precision
+        assert "full-precision" not in rules(recipe)

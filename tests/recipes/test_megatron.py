@@ -104,12 +104,12 @@ def test_options(flags: str, before: str, options: dict[str, str], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("flags", "precision"),
-    [("--bf16", "bf16"), ("--fp16", "fp16"), ("--bf16 --fp8-format hybrid", "fp8"), ("", None)],
+    [("--bf16", "bf16"), ("--fp16", "fp16"), ("--bf16 --fp8-format hybrid", "fp8"), ("", "fp32")],
 )
-def test_precision(flags: str, precision: str | None, tmp_path: Path) -> None:
+def test_precision(flags: str, precision: str, tmp_path: Path) -> None:
     recipe = read(f"{SHAPE} --seq-length 8 --global-batch-size 8 {flags}", tmp_path)
     assert recipe.precision == precision
-    assert ("not-modelled" in rules(recipe)) == (precision is None)
+    assert ("full-precision" in rules(recipe)) == (precision == "fp32")
 
 
 def test_a_shape_of_no_shipped_model(tmp_path: Path) -> None:

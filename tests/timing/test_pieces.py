@@ -100,3 +100,17 @@ def test_routed_experts_have_no_tensor_parallel_collectives() -> None:
 def test_adapters_of_a_high_rank_take_time() -> None:
     low, high = (priced(scenario_of("llama3.1-8b", lora_rank=rank)).step.total for rank in (8, 1024))
     assert only(high) > 1.2 * only(low)
+
+
+def test_fp32_work_runs_at_the_fp32_peak_and_moves_twice_the_bytes() -> None:
+    found = {}
+    for precision in ("bf16", "fp32"):
+        scenario = scenario_of("llama3.1-8b", "h100-sxm-80g", precision=precision, coefficients=ROUND)
+        answer = priced(scenario, tensor_parallel=2, sequence_parallel=True, zero_stage=1)
+        found[precision] = {k: only(v) for k, v in answer.step.parts(answer.block, answer.memory).items()}
+    wide, narrow = found["fp32"], found["bf16"]
+    assert wide["attention"] == pytest.approx(narrow["attention"] * 989 / 67)
+    assert wide["gemm"] == pytest.approx(narrow["gemm"] * 989 / 67)
+    assert wide["memory_bound"] == pytest.approx(narrow["memory_bound"] * 2)
+    # State per parameter and step: 2 x 8 of two moments, gradient 4, weight 4; in bf16 2 x 12 and 4 and 2.
+    assert wide["optimizer"] == pytest.approx(narrow["optimizer"] * (16 + 8) / (24 + 6))
