@@ -53,6 +53,9 @@ class Command:
 
     arguments: tuple[str, ...]
     """Program and arguments."""
+    rank_arguments: tuple[str, ...] = ()
+    """What one rank runs, for a launcher that starts the ranks itself and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and
+    `LOCAL_WORLD_SIZE` too; empty where the engine's own program has to start them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set beside those of the launcher."""
     folder: Path
