@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from simulator.errors import UnsupportedError
 from simulator.specs.model import ModelSpec
+from simulator.trainer.limits import check_model
 from simulator.trainer.norm import RMSNorm
 
 ROTARY_BASE = 500_000.0
@@ -21,18 +21,6 @@ WRAPPER = "_checkpoint_wrapped_module."
 """What recomputation puts into the names of parameters."""
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 """Attention kernels that never store the scores; the one that does is not allowed to step in."""
-
-
-def check_model(model: ModelSpec) -> None:
-    """Raise UnsupportedError for a model that the reference trainer has no layers for."""
-    if model.is_moe:
-        raise UnsupportedError(
-            f"model {model.name}: the reference trainer has no mixture-of-experts layers; allowed are dense models"
-        )
-    if model.attention == "mla":
-        raise UnsupportedError(
-            f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
-        )
 
 
 class Rotary(nn.Module):
