@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,8 @@ _AFTERMATH: Final = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|[Cc]onnection (?:reset|closed|refused)"
 )
 """What other ranks and the launcher raise once one rank has failed."""
+_REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
+"""A program that did not take its arguments, or is not there."""
 _KILLED_CODE: Final = 137
 
 
@@ -45,17 +48,20 @@ class Diagnosis:
     """Last lines of the rank that failed, or of all where that is not told."""
 
 
-def diagnosis(ended: Ended) -> Diagnosis:
-    """Tell why a launch failed; memory that ran out is the reason also where other ranks then hung."""
+def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
+    """Tell why a launch failed; memory that ran out is the reason also where other ranks then hung.
+
+    `more` are logs of single ranks beside that of the launch.
+    """
     signs: dict[str, LogLine] = {}
-    for line in _lines(ended.log):
+    for line in chain.from_iterable(map(_lines, (ended.log, *more))):
         sign = _sign(line.text.strip())
         if sign == "memory":
             signs[sign] = fuller(signs.get(sign), line)
         elif sign:
             signs.setdefault(sign, line)
     memory, launcher = signs.get("memory"), signs.get("launcher")
-    reason = signs.get("trainer") or signs.get("raised") or signs.get("followed")
+    reason = next(filter(None, map(signs.get, ("trainer", "raised", "followed", "refused"))), None)
     if memory is not None:
         return _found("oom", memory.text, ended, memory.rank)
     if ended.timed_out:
@@ -83,6 +89,8 @@ def _sign(text: str) -> str:
         return "launcher"
     if _RAISED.fullmatch(text):
         return "" if _AFTERMATH.search(text) else "raised"
+    if _REFUSED.fullmatch(text):
+        return "refused"
     return "killed" if _KILLED.search(text) else ""
 
 
