@@ -132,13 +132,13 @@ def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow
     figures: dict[str, Any] = {
         "step_time_s": round(statistics.median(seconds), 6),
         **timed.columns,
-        "memory_mib": max(rank.peak_bytes for rank in ranks) / MIB,
+        "memory_mib": round(max(rank.peak_bytes for rank in ranks) / MIB, 6),
         "memory_kind": "allocated",
         "source_notes": _notes(backend, ranks),
     }
     reserved = [rank.reserved_bytes for rank in ranks if rank.reserved_bytes]
     if reserved:
-        figures["memory_reserved_mib"] = max(reserved) / MIB
+        figures["memory_reserved_mib"] = round(max(reserved) / MIB, 6)
     return launched_row(pick, "ok", **figures)
 
 
