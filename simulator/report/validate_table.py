@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from simulator.report.grid import Style, grid, paragraph
 from simulator.report.text import amount, devices_text, layout_text, milliseconds, percent
 from simulator.runner.campaign import Campaign, Plan, Refused
 from simulator.runner.compare import Comparison, Figure, RankFigure
-from simulator.runner.launch import Launcher
+from simulator.runner.launch import Launch, Launcher
 from simulator.units import to_mib
 
 _STYLE: Style = "table"
@@ -36,11 +37,21 @@ def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colou
 
 
 def dry_run_text(plan: Plan, launcher: Launcher) -> str:
-    """Return what would be started: a command or script for each launch, as a shell takes them."""
-    blocks = [f"# launch {launch.folder.name}\n{launcher.shown(launch)}" for launch in plan.launches]
+    """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
+    blocks = [
+        "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.shown(launch)])
+        for launch in plan.launches
+    ]
     lines = [f"# {line}" for line in _refused(plan.refused)]
     known = [f"# measured already: {title}" for title, rows in plan.known.items() if rows]
     return "\n".join([*blocks, *known, *lines]).rstrip("\n") + "\n"
+
+
+def _scripts(launch: Launch) -> Iterator[str]:
+    """The scripts that were written for a launch, each as the words that write it again."""
+    for path in launch.command.files:
+        if path.suffix == ".sh":
+            yield f"cat > {shlex.quote(str(path))} <<'END'\n{path.read_text(encoding='utf-8')}END\n"
 
 
 def _title(campaign: Campaign) -> str:

@@ -82,7 +82,7 @@ class Launcher(Protocol):
 def slug(model: str, layout: Layout) -> str:
     """Model and layout as a folder's name."""
     parts = [
-        re.sub(r"[^A-Za-z0-9.]+", "-", Path(model).stem).strip("-.") or "model",
+        re.sub(r"[^A-Za-z0-9.]+", "-", re.sub(r"\.(?:ya?ml|json)$", "", Path(model).name)).strip("-.") or "model",
         f"tp{layout.tensor_parallel}",
         f"pp{layout.pipeline_parallel}",
         f"dp{layout.data_parallel}",

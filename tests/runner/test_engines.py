@@ -22,6 +22,8 @@ from simulator.runner.engines.launched import launched_row
 from simulator.runner.engines.megatron import MegatronEngine
 from simulator.runner.engines.paddle import PaddleEngine
 from simulator.scenario.complete import complete_layout
+from tests.cli.running import refusal
+from tests.cli.running import run as command_line
 
 DATA = Path(__file__).parent / "data"
 STAND_IN = """#!/bin/bash
@@ -54,24 +56,26 @@ def engine_of(name: str, folder: Path, **environment: str) -> Engine:
     return PaddleEngine(path=str(folder), environment={**needed, **environment})
 
 
-def run(command: Command, folder: Path, recorded: str, status: int = 0, rank_log: str = "") -> Ended:
-    """Run what a node runs, with stand-ins for the programs that the recipe starts."""
+def stand_ins(folder: Path, recorded: str, status: int = 0, rank_log: str = "") -> dict[str, str]:
+    """The environment in which a recipe starts stand-ins for its programs."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     for name in ("torchrun", "python"):
         (tools / name).write_text(STAND_IN, encoding="utf-8")
         (tools / name).chmod(0o755)
-    environment = {
-        **command.environment,
+    return {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "CALLED": str(folder / "called"),
         "RECORDED": str(DATA / recorded),
         "RANK_LOG": str(DATA / rank_log) if rank_log else "",
         "STATUS": str(status),
-        "MASTER_ADDR": "node-1",
-        "MASTER_PORT": "29511",
-        "NODE_RANK": "0",
     }
+
+
+def run(command: Command, folder: Path, recorded: str, **ended: Any) -> Ended:
+    """Run what a node runs."""
+    node = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29511", "NODE_RANK": "0"}
+    environment = {**command.environment, **stand_ins(folder, recorded, **ended), **node}
     log = folder / "launch.log"
     with log.open("wb") as stream:
         done = subprocess.run(
@@ -111,6 +115,7 @@ def test_megatron_from_layout_to_row(tmp_path: Path) -> None:
     assert row.memory_mib == 42517.25  # rank 0 is the fullest of those that report
     assert row.memory_kind == "allocated"
     assert row.memory_reserved_mib == 43926.0
+    assert "The device showed 45974 MiB." in row.evidence
     assert question(row)[1] == pick.layout
     assert question(row)[0].framework == pick.scenario.framework
     assert row.speed_counts
@@ -281,3 +286,45 @@ def test_a_truncated_model_is_named_with_its_layers() -> None:
     row = launched_row(pick_of(num_layers=8), "error", "none")
     assert row.num_layers == 8
     assert launched_row(pick_of(), "error", "none").num_layers is None
+
+
+VALIDATE = (
+    *("validate", "--engine", "megatron", "--model", "llama3.1-8b", "--hardware", "h800-sxm-80g", "--devices", "8"),
+    *("--global-batch-size", "16", "--tp", "2", "--pp", "2", "--vpp", "1", "--micro-batch-size", "1"),
+    *("--recompute", "none", "--top", "1"),
+)
+
+
+def test_validate_launches_the_recipe_and_records_the_row(tmp_path: Path) -> None:
+    (tmp_path / "pretrain_gpt.py").touch()
+    where = ("--engine-path", str(tmp_path), "--work-folder", str(tmp_path / "work"))
+    result = command_line(*VALIDATE, *where, "--format", "json", env=stand_ins(tmp_path, "megatron-ok.log"))
+    assert result.exit_code == 0, result.stderr
+    (row,) = read_rows(tmp_path / "work" / "h800-sxm-80g.csv")
+    assert (row.outcome, row.memory_mib, row.step_time_ms) == ("ok", 42517.25, 2402.65)
+    assert row.source_ref == "run-1/1-llama3.1-8b-tp2-pp2-dp2-mbs1-zero1"
+
+
+def test_validate_tells_of_memory_that_ran_out(tmp_path: Path) -> None:
+    (tmp_path / "pretrain_gpt.py").touch()
+    where = ("--engine-path", str(tmp_path), "--work-folder", str(tmp_path / "work"))
+    environment = stand_ins(tmp_path, "megatron-out-of-memory.log", status=1)
+    result = command_line(*VALIDATE, *where, env=environment)
+    assert result.exit_code == 1
+    assert "predicted to fit, ran out of memory" in result.stdout
+    assert "CUDA out of memory" in result.stdout
+    (row,) = read_rows(tmp_path / "work" / "h800-sxm-80g.csv")
+    assert row.outcome == "oom"
+
+
+def test_a_dry_run_shows_recipe_and_command(tmp_path: Path) -> None:
+    result = command_line(*VALIDATE, "--work-folder", str(tmp_path), "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert "/recipe.sh <<'END'\n#!/bin/bash\n# Written by `simulate emit`: llama3.1-8b on 8 x" in result.stdout
+    assert "TRAIN_ITERS=10 LOG_INTERVAL=2" in result.stdout
+    assert result.stdout.endswith(" bash recipe.sh\n")
+
+
+def test_validate_without_the_framework_says_what_it_needs(tmp_path: Path) -> None:
+    said = refusal(*VALIDATE, "--work-folder", str(tmp_path), env={"MEGATRON_PATH": ""})
+    assert said.startswith("--engine megatron: the folder of Megatron-LM is not known")
