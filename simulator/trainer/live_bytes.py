@@ -10,6 +10,7 @@ from typing import Any, Self
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -102,6 +103,9 @@ class LiveBytes(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # A distributed tensor: its operators on the local parts come by in their turn.
             return NotImplemented
+        if func is torch.ops._c10d_functional.wait_tensor.default and isinstance(args[0], FakeTensor):
+            # Waiting hands back the tensor waited for; for a fake one torch makes a second.
+            return args[0]
         result = func(*args, **(kwargs or {}))
         if not self._paused:
             for leaf in tree_leaves(result):
