@@ -43,11 +43,12 @@ def run(job: TrainingJob, folder: Path, rank: int) -> None:
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     backend = Backend(job)
     backend.join(job, rank)
-    backend.limit_memory(job.memory_limit_bytes)
     layout = job.layout
     shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
     # Neighbouring ranks share a layer, so that the busiest exchange has the shortest way.
     mesh = init_device_mesh(backend.kind, shape, mesh_dim_names=("pp", "dp", "tp"))
+    # Now that the threads of all groups have their stacks: what follows takes memory for tensors.
+    backend.limit_memory(job.memory_limit_bytes)
     trainer = Trainer(job, backend, mesh)
     result = trainer.train()
     distributed.barrier()
