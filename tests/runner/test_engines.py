@@ -29,7 +29,7 @@ DATA = Path(__file__).parent / "data"
 STAND_IN = """#!/bin/bash
 printf '%s\\n' "$@" > "$CALLED"
 env | sort > "$CALLED.env"
-if [ -n "$RANK_LOG" ]; then mkdir -p "$OUTPUT_PATH/logs"; cp "$RANK_LOG" "$OUTPUT_PATH/logs/workerlog.3"; fi
+if [ -n "$RANK_LOG" ]; then mkdir -p "$OUTPUT_PATH/logs/0"; cp "$RANK_LOG" "$OUTPUT_PATH/logs/0/workerlog.3"; fi
 cat "$RECORDED"
 exit "$STATUS"
 """
@@ -172,6 +172,7 @@ def test_paddle_from_layout_to_row(tmp_path: Path) -> None:
     assert words["--max_steps"] == "10"
     assert words["--logging_steps"] == "1"
     assert words["--master"] == "node-1:29511"
+    assert words["--log_dir"] == f"{tmp_path / 'launch'}/logs/0"
     assert words["--output_dir"] == f"{tmp_path / 'launch'}/checkpoints"
     assert "test_ci_no_save_model=1" in (tmp_path / "called.env").read_text(encoding="utf-8")
 
