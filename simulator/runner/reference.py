@@ -88,6 +88,8 @@ class ReferenceEngine:
             steps=pick.steps,
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
+            # A processor's memory is limited to what the verdict counts with; a device limits itself.
+            memory_limit_bytes=int(scenario.hardware.usable_memory_bytes) if self.backend == "cpu" else None,
         )
 
 

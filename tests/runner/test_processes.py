@@ -2,6 +2,7 @@
 
 import os
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -130,5 +131,5 @@ def test_an_installed_package_is_not_put_before_the_standard_library(monkeypatch
     root = str(Path(processes.__file__).resolve().parents[2])
     assert with_package({"PYTHONPATH": "own"})["PYTHONPATH"] == f"{root}{os.pathsep}own"
     assert with_package({})["PYTHONPATH"] == root
-    monkeypatch.setattr(processes.site, "getsitepackages", lambda: [root])
+    monkeypatch.setattr(site, "getsitepackages", lambda: [root])
     assert with_package({}) == {}
