@@ -8,21 +8,23 @@ import traceback
 from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.trainer.environment import rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
 from simulator.trainer.job import TrainingJob
+from simulator.trainer.limits import check_job
 
 
 def main(arguments: list[str]) -> int:
     """Run the rank and return its exit code: 0, 3 where memory ran out, 1 for anything else."""
-    rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+    rank = _rank()
     try:
         path = _path(arguments)
-        # Here, so that a torch that is missing or broken is a failure like any other.
-        from simulator.trainer.backend import rank_from_environment  # noqa: PLC0415
-        from simulator.trainer.worker import run  # noqa: PLC0415
-
         job = TrainingJob.from_json(path.read_text(encoding="utf-8"))
         rank = rank_from_environment(os.environ, job.layout.devices)
+        check_job(job)
+        # Here, so that a torch that is missing or broken is a failure like any other.
+        from simulator.trainer.worker import run  # noqa: PLC0415
+
         run(job, path.parent, rank)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
         traceback.print_exc()
@@ -30,6 +32,12 @@ def main(arguments: list[str]) -> int:
         print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
         return EXIT_CODES[failure.kind]
     return 0
+
+
+def _rank() -> int:
+    """The rank to name before the job is known."""
+    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _path(arguments: list[str]) -> Path:

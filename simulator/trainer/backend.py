@@ -6,49 +6,41 @@ import importlib
 import os
 import platform
 import resource
-from collections.abc import MutableMapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import distributed
 
 from simulator.errors import InputError
-from simulator.trainer.job import TrainingJob
+from simulator.scenario.layout import Layout
 
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
 """Packages that add a kind of device to torch when they are imported."""
-_SLURM: Final = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 _STALLED: Final = timedelta(minutes=10)
 """How long a rank waits for another one before it gives up."""
 
 
-def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
-    """Global rank, as torchrun sets it or else as srun does; a job of one device needs neither.
+class DeviceJob(Protocol):
+    """What a job says of its devices; the fields are those of `TrainingJob`."""
 
-    Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
-    """
-    if "RANK" not in environment and "SLURM_PROCID" in environment and devices > 1:
-        environment.update({name: environment.get(slurm, "0") for name, slurm in _SLURM.items()})
-    if "RANK" not in environment and devices == 1:
-        environment.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
-    missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environment]
-    if devices > 1:
-        missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
-    if missing:
-        raise InputError(f"environment: {missing[0]} is not set; start the ranks with torchrun, or with srun and it")
-    if int(environment["WORLD_SIZE"]) != devices:
-        raise InputError(f"environment: WORLD_SIZE {environment['WORLD_SIZE']}; the job is for {devices} devices")
-    return int(environment["RANK"])
+    @property
+    def backend(self) -> str: ...  # noqa: D102
+    @property
+    def communication(self) -> str: ...  # noqa: D102
+    @property
+    def threads(self) -> int: ...  # noqa: D102
+    @property
+    def layout(self) -> Layout: ...  # noqa: D102
 
 
 class Backend:
     """One rank's device: the same questions to whatever kind it is."""
 
-    def __init__(self, job: TrainingJob) -> None:
+    def __init__(self, job: DeviceJob) -> None:
         """Take the rank's device. Raises InputError where torch does not know the kind, or sees none."""
         if job.backend in _EXTENSIONS:
             with suppress(ImportError):
@@ -63,7 +55,7 @@ class Backend:
             self.device = torch.device(self.kind, index)
             self.module.set_device(self.device)
 
-    def join(self, job: TrainingJob, rank: int) -> None:
+    def join(self, job: DeviceJob, rank: int) -> None:
         """Meet the other ranks."""
         library = job.communication or distributed.get_default_backend_for_device(self.kind)
         alone = job.layout.devices == 1

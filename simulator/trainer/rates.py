@@ -19,7 +19,8 @@ from torch import distributed
 from torch.nn import functional
 
 from simulator.errors import InputError
-from simulator.trainer.backend import Backend, rank_from_environment
+from simulator.trainer.backend import Backend
+from simulator.trainer.environment import rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
 from simulator.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 

@@ -15,7 +15,6 @@ from simulator.scenario.layout import model_chunks
 from simulator.trainer.backend import Backend
 from simulator.trainer.data import replica_batch
 from simulator.trainer.job import RankResult, TrainingJob
-from simulator.trainer.limits import check_job
 from simulator.trainer.model import Stage
 from simulator.trainer.parallel import apply_data_parallel, apply_recompute, apply_tensor_parallel, loss_context
 from simulator.trainer.pipeline import Accumulation, Passes, Pipeline
@@ -37,8 +36,7 @@ class Memory:
 
 
 def run(job: TrainingJob, folder: Path, rank: int) -> None:
-    """Train as rank `rank` and write the result into `folder`. Raises UnsupportedError for a job it cannot run."""
-    check_job(job)
+    """Train as rank `rank` and write the result into `folder`. The job is one that the trainer can run."""
     # A stage returns a view of what tensor parallelism leaves; nothing here works on it in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     backend = Backend(job)
