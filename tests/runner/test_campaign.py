@@ -32,7 +32,7 @@ def plan(folder: Path, **wanted: Any) -> Plan:
 
 def launch(folder: Path, does: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, **wanted: Any) -> Campaign:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(dict(does)))
-    return run(plan(folder, **wanted), LocalLauncher(), ENGINE, Record(folder / "own.csv"), [].append)
+    return run(plan(folder, **wanted), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
 
 
 def by_split(campaign: Campaign) -> dict[str, Comparison]:
@@ -180,7 +180,7 @@ class BrokenLauncher(LocalLauncher):
 
 
 def test_a_launcher_that_fails_is_a_failed_launch(tmp_path: Path) -> None:
-    found = run(plan(tmp_path), BrokenLauncher(), ENGINE, Record(tmp_path / "own.csv"), [].append)
+    found = run(plan(tmp_path), BrokenLauncher(), ENGINE, Record(tmp_path / "own.csv"), list[str]().append)
     assert [one.failures[0].split(" for")[0] for one in found.comparisons] == ["failed: no more processes"] * 3
 
 

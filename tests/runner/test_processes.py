@@ -52,9 +52,9 @@ def test_environment_and_folder_are_the_launchs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("deaf",)])
 def test_the_time_limit_ends_ranks_in_other_sessions(words: tuple[str, ...], tmp_path: Path) -> None:
-    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=1.5)
+    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=3.0)
     assert (found.exit_code, found.timed_out) == (None, True)
-    assert (tmp_path / "log").read_text(encoding="utf-8").startswith("started")
+    assert "started" in (tmp_path / "log").read_text(encoding="utf-8")
     assert processes_with(str(tmp_path)) == {}
 
 
