@@ -16,7 +16,7 @@ from simulator.errors import SimulateError, UnsupportedError
 from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.rules.frameworks import READER_RULES, Launch, findings
+from simulator.rules.frameworks import READER_RULES, findings
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -61,8 +61,7 @@ def estimate_of(case: Case) -> Estimate:
 def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
-    launch = Launch(scenario=case.scenario, layout=case.layout, recipe=case.recipe, marks=marks)
-    refusals = (*findings(launch, estimate.violations), *_errors(case.remarks))
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
     outcome: Outcome = "refused" if refusals else estimate.verdict
     if any(refusal.rule == "not-modelled" for refusal in refusals):
         outcome = "not_modelled"
