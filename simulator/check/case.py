@@ -340,11 +340,15 @@ def _global_batch(told: _Told, layout: Layout) -> int:
     return layout.micro_batch_size * (told.recipe.gradient_accumulation_steps or 1) * layout.data_parallel
 
 
+HARDWARE_ASSUMED = "hardware-assumed"
+"""Rule of the remark that nobody named the hardware."""
+
+
 def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
     """What the answer rests on and nobody said."""
     if told.asked.hardware_assumed:
         yield Remark(
-            rule="hardware-assumed",
+            rule=HARDWARE_ASSUMED,
             severity="note",
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
