@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.recipes.recipe import Place, Remark, Severity, Unknown
+from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.recipes.shell.values import Cause, Value, split_fields, text_value
 
 Kind = Literal["value", "switch", "optional", "list"]
@@ -373,6 +373,11 @@ class Given:
             for entry in entries:
                 self._note(entry.causes, ())
 
+    def flags(self) -> tuple[GivenFlag, ...]:
+        """The flags as given, the last of each."""
+        last = (entries[-1] for entries in self.entries.values() if entries)
+        return tuple(GivenFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
+
     def unknowns(self) -> tuple[Unknown, ...]:
         """What only the run knows, those that something waits for first."""
         found = [
@@ -395,6 +400,10 @@ class Given:
             if len(entries) < 2 or (flag is not None and flag.kind == "list"):
                 continue
             shown = ", then ".join(_shown(entry) for entry in entries)
+            if entries[-1].place.file != entries[-2].place.file:
+                said = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
+                self.remarks.append(Remark("override", "note", said, entries[-1].place))
+                continue
             same = len({entry.text for entry in entries}) == 1
             self.remarks.append(
                 Remark(
