@@ -83,6 +83,11 @@ class Backend:
         if self.module is not None:
             self.module.synchronize()
 
+    def release_unused(self) -> None:
+        """Give back what the allocator keeps for later, whole weights of the start for one."""
+        if self.module is not None:
+            self.module.empty_cache()
+
     def reset_peak(self) -> None:
         """Forget the allocator's peaks."""
         if self.module is not None:

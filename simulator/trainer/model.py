@@ -166,8 +166,9 @@ class Stage(nn.Module):
         self.rotary.fill()
         for name, parameter in self.named_parameters():
             plain = name.replace(WRAPPER, "")
-            generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {plain}".encode()))
-            whole = torch.empty(parameter.shape, dtype=parameter.dtype)
+            # On the device: a processor would take a minute to fill what a device trains in a second.
+            generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed} {plain}".encode()))
+            whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
             if plain.endswith("norm.weight"):
                 whole.fill_(1.0)
             elif plain.endswith("bias"):
@@ -176,9 +177,7 @@ class Stage(nn.Module):
                 whole.normal_(0.0, 0.02, generator=generator)
             if isinstance(parameter, DTensor):
                 # Every rank has the same whole tensor: it takes its part and nothing is sent.
-                local = distribute_tensor(
-                    whole.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-                )
-                parameter.copy_(local)
+                mesh, placements = parameter.device_mesh, parameter.placements
+                parameter.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
             else:
                 parameter.copy_(whole)

@@ -63,6 +63,7 @@ class Trainer:
         self._pipeline_rank = mesh["pp"].get_local_rank()
         self._chunks = model_chunks(job.layout.stage_layers, job.layout.virtual_stages)[self._pipeline_rank]
         self._stages = [self._build(index) for index in range(len(self._chunks))]
+        backend.release_unused()
         self._watch = Watch(backend, self._stages)
         pipelined = job.layout.pipeline_parallel > 1
         self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
