@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulator.trainer.__main__ import main
 from simulator.trainer.job import RankResult, TrainingJob
 from tests.project.tree import ROOT
 from tests.trainer.launches import (
@@ -161,3 +162,29 @@ def test_what_the_machine_does_not_have_is_an_error(changes: dict[str, Any], say
     failure = last_failure(done.stderr)
     assert failure.kind == "error"
     assert says in failure.text
+
+
+def test_a_pipeline_keeps_a_buffer_for_every_micro_batch(tmp_path: Path) -> None:
+    # torch's schedule receives each micro batch into a buffer of its own and keeps them all between steps.
+    job = job_of({"pipeline_parallel": 2}, global_batch_size=6)
+    boundary = 4 * job.seq_length * job.model.hidden_size
+    for result in launch(job, tmp_path):
+        kept = result.base_bytes - result.peak_parts["parameters"] - result.peak_parts["optimizer"]
+        data_and_tables = 2 * 6 * job.seq_length * 8 + 2 * job.seq_length * job.model.head_dim // 2 * 4
+        assert 6 * boundary + data_and_tables <= kept < 6 * boundary + data_and_tables + 1024
+
+
+def test_a_rank_is_a_function_call_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    job = job_of({"zero_stage": 3}, precision="bf16", model=tiny_model(num_hidden_layers=1))
+    assert main([str(written(job, tmp_path))]) == 0
+    (result,) = results(job, tmp_path)
+    check_result(job, 0, result)
+    assert result.peak_parts["gradients"] == result.peak_parts["parameters"]
+
+
+def test_a_call_without_a_job_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    assert "usage: python -m simulator.trainer JOB.json" in last_failure(capsys.readouterr().err).text
