@@ -20,7 +20,7 @@ from simulator.measurements.rows import COLUMNS
 from simulator.runner.processes import with_package
 from simulator.runner.record import Record
 from tests.runner.fakes import ROOT, TINY
-from tests.runner.trees import none_left, processes_with
+from tests.runner.trees import as_at_a_terminal, none_left, processes_with
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 KILLS = int(os.environ.get("SIMULATE_KILLS", "2"))
@@ -39,6 +39,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=as_at_a_terminal,  # noqa: PLW1509  no threads here
     )
 
 
