@@ -27,8 +27,19 @@ NOISE: dict[Kind, float] = {"memory": 0.01, "time": 0.012}
 """Expected relative scatter of a measured figure around the model."""
 OUTLIER = 6.0
 """Standard deviations beyond which a row is left out: of the scatter seen, and no less than the one expected."""
-UNFITTED = ("link_efficiency", "expert_exposed", "step_overhead_seconds")
-"""Time coefficients that no measured row decides apart from others; they stay at their priors."""
+UNFITTED = (
+    "link_efficiency",
+    "expert_exposed",
+    "step_overhead_seconds",
+    "attention_score_width",
+    "attention_tile_tokens",
+    "attention_backward_slowdown",
+    "tensor_overhead_seconds",
+    "shard_overhead_seconds",
+    "optimizer_slowdown",
+)
+"""Time coefficients that no shipped row decides apart from others; they stay at their priors unless a probe moved
+those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +68,18 @@ class Fit:
         return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
 
 
-def names_of(kind: Kind) -> tuple[str, ...]:
-    """The coefficients that a fit of this kind moves."""
-    return tuple(name for name in priors(kind) if name not in UNFITTED)
+def names_of(kind: Kind, base: Coefficients | None = None) -> tuple[str, ...]:
+    """The coefficients that a fit of this kind moves from `base`.
+
+    One of `UNFITTED` is moved where `base` has it elsewhere than the defaults: then something was measured of it. One
+    that is 0 in `base` stays so, for its spread is a share of its value.
+    """
+    own, usual = (getattr(of, kind) for of in (base or Coefficients(), Coefficients()))
+    return tuple(
+        name
+        for name in priors(kind)
+        if getattr(own, name) != 0.0 and (name not in UNFITTED or getattr(own, name) != getattr(usual, name))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +129,7 @@ class Problem:
 def problem(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, *, spread: float = 1.0) -> Problem:
     """A fit's problem from rows that have the figure of this kind; `spread` widens the priors."""
     base = base or Coefficients()
-    names = names_of(kind)
+    names = names_of(kind, base)
     known = priors(kind)
     part = base.memory if kind == "memory" else base.time
     scale = np.array([spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names])

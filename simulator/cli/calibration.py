@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.cli.probe import check_probe_options, probe
 from simulator.cli.streams import note, verbosity_of, write
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Fit the coefficients of each family."""
+    """Fit the coefficients of each family, or probe this machine and fit its own."""
+    if values["probe"]:
+        probe(ctx, values)
+        return
+    check_probe_options(values)
     logged = _logged(values)
     if values["rows_only"]:
         _write_rows(logged, values["output"])

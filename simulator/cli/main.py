@@ -29,6 +29,7 @@ from simulator.cli.options import (
     question_options,
 )
 from simulator.cli.parameters import SpecName, Word, nearest, shown
+from simulator.cli.probe import probe_options
 from simulator.cli.validate import validate_command
 
 INTERRUPTED, INTERNAL = 130, 70
@@ -276,10 +277,10 @@ cli.add_command(
     Sectioned(
         "calibrate",
         callback=_handled("calibrate", "calibration"),
-        params=[*calibrate_options(), *general_options()],
+        params=[*calibrate_options(), *probe_options(), *general_options()],
         help=(
             "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
-            "logs."
+            "logs; with --probe to runs of this machine, which it plans and makes."
         ),
         short_help="Fit the coefficients to measured runs.",
         context_settings=CONTEXT_SETTINGS,

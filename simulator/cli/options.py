@@ -174,9 +174,17 @@ def calibrate_options() -> list[click.Parameter]:
         Option(
             "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
         ),
-        Option("--hardware", section=ROWS, type=SpecName("hardware"), help="Hardware that the logs ran on."),
         Option(
-            "--model", section=ROWS, type=SpecName("model"), help="Model of the logs, where none shipped has its shape."
+            "--hardware",
+            section=ROWS,
+            type=SpecName("hardware"),
+            help="Hardware that the logs ran on, or that is probed.",
+        ),
+        Option(
+            "--model",
+            section=ROWS,
+            type=SpecName("model"),
+            help="Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
         ),
         Option(
             "--option",
@@ -198,7 +206,11 @@ def calibrate_options() -> list[click.Parameter]:
         ),
         _format(CALIBRATE_FORMATS),
         Option(
-            "--output", section=OUTPUT, type=str, metavar="FOLDER", help="Write FAMILY.yaml there for each family too."
+            "--output",
+            section=OUTPUT,
+            type=str,
+            metavar="FOLDER",
+            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
         ),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,7 @@ def _asked() -> list[click.Parameter]:
 
 def _launch_options() -> list[click.Parameter]:
     seconds, slurm = Whole(1, _LONGEST_SECONDS), "With --launcher slurm: "
+    several = "Several nodes without Slurm, started alike: "
     words: list[tuple[str, dict[str, Any]]] = [
         ("--top", {"type": Whole(1, 1000), "default": 3, "help": "Layouts to launch, the best of each split."}),
         ("--engine", {"type": Word(ENGINES), "default": "reference", "help": "What trains."}),
@@ -104,6 +106,8 @@ def _launch_options() -> list[click.Parameter]:
         ("--resume", {"is_flag": True, "default": False, "help": "Leave out what the rows hold already."}),
         ("--retry-failed", {"is_flag": True, "default": False, "help": "With --resume: but not what failed."}),
         ("--dry-run", {"is_flag": True, "default": False, "help": "Show what would be started, and start nothing."}),
+        ("--rdzv-endpoint", {"type": str, "metavar": "HOST:PORT", "help": several + "where the first node waits."}),
+        ("--node-rank", {"type": Whole(0, 2**20), "default": 0, "help": several + "which of them this is."}),
         ("--slurm-partition", {"type": str, "metavar": "NAME", "help": slurm + "the partition."}),
         ("--slurm-account", {"type": str, "metavar": "NAME", "help": slurm + "the account."}),
         (
@@ -153,7 +157,7 @@ def _validate(**values: Any) -> None:
     from simulator.cli.layouts import space  # noqa: PLC0415  start-up time
     from simulator.report.validate_json import validate_json  # noqa: PLC0415  start-up time
     from simulator.report.validate_table import dry_run_text, validate_table  # noqa: PLC0415  start-up time
-    from simulator.runner.campaign import Planner, Wanted, run, run_folder  # noqa: PLC0415  start-up time
+    from simulator.runner.campaign import Planner, Wanted, run, run_folder, shared_folder  # noqa: PLC0415  start-up time
     from simulator.runner.record import Record  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
@@ -161,6 +165,7 @@ def _validate(**values: Any) -> None:
     hardware, question = _question(values)
     searched = space(values)
     work = Path(values["work_folder"] or _FOLDER)
+    _check_nodes(values)
     record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
     pick = _pick(values, question, record.table)
     engine, launcher = _engine(values, hardware), _launcher(values, hardware)
@@ -178,7 +183,7 @@ def _validate(**values: Any) -> None:
         resume=values["resume"],
         retry_failed=values["retry_failed"],
     )
-    folder = run_folder(work)
+    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
     try:
         plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
     finally:
@@ -188,7 +193,8 @@ def _validate(**values: Any) -> None:
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
-    campaign = run(plan, launcher, engine, record, lambda line: note(line, quiet=quiet))
+    keeper = record if values["node_rank"] == 0 else None
+    campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     if values["format"] == "json":
         text = validate_json(campaign, record.path)
     else:
@@ -253,7 +259,7 @@ def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) ->
 def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
     from simulator.runner.engines.megatron import MegatronEngine  # noqa: PLC0415  start-up time
     from simulator.runner.engines.paddle import PaddleEngine  # noqa: PLC0415  start-up time
-    from simulator.runner.reference import ReferenceEngine  # noqa: PLC0415  start-up time
+    from simulator.runner.reference import ReferenceEngine, usual_backend  # noqa: PLC0415  start-up time
 
     path = values["engine_path"] or ""
     if values["engine"] == "megatron":
@@ -262,17 +268,12 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
         return PaddleEngine(path=path)
     if path:
         raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
-    return ReferenceEngine(backend=values["backend"] or _backend(hardware.family))
-
-
-def _backend(family: str) -> str:
-    if family == "cpu":
-        return "cpu"
-    return "npu" if family.startswith("ascend") else "cuda"
+    return ReferenceEngine(backend=values["backend"] or usual_backend(hardware.family))
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
     from simulator.runner.local import LocalLauncher  # noqa: PLC0415  start-up time
+    from simulator.runner.reference import usual_backend  # noqa: PLC0415  start-up time
     from simulator.runner.slurm import SlurmLauncher  # noqa: PLC0415  start-up time
 
     if values["launcher"] == "slurm":
@@ -280,10 +281,23 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
             partition=values["slurm_partition"] or "",
             account=values["slurm_account"] or "",
             options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
-            gpus=(values["backend"] or _backend(hardware.family)) == "cuda",
+            gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
             queue_seconds=float(values["queue_limit"]),
         )
     for name in ("slurm_partition", "slurm_account", "slurm_option"):
         if values[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --launcher slurm")
-    return LocalLauncher()
+    return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+
+
+def _check_nodes(values: Mapping[str, Any]) -> None:
+    """Refuse what nodes that are started by themselves cannot do alike."""
+    endpoint = values["rdzv_endpoint"]
+    if endpoint is None:
+        return
+    if values["launcher"] != "local":
+        raise click.UsageError("--rdzv-endpoint needs --launcher local: Slurm says where the first node is")
+    if values["resume"]:
+        raise click.UsageError("--rdzv-endpoint: without --resume, so that all nodes launch the same")
+    if not re.fullmatch(r".+:[0-9]{1,5}", endpoint):
+        raise click.UsageError(f"--rdzv-endpoint {endpoint}: must be HOST:PORT")

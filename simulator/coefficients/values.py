@@ -165,6 +165,44 @@ class TimeCoefficients:
     step_overhead_seconds: float = coefficient(
         0.05, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
     )
+    attention_score_width: float = coefficient(
+        0.0,
+        "head width that costs as much",
+        0.0,
+        4096.0,
+        0.3,
+        "what attention does per score beside its products: maximum, exponent, conversions",
+    )
+    attention_tile_tokens: float = coefficient(
+        0.0,
+        "tokens of further sequence",
+        0.0,
+        8192.0,
+        0.3,
+        "what attention loses on short sequences: tiles that the causal mask cuts are computed whole",
+    )
+    attention_backward_slowdown: float = coefficient(
+        1.0, "times", 0.2, 20.0, 0.2, "time of attention's backward pass over that of its products at the forward rate"
+    )
+    tensor_overhead_seconds: float = coefficient(
+        0.0,
+        "seconds per layer and micro batch",
+        0.0,
+        0.2,
+        0.7,
+        "time that tensor parallelism adds to a layer beside its bytes, both passes together: host work of its calls",
+    )
+    shard_overhead_seconds: float = coefficient(
+        0.0,
+        "seconds per layer and exchange",
+        0.0,
+        0.05,
+        0.7,
+        "time of one gather or scatter of a layer's parameters or gradients beside its bytes: copies, host work",
+    )
+    optimizer_slowdown: float = coefficient(
+        1.0, "times", 0.1, 20.0, 0.3, "time of the optimizer's update over one pass through its state"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

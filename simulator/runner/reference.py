@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import statistics
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ from simulator.measurements.steady import Step, steady
 from simulator.runner.diagnosis import diagnosis, tail_of
 from simulator.runner.engine import Command, Ended, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
+from simulator.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
 from simulator.trainer.job import RESULT_NAME, RankResult, TrainingJob
 from simulator.trainer.limits import refused
 from simulator.units import MIB
@@ -50,11 +53,14 @@ class ReferenceEngine:
             raise UnsupportedError(reason)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
-        path.write_text(job.to_json(), encoding="utf-8")
+        # Whole or not at all: where several nodes are started by themselves, each writes the same.
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(job.to_json(), encoding="utf-8")
+        partial.replace(path)
         nodes = pick.scenario.nodes
-        # With several nodes torchrun reads from its environment who it is and where the first node waits.
-        where = ("--standalone",) if nodes == 1 else ("--nnodes", str(nodes))
-        ranks = ("--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
+        # With several nodes torchrun reads from its environment which one it is and where the first one waits.
+        where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
+        ranks = ("--nnodes", str(nodes), "--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
         logs = ("--tee", "3", "--log-dir", str(folder.absolute() / "ranks"))
         rank = (*self.worker, str(path))
         return Command(
@@ -67,12 +73,14 @@ class ReferenceEngine:
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
         """Read what the ranks left."""
+        if ended.exit_code == 0:
+            _arrive(folder, pick.scenario.devices)
         ranks, problem = _ranks(folder, pick.scenario.devices)
         if ended.interrupted:
             return Outcome(kind="interrupted", row=None, error="interrupted", tail=tail_of(ended.log), ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
             return Outcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
-        found = diagnosis(ended)
+        found = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
         error = problem if ended.exit_code == 0 and found.kind == "error" else found.error
         row = launched_row(pick, "oom" if found.kind == "oom" else "error", error)
         return Outcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
@@ -93,6 +101,13 @@ class ReferenceEngine:
         )
 
 
+def usual_backend(family: str) -> str:
+    """Kind of device that hardware of a family is, in torch's words."""
+    if family == "cpu":
+        return "cpu"
+    return "npu" if family.startswith("ascend") else "cuda"
+
+
 def _no_words(pick: Pick) -> str:
     """Why a job or a measured row cannot say what was asked, or an empty text."""
     if pick.scenario.lora_rank is not None:
@@ -102,6 +117,13 @@ def _no_words(pick: Pick) -> str:
     if pick.layout.recompute_method == "list":
         return "--recompute-layer-list: a measured row has no words for it"
     return ""
+
+
+def _arrive(folder: Path, count: int) -> None:
+    """Wait for the results of ranks on other nodes, which a shared folder may show late."""
+    until = time.monotonic() + ARRIVE_SECONDS
+    while time.monotonic() < until and len(list(folder.glob(RESULT_NAME.format(rank="*")))) < count:
+        time.sleep(0.1)
 
 
 def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:

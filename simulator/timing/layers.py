@@ -24,7 +24,7 @@ from simulator.timing.collectives import (
     neighbour_seconds,
     tensor_group,
 )
-from simulator.timing.flops import head_flops, layer_work, prediction_projection
+from simulator.timing.flops import attention_width, head_flops, layer_work, prediction_projection
 
 PARTS = (
     "gemm",
@@ -54,7 +54,8 @@ class PassSeconds:
 
 def attention_backward_factor(scenario: Scenario) -> float:
     """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
-    return 2.5 if scenario.framework.flash_attention else 2.0
+    products = 2.5 if scenario.framework.flash_attention else 2.0
+    return products * scenario.coefficients.time.attention_backward_slowdown
 
 
 def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
@@ -100,11 +101,13 @@ def layer_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic,
     dense = product_seconds(scenario, work.dense_flops, work.dense_parameters)
     routed = product_seconds(scenario, work.routed_flops, work.routed_parameters)
     adapters = work.adapter_flops / gemm_rate(scenario)
-    attention = work.attention_flops / attention_rate(scenario)
+    attention = attention_seconds(scenario, work.attention_flops)
     elementwise = layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
     elementwise = elementwise + _score_seconds(scenario, block)
     values = scenario.coefficients.time
     overhead = np.full(len(block), values.layer_overhead_seconds / 3.0)
+    # Either pass makes the same calls.
+    split_overhead = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
     exchange = expert_exchange(scenario, block) if moe else np.zeros(len(block))
 
     def one_pass(index: int, attending: float, repeats: float) -> Parts:
@@ -119,14 +122,14 @@ def layer_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic,
         }
         if moe:
             parts["expert_parallel"] = exposed(values.expert_exposed, exchange, routed[index])
-        return parts | {"overhead": overhead * repeats}
+        return parts | {"overhead": overhead * repeats + split_overhead}
 
     return PassSeconds(one_pass(0, 1.0, 1.0), one_pass(1, attention_backward_factor(scenario), 2.0))
 
 
 def attention_core_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     """Forward seconds of one layer's attention core: its products and, without a flash kernel, its score traffic."""
-    products = layer_work(scenario, block, moe=False).attention_flops / attention_rate(scenario)
+    products = attention_seconds(scenario, layer_work(scenario, block, moe=False).attention_flops)
     return products + _score_seconds(scenario, block)
 
 
@@ -142,6 +145,15 @@ def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     parameters = prediction_projection(scenario.model) / block.tensor_parallel
     forward, backward = product_seconds(scenario, 2.0 * tokens_per_device(scenario, block) * parameters, parameters)
     return PassSeconds({"gemm": forward}, {"gemm": backward})
+
+
+def attention_seconds(scenario: Scenario, flops: Array) -> Array:
+    """Forward seconds of attention's products, with what it does beside them for every score and every cut tile."""
+    values = scenario.coefficients.time
+    width = attention_width(scenario.model) / scenario.model.num_attention_heads
+    beside = 1.0 + values.attention_score_width / width
+    tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
+    return flops / attention_rate(scenario) * beside * tiles
 
 
 def attention_rate(scenario: Scenario) -> float:

@@ -127,7 +127,15 @@ def data_parallel_seconds(
     waited = reducing + gathering - beside_forward - beside_backward
     share = values.data_exposed
     hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * backward)
-    return waited + hidden
+    return waited + hidden + _exchange_overhead(scenario, has, block, each_time + gathers)
+
+
+def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBlock, exchanges: Array) -> KindArray:
+    """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
+    exchanged = (has.dense_layers + has.moe_layers + has.embeddings + has.heads)[:, None]
+    each = np.where(block.replicas > 1.0, exchanges, 0.0)
+    per_exchange = _on_own_devices(scenario, has, lambda member: member.coefficients.time.shard_overhead_seconds)
+    return exchanged * each * per_exchange
 
 
 def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> KindArray:
@@ -137,11 +145,16 @@ def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> K
 
 
 def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
-    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth."""
+    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth.
+
+    `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again.
+    """
     trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
     written = DTYPE_BYTES[parameter_dtype(scenario)]
     per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
-    per_byte = _on_own_devices(scenario, has, lambda member: 1.0 / memory_rate(member))
+    per_byte = _on_own_devices(
+        scenario, has, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member)
+    )
     return shard(block, trained, 1) * per_parameter * per_byte
 
 

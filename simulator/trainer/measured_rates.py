@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from simulator.scenario.layout import Layout
 
@@ -17,7 +17,8 @@ RATES_NAME = "rates.json"
 Operation = Literal[
     "gemm",
     "attention",
-    "elementwise",
+    "add",
+    "swiglu",
     "optimizer",
     "host_copy",
     "all_gather",
@@ -25,7 +26,7 @@ Operation = Literal[
     "all_reduce",
     "send",
 ]
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "send")
+COLLECTIVES: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce", "send")
 """Operations that need two ranks."""
 
 
@@ -36,7 +37,7 @@ class Timing:
     operation: Operation
     sizes: Mapping[str, int]
     """Counts, by the name that the operation has for them:
-    gemm `rows inner columns`, attention `batch heads kv_heads tokens head_dim`, elementwise `elements`,
+    gemm `rows inner columns`, attention `batch heads kv_heads tokens head_dim`, add and swiglu `elements`,
     optimizer `parameters`, host_copy and the collectives `bytes` (of the whole, gathered tensor)."""
     precision: str = "bf16"
     """Type of the tensors: bf16 or fp32."""

@@ -18,7 +18,6 @@ import torch
 from torch import distributed
 from torch.nn import functional
 
-from simulator.errors import InputError
 from simulator.trainer.backend import Backend
 from simulator.trainer.environment import rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
@@ -64,7 +63,7 @@ def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
         for _ in range(inner):
             run()
         backend.synchronize()
-        seconds = torch.tensor([(time.perf_counter() - start) / inner], dtype=torch.float64, device=_clock(backend))
+        seconds = torch.tensor([(time.perf_counter() - start) / inner], device=backend.device)
         distributed.all_reduce(seconds, op=distributed.ReduceOp.MAX)
         slowest = float(seconds)
         if repeat >= WARM_UPS:
@@ -73,10 +72,6 @@ def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
             # All ranks know the same time, so they agree on how often to run.
             inner = max(int(SHORTEST_SECONDS / slowest), 1)
     return tuple(found)
-
-
-def _clock(backend: Backend) -> torch.device:
-    return backend.device
 
 
 def _random(backend: Backend, precision: str, *shape: int) -> torch.Tensor:
@@ -112,10 +107,15 @@ def _attention(timing: Timing, backend: Backend) -> tuple[Run, Run]:
     return _both_passes(attend, (query, key, value))
 
 
-def _elementwise(timing: Timing, backend: Backend) -> tuple[Run, None]:
+def _add(timing: Timing, backend: Backend) -> tuple[Run, None]:
     x, y = (_random(backend, timing.precision, timing.sizes["elements"]) for _ in range(2))
     result = torch.empty_like(x)
     return lambda: torch.add(x, y, out=result), None
+
+
+def _swiglu(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    gate, up = (_random(backend, timing.precision, timing.sizes["elements"]) for _ in range(2))
+    return _both_passes(lambda: functional.silu(gate) * up, (gate, up))
 
 
 def _optimizer(timing: Timing, backend: Backend) -> tuple[Run, None]:
@@ -151,9 +151,12 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
         for request in requests:
             request.wait()
 
+    # Newer releases call them so; vendors' builds are often older ones.
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     runs: dict[str, Run] = {
-        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
-        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole),
+        "all_gather": lambda: gather(whole, part),
+        "reduce_scatter": lambda: scatter(part, whole),
         "all_reduce": lambda: distributed.all_reduce(whole),
         "send": send,
     }
@@ -163,7 +166,8 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
 _OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]]] = {
     "gemm": _gemm,
     "attention": _attention,
-    "elementwise": _elementwise,
+    "add": _add,
+    "swiglu": _swiglu,
     "optimizer": _optimizer,
     "host_copy": _host_copy,
     **dict.fromkeys(COLLECTIVES, _collective),
@@ -180,30 +184,32 @@ def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
     return int(whole), int(free)
 
 
-def main(arguments: list[str]) -> int:
-    """Measure as one rank and return its exit code."""
+def run(job: RatesJob, folder: Path, rank: int) -> None:
+    """Measure as rank `rank`; the first one writes the answer into `folder`."""
+    backend = Backend(job)
+    backend.join(job, rank)
+    whole, usable = _memory(job, backend)
+    found = MeasuredRates(
+        device_name=backend.name,
+        versions=backend.versions,
+        devices=job.devices,
+        memory_bytes=whole,
+        usable_bytes=usable,
+        timed=measure(job, backend),
+    )
+    if rank == 0:
+        found.write(folder / RATES_NAME)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def main(path: Path) -> int:
+    """Run the rank and return its exit code."""
     rank = 0
     try:
-        if len(arguments) != 1:
-            raise InputError("usage: python -m simulator.trainer.rates JOB.json")
-        path = Path(arguments[0])
         job = RatesJob.from_json(path.read_text(encoding="utf-8"))
         rank = rank_from_environment(os.environ, job.devices)
-        backend = Backend(job)
-        backend.join(job, rank)
-        whole, usable = _memory(job, backend)
-        found = MeasuredRates(
-            device_name=backend.name,
-            versions=backend.versions,
-            devices=job.devices,
-            memory_bytes=whole,
-            usable_bytes=usable,
-            timed=measure(job, backend),
-        )
-        if rank == 0:
-            found.write(path.parent / RATES_NAME)
-        distributed.barrier()
-        distributed.destroy_process_group()
+        run(job, path.parent, rank)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
         traceback.print_exc()
         failure = failure_of(error, rank)
@@ -213,7 +219,9 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    code = main(Path(sys.argv[1]))
+    if code:
+        # Threads of a broken process group would write behind the last line, or wait for ranks that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
