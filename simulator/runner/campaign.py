@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import SimulateError, UnsupportedError, one_line
+from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
 from simulator.measurements.row import MeasuredRow
 from simulator.pricing.estimate import Estimate
 from simulator.runner.compare import Comparison, compared
@@ -117,7 +117,8 @@ class Planner:
                 f"first it says: {refused[0].reason}"
             )
         launches.sort(key=lambda launch: launch.repeat)
-        return Plan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=tuple(refused))
+        numbered = tuple(replace(launch, number=at) for at, launch in enumerate(launches, start=1))
+        return Plan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """What the record holds of a layout already, as far as it counts."""
@@ -142,21 +143,24 @@ class Planner:
             )
 
 
-def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record, tell: Tell) -> Campaign:
-    """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout."""
+def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
+    """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout.
+
+    Without a record the rows are for the comparison alone: another node keeps them.
+    """
     launched: list[Launched] = []
     rows = {title: list(found) for title, found in plan.known.items()}
     with interruptible() as came:
         try:
-            for number, launch in enumerate(plan.launches, start=1):
+            for launch in plan.launches:
                 if any(row.outcome != "ok" for row in rows[launch.title]):
                     continue
-                tell(f"launch {number} of {len(plan.launches)}: {launch.folder.name}")
+                tell(f"launch {launch.number} of {len(plan.launches)}: {launch.folder.name}")
                 done = _one(launch, launcher, engine)
                 launched.append(done)
                 if done.outcome.row is not None:
                     note = replace(done.outcome.row, source_ref=f"{launch.folder.parent.name}/{launch.folder.name}")
-                    rows[launch.title].append(record.add(note))
+                    rows[launch.title].append(note if record is None else record.add(note))
                 tell(f"{done.outcome.kind} after {done.ended.wall_seconds:.1f} s {done.outcome.error}".rstrip())
                 if done.outcome.kind == "interrupted":
                     break
@@ -188,6 +192,17 @@ def run_folder(work: Path) -> Path:
             continue
         return folder
     raise UnsupportedError(f"--work-folder {work}: holds {_MOST_RUNS} runs; remove some")
+
+
+def shared_folder(work: Path, node_rank: int) -> Path:
+    """The folder of a campaign on several nodes that are started by themselves: they cannot agree on a new one.
+
+    Raises InputError on the first node where it holds what an earlier campaign left.
+    """
+    if node_rank == 0 and any(work.glob("*/rank-*.json")):
+        raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
+    work.mkdir(parents=True, exist_ok=True)
+    return work
 
 
 def _split(layout: Layout) -> tuple[int, ...]:

@@ -14,7 +14,11 @@ from simulator.runner.engine import Command, Ended, Outcome, Pick
 from simulator.scenario.layout import Layout
 
 LOG_NAME = "log.txt"
-"""File of a launch's folder that holds what all its nodes printed."""
+"""File of a launch's folder that holds what its nodes printed."""
+NODE_LOG_NAME = "log-{node}.txt"
+"""The same of one further node, where each is started by itself."""
+ARRIVE_SECONDS = 15.0
+"""How long a file of a shared folder may take to be seen here after it was written on another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,8 @@ class Launch:
     command: Command
     repeat: int = 1
     """How often the layout has been launched with this one."""
+    number: int = 1
+    """Its place in the campaign, from 1."""
     limit_seconds: float = 600.0
     """Longest time it may run."""
 

@@ -23,7 +23,7 @@ from typing import Final
 from simulator.errors import UnsupportedError, one_line
 from simulator.runner.diagnosis import BY_LAUNCHER
 from simulator.runner.engine import Ended
-from simulator.runner.launch import Launch
+from simulator.runner.launch import ARRIVE_SECONDS, Launch
 from simulator.runner.processes import deaf, with_package
 
 SCRIPT_NAME: Final = "launch.sbatch"
@@ -36,8 +36,6 @@ _END_SECONDS: Final = 120.0
 """How long a cancelled job may take to leave the queue: Slurm kills what does not end by itself after 30 s."""
 _SILENT_SECONDS: Final = 300.0
 """How long squeue may fail before the job is given up."""
-_ARRIVE_SECONDS: Final = 15.0
-"""How long a file of a shared folder may take to be seen here after it was written there."""
 _WAITING: Final = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
 _ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -243,7 +241,7 @@ def _ask(*command: str) -> tuple[int, str]:
 
 def _exit_code(folder: Path) -> int | None:
     """What the script left; None where it left nothing, waited for as long as a shared folder may take."""
-    until = time.monotonic() + _ARRIVE_SECONDS
+    until = time.monotonic() + ARRIVE_SECONDS
     while True:
         with suppress(OSError, ValueError):
             return int((folder / CODE_NAME).read_text(encoding="utf-8"))

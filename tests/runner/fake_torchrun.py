@@ -12,13 +12,14 @@ import time
 
 def main() -> int:
     count, command = int(sys.argv[1]), sys.argv[2:]
+    first, world = count * int(os.environ["NODE_RANK"]), count * int(os.environ["NNODES"])
     ranks = [
         subprocess.Popen(
             command,
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)},
+            env={**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local), "WORLD_SIZE": str(world)},
             start_new_session=True,
         )
-        for rank in range(count)
+        for local in range(count)
     ]
     while any(rank.poll() is None for rank in ranks):
         if any(rank.poll() for rank in ranks):

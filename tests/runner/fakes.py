@@ -15,6 +15,7 @@ from simulator.scenario.layout import Layout
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+HARDWARE = ROOT / "hardware_specs" / "local-cpu.yaml"
 TINY = ROOT / "examples" / "models" / "tiny.yaml"
 QUESTION: dict[str, Any] = {
     "model": str(TINY),
@@ -54,6 +55,15 @@ def pick(**changes: Any) -> Pick:
         table="own",
     )
     return replace(plain, **changes)
+
+
+def narrow_hardware(folder: Path) -> Path:
+    """The local processor as nodes of one device, so that two devices take two nodes."""
+    text = HARDWARE.read_text(encoding="utf-8")
+    path = folder / "narrow.yaml"
+    text = text.replace("devices_per_node: {value: 8,", "devices_per_node: {value: 1,")
+    path.write_text(text.replace("devices: {value: 8,", "devices: {value: 1,"), encoding="utf-8")
+    return path
 
 
 @cache

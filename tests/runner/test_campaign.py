@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import UnsupportedError
+from simulator.runner import reference
 from simulator.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder
 from simulator.runner.compare import Comparison
 from simulator.runner.engine import Ended
@@ -115,6 +116,7 @@ def test_launches_are_recorded_and_compared(tmp_path: Path, monkeypatch: pytest.
 def test_one_that_fails_stops_no_other(
     does: str, outcome: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reference, "ARRIVE_SECONDS", 0.5)
     limit = 3.0 if does == "hang" else 60.0
     found = launch(tmp_path, {"tp1pp1dp2": does}, monkeypatch, top=2, repeats=2, limit_seconds=limit)
     rows = Record(tmp_path / "own.csv").rows()
@@ -196,8 +198,3 @@ def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "run-x").mkdir()
     (tmp_path / "run-2").rmdir()
     assert run_folder(tmp_path).name == "run-4"
-
-
-def test_several_nodes_need_another_launcher() -> None:
-    with pytest.raises(InputError, match="--launcher local: starts one node, the layouts take 2"):
-        LocalLauncher().check(2)

@@ -24,20 +24,9 @@ from simulator.runner.processes import interruptible, with_package
 from simulator.runner.record import Record
 from simulator.runner.slurm import SlurmLauncher
 from simulator.specs.catalogue import load_hardware
-from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, pick, ranked
+from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
 from tests.runner.slurm_cluster import Cluster, cluster, missing
 from tests.runner.trees import none_left, processes_with
-
-HARDWARE = ROOT / "hardware_specs" / "local-cpu.yaml"
-
-
-def narrow_hardware(folder: Path) -> Path:
-    """The local processor as nodes of one device, so that two devices take two nodes."""
-    text = HARDWARE.read_text(encoding="utf-8")
-    path = folder / "narrow.yaml"
-    text = text.replace("devices_per_node: {value: 8,", "devices_per_node: {value: 1,")
-    path.write_text(text.replace("devices: {value: 8,", "devices: {value: 1,"), encoding="utf-8")
-    return path
 
 
 def launch_of(folder: Path, **changes: object) -> Launch:
@@ -226,7 +215,7 @@ def test_what_sbatch_refuses_is_a_failed_launch(slurm_here: Cluster, tmp_path: P
 def test_a_job_that_others_cancel_is_a_failed_launch(
     slurm_here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "_ARRIVE_SECONDS", 0.5)
+    monkeypatch.setattr(slurm, "ARRIVE_SECONDS", 0.5)
     monkeypatch.setenv("FAKE_RANKS", json.dumps({"tp1pp1dp2": "hang"}))
     launch = launch_of(tmp_path)
 

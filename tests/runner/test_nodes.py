@@ -1,0 +1,93 @@
+"""Several nodes without Slurm: the same command on each, here on one machine that plays two."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.measurements.rows import read_rows
+from simulator.runner.local import LocalLauncher
+from simulator.runner.processes import with_package
+from tests.cli.running import refusal
+from tests.runner.fakes import ROOT, TINY, narrow_hardware
+from tests.runner.slurm_cluster import free_ports
+from tests.runner.trees import none_left
+
+
+def arguments(folder: Path, endpoint: str, *more: str) -> list[str]:
+    question = ["--model", str(TINY), "--hardware", str(narrow_hardware(folder)), "--devices", "2"]
+    places = ["--work-folder", str(folder / "work"), "--output", str(folder / "rows.csv")]
+    return ["validate", *question, *places, "--allow-tp-across-nodes", "--rdzv-endpoint", endpoint, *more]
+
+
+def on_both(module: str, folder: Path, *more: str) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each node."""
+    endpoint = f"127.0.0.1:{free_ports(1)[0]}"
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments(folder, endpoint, "--node-rank", str(rank), *more)],
+            env=with_package(dict(os.environ)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [node.communicate(timeout=300) for node in nodes]
+    return [(node.returncode, *texts) for node, texts in zip(nodes, told, strict=True)]
+
+
+def test_the_first_node_keeps_the_rows_of_all(tmp_path: Path) -> None:
+    found = on_both("tests.runner.driver", tmp_path, "--top", "2", "--format", "json")
+    assert [code for code, _, _ in found] == [0, 0], found
+    for _, out, _ in found:
+        assert [one["memory_mib"]["measured"] for one in json.loads(out)["layouts"]] == [61.0, 61.0]
+    assert [row.row for row in read_rows(tmp_path / "rows.csv")] == [1, 2]
+    [log, other] = sorted((tmp_path / "work").glob("1-*/log*.txt"))
+    assert {log.name, other.name} == {"log.txt", "log-1.txt"}
+    assert none_left(str(tmp_path / "work")) == {}
+
+
+def test_a_work_folder_serves_once(tmp_path: Path) -> None:
+    (tmp_path / "work" / "1-tiny").mkdir(parents=True)
+    (tmp_path / "work" / "1-tiny" / "rank-0.json").write_text("{}", encoding="utf-8")
+    said = refusal(*arguments(tmp_path, "127.0.0.1:1", "--dry-run"))
+    assert "holds results of earlier launches; name a new one on all nodes" in said
+
+
+@pytest.mark.launch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_two_nodes_train_together(tmp_path: Path) -> None:
+    found = on_both("simulator", tmp_path, "--tp", "2", "--top", "1", "--repeat", "2", "--steps", "2", "--warmup", "1")
+    assert [code for code, _, _ in found] == [0, 0], found
+    rows = read_rows(tmp_path / "rows.csv")
+    assert [(row.outcome, row.tensor_parallel, row.step_samples) for row in rows] == [("ok", 2, 2)] * 2
+
+
+def test_nodes_must_know_of_each_other() -> None:
+    with pytest.raises(InputError, match="--launcher local: starts one node, the layouts take 2; use --launcher slurm"):
+        LocalLauncher().check(2)
+    with pytest.raises(InputError, match="--node-rank 2: the layouts take 2 nodes, numbered from 0"):
+        LocalLauncher(endpoint="a:1", node_rank=2).check(2)
+    with pytest.raises(InputError, match="--rdzv-endpoint: the layouts take one node"):
+        LocalLauncher(endpoint="a:1").check(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--launcher", "slurm"), "--rdzv-endpoint needs --launcher local"),
+        (("--resume",), "--rdzv-endpoint: without --resume"),
+        (("--rdzv-endpoint", "here"), "--rdzv-endpoint here: must be HOST:PORT"),
+    ],
+)
+def test_what_nodes_cannot_do_alike_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in refusal(*arguments(tmp_path, "127.0.0.1:1", *options))
