@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from click.testing import Result
 
 from simulator.cli import validate
 from simulator.measurements.rows import read_rows
+from simulator.runner.processes import with_package
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
 
@@ -230,3 +234,13 @@ def test_two_ranks_train(split: tuple[str, ...]) -> None:
     [row] = read_rows(Path("simulate-validate/local-cpu.csv"))
     assert (row.outcome, row.step_samples, row.memory_kind) == ("ok", 2, "allocated")
     assert "torch " in row.source_notes
+
+
+def test_what_starts_processes_imports_no_torch() -> None:
+    code = (
+        "import importlib, pkgutil, sys, simulator.runner as runner, simulator.report.validate_table\n"
+        "for module in pkgutil.walk_packages(runner.__path__, runner.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=with_package(dict(os.environ)), check=True)
