@@ -13,7 +13,7 @@ from simulator.memory.elements import (
     optimizer_bytes_per_parameter,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock
-from simulator.scenario.layout import model_chunks
+from simulator.scenario.layout import OFFLOADS, model_chunks
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
     Weight,
@@ -264,15 +264,16 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
 def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, *, cast: bool) -> KindArray:
     """Bytes of parameters as stored, with the copies that compute uses where they are stored in fp32 and `cast`.
 
-    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on (FSDP2
-    that keeps its gathered copy); below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
+    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on, with
+    `fully_shard` from ZeRO 1 on; below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
     the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
     """
     if not cast:
         return shard(block, value, 3) * element_bytes(scenario)
     copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
     copies = np.where(copied, element_bytes(scenario), 0.0)
-    return shard(block, value, 2) * 4.0 + (value.dense + value.routed) * copies
+    whole = (value.dense + value.routed) * copies
+    return shard(block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
@@ -311,6 +312,16 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     table = whole(totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
+
+
+def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
+    """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
+    whole = block.offload == OFFLOADS.index("optimizer")
+    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    in_step = optimizer
+    if by_tensor.any():
+        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
+    return np.where(whole | by_tensor, 0.0, optimizer), in_step
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
