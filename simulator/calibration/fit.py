@@ -35,6 +35,8 @@ UNFITTED = (
     "attention_tile_tokens",
     "attention_backward_slowdown",
     "tensor_overhead_seconds",
+    "tensor_ends_overhead_seconds",
+    "reduce_slowdown",
     "shard_overhead_seconds",
     "optimizer_slowdown",
 )

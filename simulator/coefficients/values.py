@@ -192,6 +192,17 @@ class TimeCoefficients:
         0.7,
         "time that tensor parallelism adds to a layer beside its bytes, both passes together: host work of its calls",
     )
+    tensor_ends_overhead_seconds: float = coefficient(
+        0.0,
+        "seconds per micro batch",
+        0.0,
+        0.5,
+        0.7,
+        "the same for output layer and loss, whose logits are split over the vocabulary",
+    )
+    reduce_slowdown: float = coefficient(
+        1.0, "times", 0.3, 20.0, 0.3, "time of reducing bytes over that of gathering as many"
+    )
     shard_overhead_seconds: float = coefficient(
         0.0,
         "seconds per layer and exchange",

@@ -80,7 +80,7 @@ class FrameworkProfile:
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
-        about="a weight gradient's product adds into the accumulated gradients itself; else a kernel of its own adds it",
+        about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
     )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"

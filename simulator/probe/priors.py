@@ -12,10 +12,12 @@ from simulator.specs.hardware import HardwareSpec
 
 LAYER_CALLS = 40
 """Operations of a decoder layer in both passes, as many products' worth of host time."""
-SPLIT_CALLS = 160
+SPLIT_CALLS = 100
 """The same for what tensor parallelism puts around them: several small operations for each."""
 SPLIT_EXCHANGES = 8
 """Collectives of a split layer in both passes."""
+SPLIT_ENDS = 3
+"""Split layers that a split output layer and its loss count for: many small reductions."""
 EXCHANGE_CALLS = 10
 """Operations around one gather or scatter of a layer's parameters."""
 MICRO_BATCH_CALLS = 40
@@ -44,11 +46,15 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
         "layer_overhead_seconds": LAYER_CALLS * call,
         "micro_batch_overhead_seconds": MICRO_BATCH_CALLS * call,
         "step_overhead_seconds": STEP_CALLS * call,
-        "tensor_overhead_seconds": SPLIT_CALLS * call + SPLIT_EXCHANGES * latency,
         "shard_overhead_seconds": EXCHANGE_CALLS * call + latency,
     }
-    if rates.link is None:
-        found |= {"tensor_overhead_seconds": 0.0, "shard_overhead_seconds": 0.0}
+    if rates.link is not None:
+        split = SPLIT_CALLS * call + SPLIT_EXCHANGES * latency
+        found |= {
+            "tensor_overhead_seconds": split,
+            "tensor_ends_overhead_seconds": SPLIT_ENDS * split,
+            "reduce_slowdown": rates.link.reduce_slowdown,
+        }
     return replace(base, name=f"rates of {precision}", time=replace(values, **_bounded("time", found)))
 
 
@@ -67,7 +73,7 @@ def assumed_rates(hardware: HardwareSpec) -> Rates:
         memory_efficiency=dict.fromkeys(peaks, Figure(usual.memory_efficiency, 0.0)),
         optimizer_seconds_per_parameter=Figure(3.0 * UPDATE_BYTES / bandwidth, 0.0),
         host_bandwidth=hardware.host_bandwidth_bytes_per_second,
-        link=Link(inner.latency_seconds, inner.bandwidth_bytes_per_second),
+        link=Link(inner.latency_seconds, inner.bandwidth_bytes_per_second, 1.0),
         dispatch_seconds=dict.fromkeys(peaks, 5e-5),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,8 @@ class Link:
 
     latency_seconds: float
     bandwidth_bytes_per_second: float
+    reduce_slowdown: float
+    """Time of a reduction over that of a gather of as many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,23 +173,27 @@ def _attention(timed: Sequence[Timed], peak: float) -> AttentionRate:
 _ATTENTION_SIZES = ("batch", "heads", "tokens", "head_dim")
 
 
-def _link(timed: Iterable[Timed], devices: int) -> Link:
-    """Least squares on relative errors over the exchanges of training: gathers, scatters and sends."""
-    share = (devices - 1.0) / devices
-    steps: Mapping[Operation, Callable[[float], tuple[float, float]]] = {
-        "all_gather": lambda size: (devices - 1.0, share * size),
-        "reduce_scatter": lambda size: (devices - 1.0, share * size),
-        "send": lambda size: (1.0, size),
-    }
-    rows, seconds = [], []
-    for operation, cost in steps.items():
-        for t in _of(timed, operation):
-            rows.append(cost(float(t.timing.sizes["bytes"])))
-            seconds.append(t.forward)
-    matrix, known = np.array(rows), np.array(seconds)
+def _link(timed: Sequence[Timed], devices: int) -> Link:
+    """Least squares on relative errors over gathers and sends."""
     from scipy.optimize import nnls  # noqa: PLC0415  start-up time
 
-    latency, per_byte = nnls(matrix / known[:, None], np.ones(len(known)))[0]
-    # Nothing is instant: what the largest message took bounds the rate, what the smallest took the latency.
-    floor = float((known / np.maximum(matrix[:, 1], 1.0)).min())
-    return Link(max(float(latency), 1e-3 * float(known.min())), 1.0 / max(float(per_byte), 1e-3 * floor))
+    gathers, sends = _of(timed, "all_gather"), _of(timed, "send")
+    share = (devices - 1.0) / devices
+    cost = [(devices - 1.0, share * t.timing.sizes["bytes"]) for t in gathers]
+    cost += [(1.0, float(t.timing.sizes["bytes"])) for t in sends]
+    matrix, seconds = np.array(cost), np.array([t.forward for t in (*gathers, *sends)])
+    latency, per_byte = nnls(matrix / seconds[:, None], np.ones(len(seconds)))[0]
+    # Nothing is instant: the quickest message bounds the latency, the quickest byte the rate.
+    quickest = float((seconds / matrix[:, 1]).min())
+    return Link(
+        max(float(latency), 1e-3 * float(seconds.min())),
+        1.0 / max(float(per_byte), 1e-3 * quickest),
+        _reduce_slowdown(gathers, _of(timed, "reduce_scatter")),
+    )
+
+
+def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> float:
+    """Median over the larger half of the messages, which are about bytes."""
+    gathered = {t.timing.sizes["bytes"]: t.forward for t in gathers}
+    ratios = [(t.timing.sizes["bytes"], t.forward / gathered[t.timing.sizes["bytes"]]) for t in scatters]
+    return statistics.median(ratio for _, ratio in sorted(ratios)[len(ratios) // 2 :])

@@ -16,14 +16,14 @@ from simulator.coefficients.values import Coefficients, priors
 from simulator.measurements.row import MeasuredRow
 from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
-from simulator.probe.asked import Asked, Tell
+from simulator.probe.asked import Tell
 from simulator.probe.plan import Planned
 from simulator.probe.pool import Candidate
 from simulator.probe.prepare import SPREAD, TIMED_STEPS, WARM_UP_STEPS, Prepared
 from simulator.runner.campaign import Campaign, Plan, run, run_folder
-from simulator.runner.engine import Pick
+from simulator.runner.engine import Engine, Pick
 from simulator.runner.engines.launched import launched_row
-from simulator.runner.launch import Launch
+from simulator.runner.launch import Launch, Launcher
 from simulator.runner.local import LocalLauncher
 from simulator.runner.record import Record, identity
 from simulator.runner.reference import ReferenceEngine
@@ -59,13 +59,15 @@ class Probed:
     """Coefficients that stay at their priors, because no launch says anything about them."""
 
 
-def launch_all(ready: Prepared, tell: Tell) -> Probed:
-    """Run the plan, fit what it measured, write the calibration."""
+def launch_all(
+    ready: Prepared, tell: Tell, *, engine: Engine | None = None, launcher: Launcher | None = None
+) -> Probed:
+    """Run the plan, fit what it measured, write the calibration; the reference trainer on this machine by default."""
     asked = ready.asked
-    engine = ReferenceEngine(backend=asked.backend)
+    engine = engine or ReferenceEngine(backend=asked.backend)
     record = Record(asked.rows_file)
     record.check()
-    campaign = run(launch_plan(ready, engine, record), LocalLauncher(), engine, record, tell)
+    campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
     rows = [row for one in campaign.comparisons for row in one.ran]
     family = ready.hardware.family
     fitted = fit_family(family, prepared(rows), ready.base, spread=SPREAD) if rows else None
@@ -84,7 +86,7 @@ def launch_all(ready: Prepared, tell: Tell) -> Probed:
     )
 
 
-def launch_plan(ready: Prepared, engine: ReferenceEngine, record: Record) -> Plan:
+def launch_plan(ready: Prepared, engine: Engine, record: Record) -> Plan:
     """The design's launches with what they read written; those that the record holds are not made again."""
     before = record.rows() if ready.asked.resume else ()
     folder = run_folder(ready.asked.launch_folder)
@@ -105,6 +107,7 @@ def launch_plan(ready: Prepared, engine: ReferenceEngine, record: Record) -> Pla
                 pick=pick,
                 estimate=estimate,
                 command=engine.prepare(pick, (folder / title).absolute()),
+                number=len(launches) + 1,
                 limit_seconds=ready.asked.limit_seconds,
             )
         )
@@ -159,6 +162,3 @@ def undetermined(fitted: FamilyFit, base: Coefficients) -> tuple[str, ...]:
             if error >= UNDETERMINED * prior:
                 found.append(name)
     return tuple(found)
-
-
-__all__ = ["Asked", "Compared", "Probed", "launch_all", "launch_plan", "pick_of", "undetermined"]

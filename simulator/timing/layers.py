@@ -67,16 +67,24 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
 def product_seconds(scenario: Scenario, flops: Array, parameters: Array) -> tuple[Array, Array]:
     """Forward and backward seconds of matrix products with weights, by roofline.
 
-    Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients.
-    Frozen weights have no weight gradient.
+    Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
+    it is computed or in a kernel behind it. Frozen weights have no weight gradient.
     """
     compute = flops / gemm_rate(scenario)
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     once = np.maximum(compute, reads)
     if scenario.lora_rank is not None:
         return once, once
-    accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-    return once, once + np.maximum(compute, accumulates)
+    if scenario.framework.fused_gradient_accumulation:
+        accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
+        return once, once + np.maximum(compute, accumulates)
+    return once, 2.0 * once + accumulation_seconds(scenario, parameters)
+
+
+def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
+    """Adding weight gradients to the accumulated ones in a kernel of its own: it reads both and writes the sum."""
+    each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
+    return each * parameters / memory_rate(scenario)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +229,7 @@ def tensor_seconds(scenario: Scenario, traffic: LayerTraffic, gemm: Array, *, mo
     """
     profile, values = scenario.framework, scenario.coefficients.time
     blocks = 1.0 if moe and not scenario.model.num_shared_experts else 2.0
-    seconds = 2.0 * blocks * traffic.gather
+    seconds = blocks * traffic.gather * (1.0 + values.reduce_slowdown)
     return exposed(values.tensor_exposed, seconds, gemm) if profile.tp_comm_overlap else seconds
 
 
@@ -268,7 +276,8 @@ def expert_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
     sent = element_bytes(scenario) * copies / block.expert_tensor_parallel * scenario.model.hidden_size
     exchange = 2.0 * all_to_all_seconds(scenario, expert_group(block), sent)
     whole = element_bytes(scenario) * copies * scenario.model.hidden_size
-    return exchange + 2.0 * gather_seconds(scenario, expert_tensor_group(block), whole)
+    both = 1.0 + scenario.coefficients.time.reduce_slowdown
+    return exchange + both * gather_seconds(scenario, expert_tensor_group(block), whole)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
@@ -284,8 +293,13 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     logits = tokens_per_device(scenario, block) * scenario.model.vocab_size / block.tensor_parallel
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
     passes = per_logit * logits / memory_rate(scenario)
+    ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
+    split = np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
+    accumulates = np.zeros(len(block))
+    if not frozen and not scenario.framework.fused_gradient_accumulation:
+        accumulates = accumulation_seconds(scenario, parameters)
     return PassSeconds(
-        {"vocabulary": products + passes},
-        {"vocabulary": products * (1.0 if frozen else 2.0) + passes},
+        {"vocabulary": products + passes + split},
+        {"vocabulary": products * (1.0 if frozen else 2.0) + passes + split + accumulates},
     )

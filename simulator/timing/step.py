@@ -106,7 +106,8 @@ def data_parallel_seconds(
     gradient = gradient_bytes(scenario)
     zero, micro_batches = block.zero_stage, pipeline.micro_batches
     each_time = np.where(zero >= 2, micro_batches, 1.0)
-    scatters = each_time * np.where(zero == 0, 2.0, 1.0)
+    # An all-reduce is a reduction and a gather.
+    scatters = each_time * (values.reduce_slowdown + np.where(zero == 0, 1.0, 0.0))
     gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
     gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
     gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
@@ -133,7 +134,9 @@ def data_parallel_seconds(
 def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBlock, exchanges: Array) -> KindArray:
     """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
     exchanged = (has.dense_layers + has.moe_layers + has.embeddings + has.heads)[:, None]
-    each = np.where(block.replicas > 1.0, exchanges, 0.0)
+    # What stores parameters in another type than it computes in gathers them even from a single rank.
+    cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
+    each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
     per_exchange = _on_own_devices(scenario, has, lambda member: member.coefficients.time.shard_overhead_seconds)
     return exchanged * each * per_exchange
 
