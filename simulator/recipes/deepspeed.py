@@ -11,8 +11,9 @@ from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
 from simulator.recipes.documents import keys_of, read_document
-from simulator.recipes.given import Flag, Given, half_precision, plain
+from simulator.recipes.given import Flag, Given, half_precision
 from simulator.recipes.megatron import finished
+from simulator.recipes.names import plain
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.scenario.layout import Layout, Offload

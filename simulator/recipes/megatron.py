@@ -96,7 +96,14 @@ def finished(given: Given, recipe: Recipe) -> Recipe:
     given.remark_repeated()
     given.remark_unread()
     given.note_others()
+    shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
+    given.note_bags({"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision})
     layout = None if given.incomplete & LAYOUT_OPTIONS else recipe.layout
+    if layout and given.devices and recipe.nodes is None:
+        replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+        if given.devices % replica == 0:
+            layout = dataclasses.replace(layout, data_parallel=given.devices // replica)
+            given.places["dp"] = given.places["devices"]
     remarks = sorted(given.remarks, key=lambda remark: remark.place.line if remark.place else 0)
     return dataclasses.replace(
         recipe, layout=layout, places=given.places, unknowns=given.unknowns(), remarks=tuple(remarks)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.recipes.given import Flag, plain
+from simulator.recipes.given import Flag
+from simulator.recipes.names import plain
 
 
 def _table(values: dict[str, str], switches: dict[str, str]) -> dict[str, Flag]:

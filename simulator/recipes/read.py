@@ -11,13 +11,13 @@ from typing import Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.deepspeed import is_trainer, read_trainer
 from simulator.recipes.documents import keys_of, read_document, read_text
-from simulator.recipes.given import plain
 from simulator.recipes.megatron import is_megatron, read_megatron
+from simulator.recipes.names import plain
 from simulator.recipes.nemo import is_nemo, read_nemo
 from simulator.recipes.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.run import Script, read_script
+from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
@@ -125,6 +125,7 @@ def _conditional(recipe: Recipe, launch: Launch) -> Recipe:
 
 def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
     """What reading the script took for granted."""
+    yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
         line = script.assumed_unset[names[0]]

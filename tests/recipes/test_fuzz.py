@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import SimulateError
 from simulator.recipes.read import read_recipe
-from simulator.recipes.shell.run import read_script
+from simulator.recipes.shell.script import read_script
 from tests.recipes.seeds import DATA
 
 LONGEST_S = 10

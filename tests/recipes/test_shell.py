@@ -7,7 +7,7 @@ import pytest
 
 from simulator.errors import InputError, SimulateError
 from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.run import Script, read_script
+from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
 
 BASH = shutil.which("bash")
