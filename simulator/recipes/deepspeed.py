@@ -32,6 +32,8 @@ _VALUES: Final = {
     "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
     "torch_dtype": "type of the stored weights",
     "attn_implementation": "flash attention",
+    "finetuning_type": "LoRA or full (LLaMA-Factory); others are refused",
+    "quantization_bit": "refused: quantized weights are not modelled",
     "lora_r": "LoRA rank",
     "lora_rank": "LoRA rank",
     "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",
@@ -47,6 +49,9 @@ _SWITCHES: Final = {
     "bf16": "precision bf16",
     "fp16": "precision fp16",
     "gradient_checkpointing": "recompute full",
+    "disable_gradient_checkpointing": "recompute none (LLaMA-Factory, where it is full)",
+    "load_in_4bit": "refused: quantized weights are not modelled",
+    "load_in_8bit": "refused: quantized weights are not modelled",
     "use_lora": "LoRA",
     "use_peft": "LoRA",
     "flash_attn": "flash attention",
@@ -135,7 +140,9 @@ def _layout(given: Given) -> Layout:
     shards = given.text("zero_stage", "fsdp") or ""
     if stage is None:
         stage = 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
-    recompute = given.switch("recompute", "gradient_checkpointing")
+    # LLaMA-Factory recomputes unless it is told not to.
+    usual = given.has("finetuning_type") and not given.switch("recompute", "disable_gradient_checkpointing")
+    recompute = given.switch("recompute", "gradient_checkpointing", default=usual)
     micro = given.integer(
         "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", high=2**16
     )
@@ -166,7 +173,14 @@ def _precision(given: Given) -> str | None:
 
 
 def _lora(given: Given) -> int | None:
-    if given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
+    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
+        if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
+            given.remark("not-modelled", "error", "quantized weights are not modelled", name)
+    kind = given.text("lora_rank", "finetuning_type")
+    given.places.pop("lora_rank", None)
+    if kind not in (None, "full", "lora"):
+        given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+    if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
         return given.integer("lora_rank", "lora_r", "lora_rank", high=2**16) or _LORA_RANK
     return None
 

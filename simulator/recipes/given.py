@@ -250,6 +250,12 @@ class Given:
         self.incomplete.add(option)
         self._note(causes, (option,))
 
+    def release(self, option: str) -> None:
+        """An option that needs no value after all."""
+        self.incomplete.discard(option)
+        for _, affected in self._causes.values():
+            affected.discard(option)
+
     def _note(self, causes: Iterable[Cause], options: Iterable[str]) -> None:
         for cause in sorted(causes):
             line, affected = self._causes.setdefault(cause.name, (cause.line, set()))

@@ -210,6 +210,7 @@ def _model(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, 
                 fix="--model-field vocab_size=N",
             )
         return None, {**shape, "architecture": _architecture(shape)}
+    given.release("tokenizer")  # the shape tells the vocabulary
     spec = models.load_model(model)
     known = vocabulary if vocabulary and not _near(vocabulary, spec.vocab_size) else spec.vocab_size
     if assumed and known != spec.vocab_size:
@@ -296,11 +297,17 @@ def _layout(given: Given, layers: int | None, virtual: int | None) -> Layout:
 
 
 def _fsdp(given: Given) -> int:
+    """ZeRO stage of Megatron's FSDP, as far as it is one of the distributed optimizer."""
     strategy = given.text("zero_stage", "data-parallel-sharding-strategy")
-    stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-    if any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp")):
-        return stages.get(strategy or "no_shard", 3)
-    return 3 if given.switch("zero_stage", "use-torch-fsdp2") else 0
+    sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
+    torch = given.switch("zero_stage", "use-torch-fsdp2")
+    if torch or (sharded and strategy not in (None, "no_shard", "optim")):
+        name = "use-torch-fsdp2" if torch else "data-parallel-sharding-strategy"
+        given.remark(
+            "not-modelled", "error", f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name
+        )
+        return 1
+    return int(sharded and strategy == "optim")
 
 
 def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
@@ -372,7 +379,15 @@ def _offload(given: Given) -> Offload:
             "optimizer-offload-fraction",
             "optimizer-offload-policy",
         )
-    if given.switch("offload", "cpu-offloading"):
+    layers = given.integer("offload", "cpu-offloading-num-layers", low=0)
+    if layers or given.switch("offload", "cpu-offloading"):
+        if layers is not None and layers + 1 < (given.integer("num_hidden_layers", "num-layers") or 0):
+            given.remark(
+                "not-modelled",
+                "error",
+                f"activations of {layers} layers only are offloaded; only those of all layers of a stage are modelled",
+                "cpu-offloading-num-layers",
+            )
         return "activations"
     return "optimizer_tensorwise" if optimizer else "none"
 
@@ -416,7 +431,8 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "tensor-model-parallel-size",
             fix="add --sequence-parallel",
         )
-    if not given.has("swiglu") and "intermediate_size" not in given.incomplete:
+    shaped = given.has("num-layers", "hidden-size") and "intermediate_size" not in given.incomplete
+    if shaped and not given.has("swiglu"):
         given.remark("not-modelled", "error", "no --swiglu: only gated feed-forward networks are modelled")
     if given.text("normalization", "normalization") == "LayerNorm":
         given.remark("not-modelled", "warning", "LayerNorm is priced as RMSNorm", "normalization")
@@ -429,13 +445,7 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "tokens dropped at an expert's capacity are not modelled",
             "moe-expert-capacity-factor",
         )
-    if given.has("cpu-offloading-num-layers") and not given.has("cpu-offloading"):
-        given.remark(
-            "contradiction",
-            "warning",
-            "--cpu-offloading-num-layers has no effect without --cpu-offloading",
-            "cpu-offloading-num-layers",
-        )
+    _priced_otherwise(given)
     if given.has("recompute-method") and layout.recompute != "full" and "recompute" not in given.incomplete:
         given.remark(
             "contradiction",
@@ -443,3 +453,14 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "--recompute-method has no effect without --recompute-granularity full",
             "recompute-method",
         )
+
+
+def _priced_otherwise(given: Given) -> None:
+    """Flags for which something else is priced."""
+    if given.switch("parameter_dtype", "fp8-param-gather"):
+        given.remark(
+            "not-modelled", "warning", "weights in fp8 are not modelled; 16 bits are priced", "fp8-param-gather"
+        )
+    optimizer = given.text("optimizer", "optimizer")
+    if optimizer and "adam" not in optimizer.lower():
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as Adam", "optimizer")

@@ -43,7 +43,8 @@ def read_recipe(
         raise InputError("a path has no NUL character")
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
-        return (_with_unused(_read_document(path), settings, sorted(settings)),)
+        recipe, used = _read_document(path, settings)
+        return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
     text = read_text(path)
@@ -52,16 +53,17 @@ def read_recipe(
     return _read_shell(path, text, settings, environment or {})
 
 
-def _read_document(path: Path) -> Recipe:
+def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a configuration file, and the settings that it used."""
     document = read_document(path)
     keys = keys_of(path, document)
     names = {key.dotted for key in keys} | {key.name for key in keys}
     if is_torchtitan(keys):
-        return read_torchtitan(path, keys)
+        return read_torchtitan(path, keys), set()
     if is_nemo(keys):
-        return read_nemo(path, keys)
+        return read_nemo(path, keys, settings)
     if is_paddle(names) or is_trainer(names):
-        return read_paddle_document(path, keys)
+        return read_paddle_document(path, keys), set()
     if "zero_optimization" in document:
         raise UnsupportedError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "model_type" in document:
