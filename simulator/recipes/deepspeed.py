@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import keys_of, read_document
+from simulator.recipes.documents import beside, keys_of, read_document
 from simulator.recipes.given import Flag, Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.names import plain
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import Value
 from simulator.scenario.layout import Layout, Offload
 
 _VALUES: Final = {
@@ -77,7 +77,7 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
     given = Given(file, FLAGS, _PASSED)
     given.add_arguments(launch.arguments)
-    deepspeed = _add_configuration(given, file)
+    deepspeed = _add_configuration(given, file, launch.environment)
     nodes, devices = cluster_of(launch, given)
     name = given.text("model", "model_name_or_path") or ""
     model = models.beside(name, Path(file)) or models.by_name(name)[0]
@@ -107,7 +107,7 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     return finished(given, recipe)
 
 
-def _add_configuration(given: Given, file: str) -> bool:
+def _add_configuration(given: Given, file: str, settings: Mapping[str, Value]) -> bool:
     """Take the keys of the DeepSpeed configuration; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
@@ -116,9 +116,7 @@ def _add_configuration(given: Given, file: str) -> bool:
     given.places.pop("zero_stage", None)
     if entry.causes or not name:
         return True
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{entry.value_line}: {name[:200]}: no such file beside the recipe")
+    path = beside(file, name, entry.value_line, settings)
     for key in keys_of(path, read_document(path)):
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":

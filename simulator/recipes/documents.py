@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from simulator.errors import InputError
 from simulator.recipes.shell.values import Value, text_value
 from simulator.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
 
+_MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
 _MAXIMUM_KEYS: Final = 20_000
 
@@ -40,9 +44,40 @@ class Key:
         return ".".join(self.path)
 
 
-def read_text(path: Path) -> str:
-    """Text of a file of acceptable size. Raises InputError."""
+def beside(file: str, name: str, line: int, settings: Mapping[str, Value]) -> Path:
+    """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
+
+    `settings` tell where a file is whose name leads elsewhere. Raises InputError where there is none.
+    """
+    named = settings[name].text if name in settings else name
+    if not named.startswith("~") and "\0" not in named and len(named) < _MAXIMUM_NAME:
+        start = Path(file).parent
+        inside = Path(os.path.normpath(start.absolute()))
+        above = [folder for folder in (inside, *inside.parents) if (folder / ".git").exists()][:1]
+        count = len(inside.parts) - len(above[0].parts) if above else 0
+        folders = [start / "/".join([".."] * steps) for steps in range(count + 1)]
+        if named is not name:
+            folders = [Path()]
+        elif named.startswith("/"):
+            folders = []
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                if (folder / named).is_file():
+                    return folder / named
+    shown = name[:200]
+    raise InputError(
+        f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
+        f"--set {shlex.quote(f'{shown}=PATH')}"
+    )
+
+
+def read_text(path: Path, *, newlines: bool = False) -> str:
+    """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
     try:
+        if path.is_dir():
+            raise InputError(f"{path}: a folder, not a file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: not a regular file")
         if not path.is_file():
             raise InputError(f"{path}: no such file")
         with path.open("rb") as stream:
@@ -54,9 +89,10 @@ def read_text(path: Path) -> str:
     if b"\0" in data:
         raise InputError(f"{path}: a binary file, no recipe")
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return text if newlines else text.replace("\r\n", "\n")
 
 
 def read_document(path: Path) -> dict[str, Any]:

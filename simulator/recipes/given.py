@@ -62,7 +62,7 @@ ARGUMENTS: Final = frozenset("@*")
 """Names of the script's own arguments, all of them: nobody gave any."""
 ANY_FLAG: Final = "any_other_flag"
 """What a text of unknown flags decides."""
-_MANY: Final = re.compile(r"(data_path|data|paths?|files?|dirs?|datasets?|modules|targets?)$")
+_MANY: Final = re.compile(r"(data_path|data|paths|files|dirs|datasets?|modules|targets)$")
 """Flags that no table has and that take several values."""
 _BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\])?\}?", re.IGNORECASE)
 """A variable whose name says that it holds flags rather than a value."""

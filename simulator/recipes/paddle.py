@@ -7,16 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import Key, keys_of, read_document
+from simulator.recipes.documents import Key, beside, keys_of, read_document
 from simulator.recipes.given import Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.paddle_flags import FLAGS, PASSED
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.values import Value, text_value
+from simulator.recipes.shell.values import text_value
 from simulator.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
 
 _CHUNK_TOKENS: Final = 8192
@@ -44,7 +43,7 @@ def read_paddle(launch: Launch, file: str) -> Recipe:
     for word in positional:
         name, equals, text = word.text.partition("=")
         if word.text.endswith(_SUFFIXES) and word.known:
-            _add_file(given, _beside(file, word), before=True)
+            _add_file(given, beside(file, word.text, word.line, launch.environment), before=True)
         elif equals and word.known:
             given.add(name, [text_value(text, word.line)], word.line)
     nodes, devices = cluster_of(launch, given)
@@ -64,15 +63,6 @@ def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
 def _environment_count(launch: Launch, name: str) -> int | None:
     value = launch.environment.get(name)
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
-
-
-def _beside(file: str, word: Value) -> Path:
-    """A configuration file as the recipe names it. Raises InputError where it is not beside the recipe."""
-    name = word.text
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{word.line}: {name[:200]}: no such file beside the recipe")
-    return path
 
 
 def _add_file(given: Given, path: Path, *, before: bool) -> None:

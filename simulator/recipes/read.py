@@ -18,7 +18,8 @@ from simulator.recipes.paddle import is_paddle, read_paddle, read_paddle_documen
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.script import Script, read_script
-from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan
+from simulator.recipes.shell.values import Value
+from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
@@ -47,7 +48,7 @@ def read_recipe(
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
-    text = read_text(path)
+    text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise InputError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     return _read_shell(path, text, settings, environment or {})
@@ -75,7 +76,8 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    script = read_script(text, file, settings, environment)
+    script = read_script(text.replace("\r\n", "\n"), file, settings, environment)
+    named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
     for launch in script.launches:
@@ -84,8 +86,9 @@ def _read_shell(
             passed.append(launch)
         else:
             recipe = _conditional(recipe, launch)
-            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *_script_remarks(script, file)))
-            recipes.append(_with_unused(recipe, settings, script.unused_settings))
+            found = (*_line_ends(text, file), *_script_remarks(script, file))
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
+            recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
         return tuple(recipes)
     if passed:
@@ -99,12 +102,32 @@ def _read_shell(
     )
 
 
+def _named(value: Value) -> tuple[str, ...]:
+    """The file that `--flag=FILE` names."""
+    return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
+
+
+def _line_ends(text: str, file: str) -> Iterable[Remark]:
+    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        yield Remark(
+            "carriage-returns",
+            "warning",
+            "lines end in CR LF: bash stops at the carriage returns; read as if there were none",
+            Place(file, line),
+            "sed -i 's/\\r$//'",
+        )
+
+
 def _read_launch(launch: Launch, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
     names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
     files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
     if launch.launcher in ("accelerate", "other"):
         return None
+    if "job.config_file" in names:
+        return read_torchtitan_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.recipes import models
-from simulator.recipes.documents import Key
+from simulator.recipes.cluster import cluster_of
+from simulator.recipes.documents import Key, beside, keys_of, read_document
 from simulator.recipes.given import Flag, Given
 from simulator.recipes.megatron import finished
 from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch
 from simulator.scenario.layout import Layout, RecomputeMethod, RecomputeMode
 
 FLAGS: Final = {
@@ -74,11 +77,44 @@ def is_torchtitan(keys: Iterable[Key]) -> bool:
 
 def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
-    passed = [key.dotted for key in keys if key.path[0] in _IGNORED]
-    given = Given(str(path), FLAGS, passed)
+    given = Given(str(path), FLAGS, [key.dotted for key in keys if key.path[0] in _IGNORED])
+    _add_keys(given, str(path), keys)
+    return _recipe(given)
+
+
+def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
+    """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
+    given = Given(file, FLAGS)
+    given.add_arguments(launch.arguments)
+    flags = given.entries
+    given.entries = {}
+    place = flags.pop("job.config_file")[-1]
+    if place.causes:
+        given.need(place.causes, "model")
+    else:
+        path = beside(file, place.text, place.value_line, launch.environment)
+        _add_keys(given, str(path), keys_of(path, read_document(path)))
+    given.entries |= flags
+    given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
+    nodes, devices = cluster_of(launch, given)
+    recipe = _recipe(given)
+    return dataclasses.replace(
+        recipe,
+        title=PurePath(launch.script.text).name,
+        dialect="torchtitan-shell",
+        nodes=nodes,
+        devices_per_node=devices,
+        unknowns=given.unknowns(),
+    )
+
+
+def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
     for key in keys:
         name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
-        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line)
+        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line, file)
+
+
+def _recipe(given: Given) -> Recipe:
     model = _model(given)
     layers = models.load_model(model).num_hidden_layers if model else None
     layout, steps = _layout(given, layers)
@@ -91,7 +127,7 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     return finished(
         given,
         Recipe(
-            file=str(path),
+            file=given.file,
             framework="torch",
             dialect="torchtitan-toml",
             model=model,

@@ -196,8 +196,8 @@ class Machine:
     def assign_element(self, name: str, key: str, content: Value, line: int) -> None:
         """Set one item of a list."""
         items = self.state.variables.get(name)
-        if isinstance(items, tuple) and name not in self.keyed and key.isdigit() and int(key[:6]) < len(items):
-            number = int(key[:6])
+        number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
+        if isinstance(items, tuple) and name not in self.keyed and 0 <= number <= len(items):
             self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
             return
         if not isinstance(items, tuple):

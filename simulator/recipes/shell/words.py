@@ -207,11 +207,10 @@ class Words:
         if key.text in keyed:
             return keyed[key.text]
         number = self.integer(key, line)
-        if number is not None and str(number) in keyed:
-            return keyed[str(number)]
         if number is None:
-            return EMPTY if keyed else hole(shown, line, [Cause(line, shown)])
-        return items[number] if -len(items) <= number < len(items) else EMPTY
+            return EMPTY if keyed or content is None else hole(shown, line, [Cause(line, shown)])
+        inside = -len(items) <= number < len(items)
+        return keyed.get(str(number), items[number] if inside else EMPTY)
 
     def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
         """Value of the arithmetic expression between two bytes; 1 for nothing, as in `for ((;;))`."""
