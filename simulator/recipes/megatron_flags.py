@@ -193,6 +193,7 @@ PASSED: Final = frozenset(
         "initial-loss-scale",
         "train-samples",
         "no-initialization",
+        "use-cpu-initialization",
         "enable-shared-expert",
         "dist-ckpt-strictness",
     ]

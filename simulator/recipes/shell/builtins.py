@@ -175,7 +175,9 @@ def _test(runner: Runner, argv: list[Value], line: int) -> Truth:
     ).truth()
 
 
-_SURROUNDINGS: Final = re.compile(r"(^/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv)")
+_SURROUNDINGS: Final = re.compile(
+    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv)"
+)
 """Scripts that set up compilers, libraries and Python."""
 BUILTINS: Final[Mapping[str, Callable[[Runner, list[Value], int], Truth]]] = {
     "eval": _eval,

@@ -208,7 +208,7 @@ def _matched(text: str, expression: Value) -> bool | None:
     wanted = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
     for name, marks in (("digit", "0-9"), ("alpha", "A-Za-z"), ("alnum", "A-Za-z0-9"), ("space", r"\s")):
         wanted = wanted.replace(f"[:{name}:]", marks)
-    if max(len(wanted), len(text)) > _MAXIMUM_EXPRESSION or "[:" in wanted or re.search(r"\)[*+{]|\(\?", wanted):
+    if max(len(wanted), len(text)) > _MAXIMUM_EXPRESSION or re.search(r"\)[*+{]|\(\?|\[\[|\[:|--|&&|~~", wanted):
         return None
     if len(re.findall(r"[*+{]", wanted)) > _MAXIMUM_REPEATS:
         return None
