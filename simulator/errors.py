@@ -5,6 +5,7 @@
     Exception
     └── SimulateError            anything the simulator refuses on purpose
         ├── InputError           exit 2: the input or its use is wrong
+        │   └── NoRecipeError    the file starts no training
         └── UnsupportedError     exit 3: the input is sound but cannot be priced
 
 Each message is one line: what is wrong, where (file and key path), what is
@@ -38,6 +39,10 @@ class InputError(SimulateError):
     """The input, or the way it was used, is wrong; the user can correct it."""
 
     exit_code: ClassVar[int] = 2
+
+
+class NoRecipeError(InputError):
+    """The file is sound, and no recipe: it starts no training."""
 
 
 class UnsupportedError(SimulateError):

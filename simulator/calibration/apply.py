@@ -51,16 +51,16 @@ class Applied:
 def applied(family: str, choice: str | None = None) -> Applied:
     """The calibrations for a hardware family.
 
-    `choice` is None for the shipped ones, `none` for the priors, or the path of a calibration file. A family without
-    rows of a kind takes that kind from the primary family.
+    `choice` is None for the shipped ones, `none` for the priors, or the path of a calibration file. A kind that a file
+    has no coefficients of comes from what ships for the family, and else from the primary family.
     """
     if choice == "none":
         return Applied(None, None)
-    primary = shipped_calibration(PRIMARY_FAMILY)
-    own = read_calibration(Path(choice)) if choice else shipped_calibration(family)
-    if own is None:
-        return Applied(primary, primary)
-    return Applied(own if own.memory else primary, own if own.time else primary)
+    shipped, primary = shipped_calibration(family), shipped_calibration(PRIMARY_FAMILY)
+    candidates = [one for one in (read_calibration(Path(choice)) if choice else None, shipped, primary) if one]
+    return Applied(
+        next((one for one in candidates if one.memory), None), next((one for one in candidates if one.time), None)
+    )
 
 
 def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> Estimate:
@@ -70,6 +70,11 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
     for kind, calibration in (("memory", used.memory), ("speed", used.time)):
         if calibration is None:
             statuses.append("analytic")
+            continue
+        if kind == "memory" and calibration.memory is not None and calibration.memory.known:
+            # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
+            notes.append(f"memory: {calibration.memory.known}")
+            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, 1.0))
             continue
         status = status_of(calibration.range, calibration.family, scenario, estimate.layout)
         statuses.append(status)

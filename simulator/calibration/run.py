@@ -12,7 +12,7 @@ from simulator.calibration.doubts import Doubt, device_doubts, is_starved, misfi
 from simulator.calibration.fit import Fit, fit
 from simulator.calibration.ranges import CalibratedRange, numbers, signature, words
 from simulator.calibration.sample import Sample, sample_of
-from simulator.calibration.store import Calibration, FittedPart
+from simulator.calibration.store import Calibration, FittedPart, shipped_calibration
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import Kind, replaced
 from simulator.measurements.rows import MeasuredRow
@@ -32,6 +32,8 @@ class FamilyFit:
     time: Fit | None
     doubts: tuple[Doubt, ...]
     """Rows that are not what they say, or cannot be used as they stand."""
+    known_memory: FittedPart | None = None
+    """Memory coefficients that need no rows; `memory` is then None."""
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The fitted set."""
@@ -46,7 +48,7 @@ class FamilyFit:
             family=self.family,
             tool_version=__version__,
             tables=tuple(tables),
-            memory=_part(memory) if memory else None,
+            memory=_part(memory) if memory else self.known_memory,
             time=_part(time) if time else None,
             range=_range([s for s in self.samples if s.key in used] or self.samples),
         )
@@ -84,7 +86,10 @@ def fit_family(
 ) -> FamilyFit:
     """Fit memory and time of one family, apart; a kind without rows is left at `base`."""
     mine = tuple(s for s in samples if s.scenario.hardware.family == family)
-    memory = _fit_memory(mine, base, spread)
+    known = known_memory(family)
+    if known is not None:
+        base = replaced(base or Coefficients(), "memory", known.names, known.vector)
+    memory = None if known is not None else _fit_memory(mine, base, spread)
     so_far = _merged(base, memory, None)
     starved = {s.key for s in mine if is_starved(s, so_far)}
     with_speed = [s for s in mine if s.measured_tflops is not None and s.key not in starved]
@@ -97,7 +102,13 @@ def fit_family(
         time = fit("time", with_speed, base, spread=spread) if with_speed else None
         found = tuple(misfits(mine, memory, time, _merged(base, memory, time)))
     out = standing_out(mine, memory, time, _merged(base, memory, time))
-    return FamilyFit(family, mine, memory, time, (*device_doubts(mine), *found, *out))
+    return FamilyFit(family, mine, memory, time, (*device_doubts(mine), *found, *out), known)
+
+
+def known_memory(family: str) -> FittedPart | None:
+    """The memory coefficients of a family whose hardware leaves nothing to be fitted; None for most."""
+    shipped = shipped_calibration(family)
+    return None if shipped is None or shipped.memory is None or not shipped.memory.known else shipped.memory
 
 
 def _fit_memory(samples: Sequence[Sample], base: Coefficients | None, spread: float) -> Fit | None:

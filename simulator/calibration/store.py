@@ -31,11 +31,11 @@ MOST_VARIANCE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class FittedPart:
-    """One kind of coefficients as stored."""
+    """One kind of coefficients as stored: fitted, or known by how the hardware works."""
 
     values: Mapping[str, float]
     covariance: Matrix
-    """In the order of `values`."""
+    """In the order of `values`; nothing but zeros where they are known."""
     noise: float
     """Relative scatter of the rows used."""
     rows_used: tuple[str, ...]
@@ -43,6 +43,8 @@ class FittedPart:
     """Row and its relative error."""
     decided_by: Mapping[str, tuple[str, ...]]
     """For each coefficient, the rows that decide most of it."""
+    known: str = ""
+    """Why the values need no rows, in one sentence; empty for fitted ones."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class Calibration:
     @property
     def name(self) -> str:
         """Shown in every estimate's provenance."""
-        return f"{self.family} ({', '.join(self.tables)})"
+        return f"{self.family} ({', '.join(self.tables) or 'known'})"
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The coefficient set that formulas take; what was not fitted comes from `base`."""
@@ -92,8 +94,10 @@ def calibration_text(calibration: Calibration) -> str:
     for kind, part in (("memory", calibration.memory), ("time", calibration.time)):
         if part is not None:
             document[kind] = _part_document("memory" if kind == "memory" else "time", part)
+    known = all(part is None or part.known for part in (calibration.memory, calibration.time))
+    fitted = "known without measured runs" if known else "fitted by `simulate calibrate`"
     head = (
-        f"# Coefficients of family {calibration.family}, fitted by `simulate calibrate`.\n"
+        f"# Coefficients of family {calibration.family}, {fitted}.\n"
         "# docs/calibration.md explains each.\n"
         "# Edit a value to try it; fit again to replace the file.\n"
     )
@@ -102,6 +106,12 @@ def calibration_text(calibration: Calibration) -> str:
 
 def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
     known = priors(kind)
+    if part.known:
+        named = {
+            name: {"value": _rounded(value), "unit": known[name].unit, "about": known[name].about}
+            for name, value in part.values.items()
+        }
+        return {"known": part.known, "noise": _rounded(part.noise), "coefficients": named}
     # Of the rounded covariance, so that a file read and written again is the same.
     errors = [math.sqrt(_rounded(float(variance))) for variance in np.diag(part.covariance)]
     coefficients = {
@@ -152,27 +162,23 @@ def read_calibration(path: Path) -> Calibration:
 def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
     if document is None:
         return None
-    known = priors(kind)
+    reason = str(document.get("known") or "")
     entries = document["coefficients"]
-    order = [str(name) for name in document["covariance_order"]]
+    order = list(map(str, entries if reason else document["covariance_order"]))
     if sorted(order) != sorted(map(str, entries)):
         raise InputError(f"{path}: {kind}.covariance_order: must name the coefficients, each once")
-    values: dict[str, float] = {}
-    for name in order:
-        if name not in known:
-            raise InputError(f"{path}: {kind}.coefficients.{name}: unknown coefficient; allowed: {', '.join(known)}")
-        value = float(entries[name]["value"])
-        if not (math.isfinite(value) and known[name].low <= value <= known[name].high):
-            limits = f"{known[name].low:g} to {known[name].high:g}"
-            raise InputError(f"{path}: {kind}.coefficients.{name}: {value:g} is outside {limits}")
-        values[name] = value
+    values = {
+        name: _read_value(f"{path}: {kind}.coefficients", kind, entries, name, known=bool(reason)) for name in order
+    }
     if not values:
         raise InputError(f"{path}: {kind}.coefficients: at least one is needed")
     noise = float(document["noise"])
     if not 0.0 < noise <= MOST_NOISE:
         raise InputError(f"{path}: {kind}.noise: {noise:g} is not above 0 and at most {MOST_NOISE:g}")
+    if reason:
+        return FittedPart(values, np.zeros((len(values), len(values))), noise, (), {}, {}, known=reason)
     covariance = np.array(document["covariance"], dtype=np.float64)
-    _check_covariance(f"{path}: {kind}.covariance", covariance, [known[name] for name in values])
+    _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
     return FittedPart(
         values=values,
         covariance=covariance,
@@ -184,6 +190,17 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
             for name, entry in document["coefficients"].items()
         },
     )
+
+
+def _read_value(where: str, kind: Kind, entries: Any, name: str, *, known: bool) -> float:
+    """A coefficient's value. What is known to be nothing may be 0, whatever the bounds of a fit."""
+    prior = priors(kind).get(name)
+    if prior is None:
+        raise InputError(f"{where}.{name}: unknown coefficient; allowed: {', '.join(priors(kind))}")
+    value, low = float(entries[name]["value"]), 0.0 if known else prior.low
+    if not (math.isfinite(value) and low <= value <= prior.high):
+        raise InputError(f"{where}.{name}: {value:g} is outside {low:g} to {prior.high:g}")
+    return value
 
 
 def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:

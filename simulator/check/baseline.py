@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +56,42 @@ class Changed:
         return _of_both(self.before, self.after, lambda stored: stored.step_time_s)
 
 
-def read_baseline(file: str) -> Mapping[tuple[str, str], Stored]:
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which launch a result is of, however its file was named on the command line."""
+
+    path: str
+    """Absolute."""
+    title: str
+    ordinal: int
+    """From 0, among the launches of the file with that title: a loop starts the same script several times."""
+
+
+def _keys(names: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
+    """The keys of results, in order, by file and title."""
+    count: Counter[tuple[str, str]] = Counter()
+    found: list[Key] = []
+    for file, title in names:
+        path = os.path.abspath(file) if "\0" not in file else file  # noqa: PTH100  keeps links as they are named
+        found.append(Key(path, title, count[path, title]))
+        count[path, title] += 1
+    return tuple(found)
+
+
+Baseline = Mapping[Key, tuple[str, Stored]]
+"""Stored results with the name that each file had."""
+
+
+def read_baseline(file: str) -> Baseline:
     """The results in a file written by `simulate check --format json`. Raises InputError."""
     try:
         path = Path(file)
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"--baseline {file}: is larger than {_MOST_BYTES // 10**6} MB")
         value = json.loads(path.read_text(encoding="utf-8"))
-        return {(str(x["file"]), str(x["title"])): _stored(x) for x in value["results"]}
+        results = [(str(x["file"]), str(x["title"]), _stored(x)) for x in value["results"]]
+        keys = _keys((name, title) for name, title, _ in results)
+        return {key: (name, stored) for key, (name, _, stored) in zip(keys, results, strict=True)}
     except OSError as error:
         raise InputError(f"--baseline {file}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -78,9 +108,11 @@ def _stored(value: Mapping[str, Any]) -> Stored:
     )
 
 
-def compared(results: Iterable[Checked], before: Mapping[tuple[str, str], Stored]) -> tuple[Changed, ...]:
+def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...]:
     """Every recipe that differs from the stored results, new failures first."""
-    after = {(x.file, x.title): _present(x) for x in results}
+    present = tuple(results)
+    keys = _keys((result.file, result.title) for result in present)
+    after = {key: (result.file, _present(result)) for key, result in zip(keys, present, strict=True)}
     found = list(_differences(before, after))
     order: tuple[Kind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
     return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
@@ -96,14 +128,14 @@ def _present(result: Checked) -> Stored:
     )
 
 
-def _differences(
-    before: Mapping[tuple[str, str], Stored], after: Mapping[tuple[str, str], Stored]
-) -> Iterator[Changed]:
+def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
     for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
+        name = (after.get(key) or before[key])[0]
+        old, new = (stored[1] if stored else None for stored in (before.get(key), after.get(key)))
         kind = _kind(old, new)
         if kind is not None:
-            yield Changed(file=key[0], title=key[1], kind=kind, before=old, after=new)
+            title = f"{key.title or 'recipe'}, launch {key.ordinal + 1}" if key.ordinal else key.title
+            yield Changed(file=name, title=title, kind=kind, before=old, after=new)
 
 
 def _kind(old: Stored | None, new: Stored | None) -> Kind | None:

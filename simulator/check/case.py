@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from simulator.cluster import Cluster, cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.recipes.recipe import Recipe, Remark, Unknown
+from simulator.rules.launch import Launch, Mark
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
@@ -30,6 +32,11 @@ class Case:
     remarks: tuple[Remark, ...] = ()
     """What the recipe's reader remarked, and what was found on the way here."""
 
+    def launch(self, marks: frozenset[Mark]) -> Launch:
+        """What the rules of the framework look at."""
+        replaced = frozenset(self.asked.layout)
+        return Launch(scenario=self.scenario, layout=self.layout, recipe=self.recipe, marks=marks, replaced=replaced)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
@@ -41,19 +48,31 @@ class Blocked:
     remarks: tuple[Remark, ...] = ()
 
 
-def case_of(recipe: Recipe, asked: Asked) -> Case | Blocked:
+class ContradictionError(InputError):
+    """Recipe and cluster do not go together."""
+
+    def __init__(self, message: str, *settings: str) -> None:
+        """Keep the settings at fault, by option name, those that weigh most first."""
+        super().__init__(message)
+        self.settings = settings
+
+
+def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Blocked:
     """The question that a recipe asks.
 
-    Raises InputError for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what
-    cannot be priced.
+    `like` is a case of the same recipe, model and hardware: what was read for it is not read again. Raises InputError
+    for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
     """
-    model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
+    if like is None:
+        model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
+    else:
+        model, remarks = like.scenario.model, ()
     told = _Told(recipe, asked)
     missing = tuple(_missing(told, model))
     given = told.layout
     if missing or model is None or given is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
-    machines = _cluster(told)
+    machines = _cluster(told, like)
     given, more = _as_launched(told, given)
     layout = _cut(told, given, model, machines.devices)
     scenario = Scenario(
@@ -112,6 +131,8 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
         found["stage_layers"] = ()
     if pipeline == 1 and base.virtual_stages > 1:
         found.setdefault("virtual_stages", 1)
+    if found.get("recompute_method", "list") != "list":
+        found.setdefault("recompute_layer_list", ())
     if found.get("recompute", "full") != "full":
         found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
     return found
@@ -132,14 +153,14 @@ def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:
 
 
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
-    name = f"${unknown.name}" if unknown.name.isdigit() else unknown.name
+    name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
     what = ", ".join(setting.replace("_", " ") for setting in needing)
     return Remark(
         rule="unknown-value",
         severity="error",
         message=f"{name} is not known before the launch; it decides {what}",
         place=unknown.place,
-        fix=f"--set {unknown.name}=VALUE",
+        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
     )
 
 
@@ -199,9 +220,11 @@ def _size(told: _Told) -> int | None:
     return recipe.layout.devices
 
 
-def _cluster(told: _Told) -> Cluster:
+def _cluster(told: _Told, like: Case | None) -> Cluster:
     """The machines: as the user says, else as many nodes as the recipe launches."""
     recipe, asked = told.recipe, told.asked
+    if like is not None:
+        return _resized(told, like)
     degrees = None if asked.nodes or recipe.nodes is not None else _size(told)
     if degrees is not None and ":" not in asked.hardware and asked.devices is None:
         found = cluster(asked.hardware, None, degrees, asked.calibration)
@@ -211,13 +234,24 @@ def _cluster(told: _Told) -> Cluster:
         spec = cluster(asked.hardware, None, None, asked.calibration).hardware
         per_node = recipe.devices_per_node or spec.devices_per_node
         if per_node > spec.devices_per_node:
-            raise InputError(
+            raise ContradictionError(
                 f"{recipe.file}: the recipe starts {per_node} processes on a node; "
-                f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)"
+                f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
+                "devices_per_node",
+                "nodes",
             )
         nodes = asked.nodes or recipe.nodes or 1
         found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
     return found
+
+
+def _resized(told: _Told, like: Case) -> Cluster:
+    """The machines of a case, as many as the user says now."""
+    scenario, asked = like.scenario, told.asked
+    devices = scenario.devices
+    if asked.nodes is not None and asked.nodes != like.asked.nodes:
+        devices = asked.nodes * (told.recipe.devices_per_node or scenario.hardware.devices_per_node)
+    return Cluster(scenario.hardware, devices, scenario.groups, like.used)
 
 
 def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
@@ -238,29 +272,37 @@ def _cut(told: _Told, layout: Layout, model: ModelSpec, devices: int) -> Layout:
     replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
     sizes = f"tp {layout.tensor_parallel} x pp {layout.pipeline_parallel} x cp {layout.context_parallel} = {replica}"
     if devices % replica:
-        raise InputError(
+        raise ContradictionError(
             f"{told.recipe.file}: {sizes} does not divide the {devices} devices; "
-            f"change a degree (--pp N) or the cluster (--nodes N)"
+            f"change a degree (--pp N) or the cluster (--nodes N)",
+            *_SIZES,
         )
     data = devices // replica
     given = told.asked.layout.get("data_parallel")
     if given is None and "dp" in told.recipe.places and told.recipe.layout is not None:
         given = told.recipe.layout.data_parallel if _same_cluster(told) else None
     if given is not None and given != data:
-        raise InputError(
-            f"{told.recipe.file}: {sizes} x dp {given} takes {given * replica} devices; there are {devices}"
+        raise ContradictionError(
+            f"{told.recipe.file}: {sizes} x dp {given} takes {given * replica} devices; there are {devices}",
+            "dp",
+            *_SIZES,
         )
     pipeline = layout.pipeline_parallel
     if pipeline > model.num_hidden_layers:
-        raise InputError(
-            f"{told.recipe.file}: pp {pipeline} is more than the {model.num_hidden_layers} layers of {model.name}"
+        raise ContradictionError(
+            f"{told.recipe.file}: pp {pipeline} is more than the {model.num_hidden_layers} layers of {model.name}", "pp"
         )
     if layout.stage_layers and len(layout.stage_layers) != pipeline:
-        raise InputError(f"{told.recipe.file}: the cut names {len(layout.stage_layers)} stages, pp is {pipeline}")
+        message = f"{told.recipe.file}: the cut names {len(layout.stage_layers)} stages, pp is {pipeline}"
+        raise ContradictionError(message, "stage_layers", "pp")
     cut = layout.stage_layers or default_cut(model.num_hidden_layers, pipeline)
     return replace(
         layout, data_parallel=data, stage_layers=cut, virtual_stages=_virtual_stages(told, layout, cut, pipeline)
     )
+
+
+_SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
+"""Settings that make the sizes of a layout and of its cluster."""
 
 
 def _same_cluster(told: _Told) -> bool:
@@ -298,16 +340,22 @@ def _global_batch(told: _Told, layout: Layout) -> int:
     return layout.micro_batch_size * (told.recipe.gradient_accumulation_steps or 1) * layout.data_parallel
 
 
+HARDWARE_ASSUMED = "hardware-assumed"
+"""Rule of the remark that nobody named the hardware."""
+
+
 def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
     """What the answer rests on and nobody said."""
     if told.asked.hardware_assumed:
         yield Remark(
-            rule="hardware-assumed",
+            rule=HARDWARE_ASSUMED,
             severity="note",
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
-    if layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1 and not _cut_by_hand(told, layout):
+    uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
+    # Megatron refuses such a cut where nobody asked for it: a rule says so.
+    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(told, layout):
         yield Remark(
             rule="uneven-stages",
             severity="warning",

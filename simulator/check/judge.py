@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.calibration.apply import with_calibration
 from simulator.check.asked import Asked
-from simulator.check.case import Blocked, Case, case_of
+from simulator.check.case import Blocked, Case, ContradictionError, case_of
 from simulator.check.changes import changes_for
 from simulator.check.marks import marks_of
 from simulator.check.peaks import peaks_of
 from simulator.check.verdict import Checked, Gates, Outcome
-from simulator.errors import SimulateError, UnsupportedError
+from simulator.cluster import cluster
+from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
+from simulator.frameworks.profile import framework as framework_profile
 from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.rules.frameworks import READER_RULES, Launch, findings
+from simulator.rules.frameworks import READER_RULES, findings
+from simulator.specs.catalogue import load_model
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -27,18 +31,63 @@ def check_files(
     gates: Gates,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Checked]:
-    """Judge every launch of every file, in order. An error in one file is its result and does not stop the others."""
+) -> tuple[Checked, ...]:
+    """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+
+    Raises InputError for what is wrong with the question itself, whatever the file.
+    """
     from simulator.recipes.read import read_recipe  # noqa: PLC0415  brings a parser
 
+    _check_asked(asked)
+    found: list[Checked] = []
     for file in files:
         try:
             recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment)
+        except NoRecipeError as error:
+            failed = _failed(file, "", error)
+            found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
         except SimulateError as error:
-            yield _failed(file, "", error)
-            continue
-        for recipe in recipes:
-            yield check_recipe(recipe, asked, gates)
+            found.append(_failed(file, "", error))
+        else:
+            found += [check_recipe(recipe, asked, gates) for recipe in recipes]
+    return _with_unused_once(found)
+
+
+def _check_asked(asked: Asked) -> None:
+    """Raise InputError for hardware, a model or a switch that there is not."""
+    cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
+    if asked.model is not None:
+        load_model(asked.model)
+    for name in asked.options:
+        known = (asked.framework,) if asked.framework else ("megatron", "paddle", "torch")
+        errors = [error for each in known if (error := _switch_error(each, name, asked.options[name])) is not None]
+        if len(errors) == len(known):
+            raise errors[0]
+
+
+def _switch_error(framework: str, name: str, value: str) -> SimulateError | None:
+    try:
+        framework_profile(framework, {name: value})
+    except SimulateError as error:
+        return error
+    return None
+
+
+def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
+    """The results with a value that no file asks for remarked once, and not where another file asks for it."""
+    read = [result for result in results if result.framework]
+    unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
+    left = set.intersection(*unused) if unused else set()
+    found: list[Checked] = []
+    for result in results:
+        kept = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
+        left = left - set(kept)
+        found.append(replace(result, remarks=kept))
+    return tuple(found)
+
+
+UNUSED_SETTING = "unused-setting"
+"""Rule of what a reader remarks on a `--set` that its file does not need."""
 
 
 def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
@@ -50,7 +99,10 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         return _judged(case, gates)
     except SimulateError as error:
         failed = _failed(recipe.file, recipe.title, error)
-        return replace(failed, framework=recipe.framework, dialect=recipe.dialect, remarks=_ordered(recipe.remarks))
+        settings = error.settings if isinstance(error, ContradictionError) else ()
+        blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
+        failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
+        return replace(failed, remarks=_ordered(recipe.remarks))
 
 
 def estimate_of(case: Case) -> Estimate:
@@ -61,14 +113,14 @@ def estimate_of(case: Case) -> Estimate:
 def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
-    launch = Launch(scenario=case.scenario, layout=case.layout, recipe=case.recipe, marks=marks)
-    refusals = (*findings(launch, estimate.violations), *_errors(case.remarks))
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
     outcome: Outcome = "refused" if refusals else estimate.verdict
     if any(refusal.rule == "not-modelled" for refusal in refusals):
         outcome = "not_modelled"
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
     reasons = tuple(refusal.message for refusal in refusals) or broken
+    priced = outcome != "not_modelled"
     return Checked(
         file=case.recipe.file,
         title=case.recipe.title,
@@ -79,10 +131,10 @@ def _judged(case: Case, gates: Gates) -> Checked:
         reasons=reasons,
         remarks=_ordered((*refusals, *(remark for remark in case.remarks if remark.severity != "error"))),
         blame=None if passed else _blame(case, estimate, refusals),
-        estimate=estimate,
-        peaks=peaks_of(case.scenario, case.layout),
-        without_offload=_on_device(case),
-        changes=() if passed or outcome == "not_modelled" else changes_for(case, estimate, marks, gates),
+        estimate=estimate if priced else None,
+        peaks=peaks_of(case.scenario, case.layout) if priced else None,
+        without_offload=_on_device(case) if priced else None,
+        changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
     )
 
 
@@ -143,7 +195,13 @@ def _sentence(remark: Remark) -> str:
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
     outcome: Outcome = "not_modelled" if isinstance(error, UnsupportedError) else "unreadable"
-    return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),))
+    place = _LINE.match(str(error))
+    blame = Place(place["file"], int(place["line"])) if place else None
+    return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),), blame=blame)
+
+
+_LINE = re.compile(r"(?P<file>\S[^:\n]{0,4000}):(?P<line>[1-9][0-9]{0,6}): ")
+"""How an error says where: the file and line in front."""
 
 
 def _ordered(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simulator.rules.frameworks import Mark
+from simulator.rules.launch import Mark
 
 _MOST_BYTES = 2_000_000
 

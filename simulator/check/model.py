@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import ValidationError, create_model
+
 from simulator.errors import InputError, did_you_mean
 from simulator.recipes.recipe import Recipe, Remark
 from simulator.specs.catalogue import load_model
@@ -41,6 +43,12 @@ def _value(name: str, text: str) -> object:
         return text.lower() in ("true", "1")
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise InputError(f"--model-field {name}={text[:60]}: must be a whole number")
+    info = ModelSpec.model_fields[name]
+    try:
+        # Its own range only: what the other fields make of it shows with the model.
+        create_model("Field", **{name: (info.annotation, info)}).model_validate({name: int(text)})  # type: ignore[call-overload]  # a field by name
+    except ValidationError as error:
+        raise InputError(f"--model-field {name}={text[:60]}: {error.errors()[0]['msg'].lower()}") from error
     return int(text)
 
 

@@ -10,9 +10,9 @@ from simulator.check.peaks import Peaks
 from simulator.pricing.estimate import Estimate
 from simulator.recipes.recipe import Place, Remark
 
-Outcome = Literal["fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable"]
+Outcome = Literal["fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"]
 """`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
-is wrong."""
+is wrong; `skipped`: no recipe, and told to pass over such files."""
 OUTCOMES: tuple[Outcome, ...] = (
     "fits",
     "starved",
@@ -21,6 +21,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "cannot_tell",
     "not_modelled",
     "unreadable",
+    "skipped",
 )
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
@@ -33,6 +34,8 @@ class Gates:
     """Largest share of the usable memory that the worst rank may need."""
     min_fit_probability: float | None = None
     fail_on_starved: bool = False
+    skip_non_recipes: bool = False
+    """A file that starts no training is passed over."""
     exit_zero: bool = False
     """Report only: a recipe that fails, or cannot be judged, leaves the exit code alone."""
 

@@ -25,7 +25,7 @@ from simulator.cli.streams import colour_of, note, verbosity_of, write
 
 if TYPE_CHECKING:
     from simulator.check.asked import Asked
-    from simulator.check.verdict import Checked, Gates
+    from simulator.check.verdict import Gates
 
 CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
 EMIT_FRAMEWORKS = ("megatron", "paddle", "torchtitan")
@@ -62,13 +62,14 @@ def _open(params: list[click.Parameter]) -> list[click.Parameter]:
 
 def _model_field() -> Option:
     text = "Replace one number of the model; repeatable."
-    return Option("--model-field", section=QUESTION, type=Setting(), multiple=True, help=text)
+    kind = Setting("such as num_hidden_layers=32")
+    return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
 
 
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
     recipe = [
-        Option("--set", "settings", section=RECIPE, type=Setting(), multiple=True, help=_SET),
+        Option("--set", "settings", section=RECIPE, type=Setting(_SUCH, empty=True), multiple=True, help=_SET),
         Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
     ]
     gates = [
@@ -79,6 +80,7 @@ def check_command() -> click.Command:
         Option(
             "--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."
         ),
+        Option("--skip-non-recipes", section=PASS, is_flag=True, default=False, help=_SKIP),
         Option("--exit-zero", section=PASS, is_flag=True, default=False, help="Exit 0 where a recipe fails."),
         Option("--baseline", section=PASS, type=str, metavar="FILE", help="Compare with a stored --format json."),
     ]
@@ -105,7 +107,9 @@ def check_command() -> click.Command:
     )
 
 
+_SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
+_SKIP = "Pass over files that start no training."
 _FROM_ENVIRONMENT = "Take such values from this environment too."
 
 
@@ -162,8 +166,7 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    found = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment)
-    results: tuple[Checked, ...] = tuple(found)
+    results = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment)
     answer = Answer(
         results=results,
         gates=gates,
@@ -198,6 +201,7 @@ def _gates(values: Mapping[str, Any]) -> Gates:
         max_memory_fraction=values["max_memory_fraction"],
         min_fit_probability=values["min_fit_probability"],
         fail_on_starved="starved" in values["fail_on"],
+        skip_non_recipes=values["skip_non_recipes"],
         exit_zero=values["exit_zero"],
     )
 

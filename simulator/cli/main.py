@@ -29,6 +29,7 @@ from simulator.cli.options import (
     question_options,
 )
 from simulator.cli.parameters import SpecName, Word, nearest, shown
+from simulator.cli.validate import validate_command
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -299,3 +300,4 @@ cli.add_command(
 )
 cli.add_command(check_command())
 cli.add_command(emit_command())
+cli.add_command(validate_command())

@@ -178,13 +178,18 @@ class Setting(ParamType):
 
     name = "NAME=VALUE"
 
+    def __init__(self, hint: str = "`simulate frameworks` lists the names", *, empty: bool = False) -> None:
+        self.hint = hint
+        self.empty = empty
+        """Whether the value may be empty."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return name and value."""
         if not isinstance(value, str):
             return value
         name, equals, text = (part.strip() for part in value.partition("="))
-        if not (name and equals and text):
-            self.fail(f"{shown(value)} is not NAME=VALUE; `simulate frameworks` lists the names", param, ctx)
+        if not (name and equals and (text or self.empty)):
+            self.fail(f"{shown(value)} is not NAME=VALUE; {self.hint}", param, ctx)
         return name, text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

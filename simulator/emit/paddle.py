@@ -30,6 +30,7 @@ def paddle_script(case: Case, head: Head) -> str:
     lines = [
         "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
         "MASTER_PORT=${MASTER_PORT:-8080}",
+        "NODE_RANK=${NODE_RANK:-0}",
         "PADDLE_PATH=${PADDLE_PATH:-.}",
         f"MODEL_PATH=${{MODEL_PATH:-./{name}}}",
         "DATA_PATH=${DATA_PATH:-data}",
@@ -42,7 +43,8 @@ def paddle_script(case: Case, head: Head) -> str:
     devices = ",".join(map(str, range(head.devices_per_node)))
     script = "examples/post-training/sft/train.py" if ernie else "llm/run_pretrain.py"
     arguments = [
-        "--log_dir $OUTPUT_PATH/logs",
+        # Of each node its own: all nodes call their logs by the same names.
+        "--log_dir $OUTPUT_PATH/logs/$NODE_RANK",
         f"--devices {devices}",
         f"--master $MASTER_ADDR:$MASTER_PORT --nnodes {head.nodes} --nproc_per_node {head.devices_per_node}",
         f"$PADDLE_PATH/{script}",

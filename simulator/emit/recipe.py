@@ -12,7 +12,8 @@ from simulator.emit.paddle import paddle_script
 from simulator.emit.torchtitan import torchtitan_config
 from simulator.emit.words import Head
 from simulator.errors import UnsupportedError
-from simulator.rules.frameworks import Launch, findings
+from simulator.rules.frameworks import findings
+from simulator.rules.launch import Launch
 from simulator.units import to_gib
 
 WRITERS: Mapping[str, Callable[[Case, Head], str]] = MappingProxyType(

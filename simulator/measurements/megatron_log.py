@@ -130,6 +130,7 @@ def _event(run: _Run, line: LogLine) -> None:
             ("max allocated", run.allocated),
             ("max reserved", run.reserved),
             ("total device memory used", run.device),
+            ("device usage", run.device),
         ):
             if name in values:
                 taken.append(number(line.where, name, values[name]))

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from simulator.errors import InputError
 from simulator.recipes.names import is_irrelevant, misspelled, plain
-from simulator.recipes.recipe import Place, Remark, Severity, Unknown
+from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.recipes.shell.values import Cause, Value, split_fields, text_value
 
 Kind = Literal["value", "switch", "optional", "list"]
@@ -250,12 +250,6 @@ class Given:
         self.incomplete.add(option)
         self._note(causes, (option,))
 
-    def release(self, option: str) -> None:
-        """An option that needs no value after all."""
-        self.incomplete.discard(option)
-        for _, affected in self._causes.values():
-            affected.discard(option)
-
     def _note(self, causes: Iterable[Cause], options: Iterable[str]) -> None:
         for cause in sorted(causes):
             line, affected = self._causes.setdefault(cause.name, (cause.line, set()))
@@ -267,6 +261,11 @@ class Given:
         for entries in self.entries.values():
             for entry in entries:
                 self._note(entry.causes, ())
+
+    def flags(self) -> tuple[GivenFlag, ...]:
+        """The flags as given, the last of each."""
+        last = (entries[-1] for entries in self.entries.values() if entries)
+        return tuple(GivenFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
 
     def unknowns(self) -> tuple[Unknown, ...]:
         """What only the run knows, those that something waits for first."""
@@ -290,6 +289,10 @@ class Given:
             if len(entries) < 2 or (flag is not None and flag.kind == "list"):
                 continue
             shown = ", then ".join(_shown(entry) for entry in entries)
+            if entries[-1].place.file != entries[-2].place.file:
+                said = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
+                self.remarks.append(Remark("override", "note", said, entries[-1].place))
+                continue
             same = len({entry.text for entry in entries}) == 1
             self.remarks.append(
                 Remark(

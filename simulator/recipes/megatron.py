@@ -105,9 +105,8 @@ def finished(given: Given, recipe: Recipe) -> Recipe:
             layout = dataclasses.replace(layout, data_parallel=given.devices // replica)
             given.places["dp"] = given.places["devices"]
     remarks = sorted(given.remarks, key=lambda remark: remark.place.line if remark.place else 0)
-    return dataclasses.replace(
-        recipe, layout=layout, places=given.places, unknowns=given.unknowns(), remarks=tuple(remarks)
-    )
+    found = dataclasses.replace(recipe, layout=layout, places=given.places, flags=given.flags())
+    return dataclasses.replace(found, unknowns=given.unknowns(), remarks=tuple(remarks))
 
 
 def _fields(given: Given) -> dict[str, Any]:
@@ -210,7 +209,6 @@ def _model(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, 
                 fix="--model-field vocab_size=N",
             )
         return None, {**shape, "architecture": _architecture(shape)}
-    given.release("tokenizer")  # the shape tells the vocabulary
     spec = models.load_model(model)
     known = vocabulary if vocabulary and not _near(vocabulary, spec.vocab_size) else spec.vocab_size
     if assumed and known != spec.vocab_size:
@@ -253,18 +251,14 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
     plain = given.integer("vocab_size", "vocab-size")
     if padded or plain:
         return padded or plain, ""
-    names = (
-        given.text("tokenizer", "patch-tokenizer-type"),
-        given.text("tokenizer", "tokenizer-type"),
-        given.text("tokenizer", "tokenizer-model"),
-    )
-    given.incomplete.discard("tokenizer")
-    given.places.pop("tokenizer", None)
-    for text in names:
-        name = (text or "").lower()
+    # A flag that is read waits for its value: the next one is read only where those before do not tell.
+    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model"):
+        text = given.text("tokenizer", flag) or ""
+        given.incomplete.discard("tokenizer")
+        given.places.pop("tokenizer", None)
         for part, count in TOKENIZERS.items():
-            if part in name and not name.endswith("qwen2tokenizer"):
-                return count, PurePath(text or "").name
+            if part in text.lower() and not text.lower().endswith("qwen2tokenizer"):
+                return count, PurePath(text).name
     return None, ""
 
 
@@ -446,7 +440,7 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "moe-expert-capacity-factor",
         )
     _priced_otherwise(given)
-    if given.has("recompute-method") and layout.recompute != "full" and "recompute" not in given.incomplete:
+    if given.has("recompute-method") and layout.recompute == "none" and "recompute" not in given.incomplete:
         given.remark(
             "contradiction",
             "warning",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.deepspeed import is_trainer, read_trainer
 from simulator.recipes.documents import keys_of, read_document, read_text
 from simulator.recipes.megatron import is_megatron, read_megatron
@@ -50,7 +50,7 @@ def read_recipe(
         raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
-        raise InputError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
+        raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     return _read_shell(path, text, settings, environment or {})
 
 
@@ -66,10 +66,10 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set
     if is_paddle(names) or is_trainer(names):
         return read_paddle_document(path, keys), set()
     if "zero_optimization" in document:
-        raise UnsupportedError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
+        raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "model_type" in document:
-        raise UnsupportedError(f"{path}: a model configuration is no recipe; give it as --model")
-    raise InputError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
+        raise NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
+    raise NoRecipeError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
 
 
 def _read_shell(
@@ -97,7 +97,7 @@ def _read_shell(
         raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
     if script.exit_line:
         raise InputError(f"{file}:{script.exit_line}: the script ends here before it starts any training")
-    raise InputError(
+    raise NoRecipeError(
         f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
     )
 

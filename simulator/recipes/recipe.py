@@ -44,6 +44,22 @@ class Remark:
     fix: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class GivenFlag:
+    """A flag as the recipe gives it."""
+
+    spelled: str
+    """Without the dashes in front."""
+    text: str
+    """Its values, joined; empty for a switch."""
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """As the framework's own tables spell it, with underscores."""
+        return self.spelled.replace("-", "_").lower()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Workload, layout and cluster of one launch, as far as the recipe fixes them."""
@@ -74,5 +90,7 @@ class Recipe:
     devices_per_node: int | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     """Line of each setting, by this project's option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
+    flags: tuple[GivenFlag, ...] = ()
+    """Flags of the command line or keys of the file, the last of each; those that are there for sure."""
     unknowns: tuple[Unknown, ...] = ()
     remarks: tuple[Remark, ...] = ()

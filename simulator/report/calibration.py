@@ -55,6 +55,9 @@ def _family(fitted: FamilyFit) -> Iterator[Section]:
         fit = fitted.fit(kind)
         part = calibration.memory if kind == "memory" else calibration.time
         title = f"{_TITLES[kind]}, family {fitted.family}"
+        if part is not None and part.known:
+            yield Section(title, (f"Not fitted: {part.known}.",))
+            continue
         if part is None or fit is None:
             reason = fitted.not_stored(kind) or f"{kind} of family {fitted.family} has no rows"
             yield Section(title, (f"{reason}; an estimate takes it from the family that has most rows.",))
@@ -120,7 +123,9 @@ def _object(fitted: FamilyFit) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     for kind in _KINDS:
         fit, part = fitted.fit(kind), calibration.memory if kind == "memory" else calibration.time
-        if fit is not None:
+        if part is not None and part.known:
+            parts[kind] = {"known": part.known, "noise": part.noise, "coefficients": dict(part.values)}
+        elif fit is not None:
             parts[kind] = {
                 "not_stored": fitted.not_stored(kind) or None,
                 "noise": fit.noise,

@@ -12,7 +12,8 @@ from simulator.check.verdict import Checked
 from simulator.recipes.recipe import Place
 from simulator.report.as_json import dumps
 from simulator.report.check_answer import Answer
-from simulator.report.check_text import detail_lines, verdict_line
+from simulator.report.check_text import change_lines, detail_lines, verdict_line
+from simulator.report.rule_text import rule_text
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
@@ -24,8 +25,9 @@ def check_junit(answer: Answer) -> str:
     failures = sum(not result.passed and result.estimate is not None for result in results)
     errors = sum(not result.passed and result.estimate is None for result in results)
     counts = {"tests": str(len(results)), "failures": str(failures), "errors": str(errors)}
+    skipped = sum(result.outcome == "skipped" for result in results)
     root = ET.Element("testsuites", {"name": "simulate check", **counts})
-    suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": "0"})
+    suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": str(skipped)})
     for result in results:
         names = {"classname": _xml(result.dialect or "recipe"), "name": _xml(result.name), "file": _xml(result.file)}
         if result.blame is not None:
@@ -36,6 +38,8 @@ def check_junit(answer: Answer) -> str:
             kind = "error" if result.estimate is None else "failure"
             told = {"message": _xml(verdict_line(result)), "type": result.outcome}
             ET.SubElement(case, kind, told).text = details
+        elif result.outcome == "skipped":
+            ET.SubElement(case, "skipped", {"message": _xml(verdict_line(result))})
         else:
             ET.SubElement(case, "system-out").text = details
     ET.indent(root)
@@ -53,9 +57,7 @@ def check_sarif(answer: Answer) -> str:
     """Return the failures and warnings as SARIF."""
     results = [item for result in answer.results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
-    rules = [
-        {"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule.replace("-", " ")}} for rule in ids
-    ]
+    rules = [{"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule_text(rule)}} for rule in ids]
     for item in results:
         item["ruleIndex"] = list(ids).index(item["ruleId"])
     driver = {"name": "simulate", "version": __version__, "semanticVersion": __version__, "rules": rules}
@@ -77,7 +79,7 @@ def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
             yield _sarif(remark.rule, _LEVELS[remark.severity], text, remark.place or Place(result.file, 1))
     if (not result.passed and not told) or result.outcome == "starved":
         rule = result.outcome.replace("_", "-")
-        text = "\n".join([verdict_line(result), *(x for x in detail_lines(result) if x.startswith("would fit"))])
+        text = "\n".join([verdict_line(result), *change_lines(result)])
         place = result.blame or Place(result.file, 1)
         yield _sarif(rule, "warning" if result.passed else "error", text, place)
 

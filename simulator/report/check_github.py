@@ -9,7 +9,7 @@ from simulator.check.verdict import Checked
 from simulator.recipes.recipe import Place
 from simulator.report.check_answer import Answer
 from simulator.report.check_table import check_table
-from simulator.report.check_text import change_text, tally, verdict_line
+from simulator.report.check_text import change_lines, tally, verdict_line
 
 MOST_ANNOTATIONS = 10
 """GitHub shows this many of a kind for a step."""
@@ -57,7 +57,7 @@ def _annotations(result: Checked) -> Iterator[_Annotation]:
     """What a reader of the change must see of one recipe."""
     if not result.passed or result.outcome == "starved":
         place = result.blame or Place(result.file, 1)
-        text = [verdict_line(result), *(f"would fit: {change_text(change)}" for change in result.changes)]
+        text = [verdict_line(result), *change_lines(result)]
         text += [f"fix: {remark.fix}" for remark in result.remarks if remark.severity == "error" and remark.fix]
         kind = "warning" if result.passed else "error"
         title = f"simulate check: {result.outcome.replace('_', ' ')}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.check.case import HARDWARE_ASSUMED
 from simulator.check.verdict import Checked
 from simulator.report.check_answer import Answer
-from simulator.report.check_text import OUTCOME_WORDS, changed_line, detail_lines, tally, verdict_line
+from simulator.report.check_text import OUTCOME_WORDS, changed_line, detail_lines, tally, verdict_line, where_text
 from simulator.report.grid import Style, grid, heading, paragraph
 from simulator.report.text import amount, gib, margin_text
 
@@ -36,13 +37,14 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
         yield verdict_line(result)
         yield from (line for line in lines if not line.startswith("why: "))
     else:
-        yield from (line for line in lines if "warning: " in line)
+        yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
+        yield from (line for line in lines if "warning: " in line or f"[{HARDWARE_ASSUMED}]" in line)
 
 
 def _summary(answer: Answer, style: Style) -> str:
     rows = [_row(result, colour=answer.colour) for result in answer.results]
-    headers = ["recipe", "verdict", "GiB", "usable", "margin", "stage", "step s", "rules"]
-    return grid(headers, rows, style, text_columns=(0, 1, 7))
+    headers = ["recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules"]
+    return grid(headers, rows, style, text_columns=(0, 1, 2, 8))
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:
@@ -54,14 +56,15 @@ def _row(result: Checked, *, colour: bool) -> list[str]:
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
     estimate = result.estimate
     if estimate is None:
-        return [result.name, said, "", "", "", "", "", rules]
+        return [result.name, said, "", "", "", "", "", "", rules]
     memory = estimate.memory
     return [
         result.name,
         said,
+        f"{estimate.devices} x {estimate.hardware}",
         gib(memory.device_bytes),
         gib(memory.capacity_bytes),
-        margin_text(memory.headroom_bytes),
+        "" if result.outcome == "refused" else margin_text(memory.headroom_bytes),
         str(memory.binding_stage),
         amount(estimate.throughput.step_seconds),
         rules,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from simulator.check.baseline import Changed
 from simulator.check.verdict import Change, Checked, Outcome
+from simulator.pricing.estimate import Estimate
 from simulator.report.text import gib, largest_parts, layout_text, margin_text, percent, words
 
 OUTCOME_WORDS: Mapping[Outcome, str] = {
@@ -16,6 +17,7 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
     "cannot_tell": "cannot tell",
     "not_modelled": "not modelled",
     "unreadable": "unreadable",
+    "skipped": "skipped",
 }
 
 
@@ -35,8 +37,7 @@ def detail_lines(result: Checked) -> Iterator[str]:
     """Yield what stands behind a verdict, a sentence each."""
     estimate = result.estimate
     if estimate is not None:
-        where = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
-        yield f"{where}, {layout_text(estimate.layout)}"
+        yield where_text(estimate)
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
     yield from _peak_lines(result)
@@ -46,10 +47,30 @@ def detail_lines(result: Checked) -> Iterator[str]:
         place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
         yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]"
-    for change in result.changes:
-        yield f"would fit: {change_text(change)}"
+    yield from change_lines(result)
     if result.outcome == "does_not_fit" and not result.changes:
         yield "would fit: nothing of up to three changes that were tried"
+
+
+def change_lines(result: Checked) -> Iterator[str]:
+    """Yield the changes that help, and what each makes of the recipe."""
+    estimate = result.estimate
+    if estimate is None:
+        return
+    said = "would pass" if estimate.memory.fits else "would fit"
+    yield from (f"{said}: {change_text(change, estimate)}" for change in result.changes)
+
+
+def where_text(estimate: Estimate) -> str:
+    """Return what was priced on what, on one line."""
+    words = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
+    if estimate.layout.sequence_parallel:
+        words.append("SP")
+    words.append(f"ZeRO {estimate.layout.zero_stage}")
+    if estimate.lora_rank:
+        words.append(f"LoRA {estimate.lora_rank}")
+    on = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
+    return f"{on}, {' '.join(words)}"
 
 
 def _peak_lines(result: Checked) -> Iterator[str]:
@@ -65,10 +86,12 @@ def _peak_lines(result: Checked) -> Iterator[str]:
         yield f"without offloading: {OUTCOME_WORDS[plain.verdict]}, needs {need}"
 
 
-def change_text(change: Change) -> str:
-    """Return a change with what it costs."""
-    memory = change.estimate.memory
-    return f"{change.text} ({speed_text(change.speed_ratio)}, {margin_text(memory.headroom_bytes)})"
+def change_text(change: Change, base: Estimate) -> str:
+    """Return a change with what it costs, and what follows from it that nobody might expect."""
+    batch = change.estimate.global_batch_size
+    more = "" if batch == base.global_batch_size else f", batch {base.global_batch_size} -> {batch}"
+    margin = margin_text(change.estimate.memory.headroom_bytes)
+    return f"{change.text} ({speed_text(change.speed_ratio)}, {margin}{more})"
 
 
 def speed_text(ratio: float) -> str:

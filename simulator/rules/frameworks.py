@@ -6,50 +6,16 @@ others look at what only a recipe knows: the script, the flags, the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Place, Remark
+from simulator.rules.launch import MEGATRON as _MEGATRON
+from simulator.rules.launch import FrameworkRule, Launch
+from simulator.rules.launch import says as _says
+from simulator.rules.megatron_start import MEGATRON_START_RULES
 from simulator.rules.violation import Violation
-from simulator.scenario.layout import Layout
-from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
 from simulator.specs.weights import total_parameters
-
-Mark = Literal["llama3.1-example", "megatron-240718"]
-"""What a recipe's text shows of the code it starts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What a rule looks at."""
-
-    scenario: Scenario
-    layout: Layout
-    recipe: Recipe | None = None
-    marks: frozenset[Mark] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkRule:
-    """One refusal of one framework."""
-
-    id: str
-    framework: str
-    versions: str
-    """Where it holds, as far as it was read or met."""
-    about: str
-    says: str
-    """What the user would meet: the framework's own message, with `...` where it names numbers."""
-    fix: Callable[[Launch], str]
-    layout_rule: str = ""
-    """Id of the layout rule that decides; empty where `broken` does."""
-    broken: Callable[[Launch], bool] = lambda _: False
-    blame: tuple[str, ...] = ()
-    """Settings at fault, by option name; the first that the recipe gives a line is shown."""
-    remark: str = ""
-    """Id of what the recipe's reader remarks, where it decides."""
 
 
 def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, ...]:
@@ -61,7 +27,11 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
         rule = known.get(violation.rule)
         if rule is None:
             place = _place(launch, _BLAME.get(violation.rule, ()))
-            found.append(Remark(violation.rule, "error", violation.message, place, violation.fix))
+            if (framework, violation.rule) in _NOT_MODELLED:
+                message = _NOT_MODELLED[framework, violation.rule]
+                found.append(Remark("not-modelled", "error", message, place, violation.fix))
+                continue
+            found.append(Remark(violation.rule.replace("_", "-"), "error", violation.message, place, violation.fix))
             continue
         place = _place(launch, (*rule.blame, *_BLAME.get(violation.rule, ())))
         message = violation.message
@@ -78,13 +48,21 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
             found.append(Remark(rule.id, "error", message, said.place, said.fix))
         elif not rule.layout_rule and rule.broken(launch):
             message = f"{rule.about}; the framework says: {rule.says} ({rule.versions})"
-            found.append(Remark(rule.id, "error", message, _place(launch, rule.blame), rule.fix(launch)))
+            flag = rule.flag(launch)
+            place = flag.place if flag else _place(launch, rule.blame)
+            found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
     return tuple(found)
 
 
 def _place(launch: Launch, settings: Iterable[str]) -> Place | None:
-    places = launch.recipe.places if launch.recipe else {}
-    return next((places[name] for name in settings if name in places), None)
+    for name in settings:
+        if name.startswith("--"):
+            flag = launch.flag(name[2:])
+            if flag is not None:
+                return flag.place
+        elif launch.recipe is not None and name in launch.recipe.places:
+            return launch.recipe.places[name]
+    return None
 
 
 _BLAME: dict[str, tuple[str, ...]] = {
@@ -106,6 +84,11 @@ _BLAME: dict[str, tuple[str, ...]] = {
     "recompute_layers": ("recompute_layers", "recompute"),
 }
 """Settings that decide a layout rule."""
+
+_NOT_MODELLED: dict[tuple[str, str], str] = {
+    ("megatron", "zero_stage"): "Megatron's FSDP shards gradients or parameters too: that is not modelled",
+}
+"""Layout rules that say what the simulator lacks, not what the framework does."""
 
 
 def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | None:
@@ -156,10 +139,6 @@ def _divisible_chunks(launch: Launch) -> str:
     return f"--layers-per-virtual-stage {sizes}, and micro batches of a step that are a multiple of {pipeline}"
 
 
-def _says(text: str) -> Callable[[Launch], str]:
-    return lambda _: text
-
-
 def _explicit(launch: Launch, switch: str) -> bool:
     """Whether the recipe itself turns a switch on."""
     return launch.recipe is not None and launch.recipe.options.get(switch, "").lower() in ("true", "1", "on", "yes")
@@ -169,7 +148,6 @@ def _te_checkpoint(launch: Launch) -> bool:
     return launch.layout.recompute == "full" and {"llama3.1-example", "megatron-240718"} <= launch.marks
 
 
-_MEGATRON = "Megatron-core 0.5 and later"
 _PADDLE = "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit"
 _TORCH = "torchtitan 0.1 and later"
 
@@ -177,6 +155,7 @@ READER_RULES = frozenset({"partial-send-recv"})
 """Remarks of readers that a rule here says in the framework's words."""
 
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
+    *MEGATRON_START_RULES,
     FrameworkRule(
         id="megatron-offload-pipeline",
         framework="megatron",

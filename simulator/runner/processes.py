@@ -47,7 +47,7 @@ def run_guarded(
     adopt_orphans(adopt=True)  # should the guard be killed, what it guarded is found here
     try:
         with log.open("ab") as stream:
-            guard = subprocess.Popen(
+            guard = subprocess.Popen(  # noqa: S603  the command is an engine's
                 _guarded(reading, command),
                 cwd=folder,
                 env=with_package({**os.environ, **environment}),

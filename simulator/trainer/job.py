@@ -35,6 +35,8 @@ class TrainingJob:
     """Collective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
     threads: int = 1
     """Compute threads of each rank on a CPU."""
+    memory_limit_bytes: int | None = None
+    """On a CPU, bytes that a rank may take beyond what Python and torch have taken before training; None for all."""
     seed: int = 0
     """Seed of weights and data: equal jobs compute equal losses."""
 
@@ -73,7 +75,8 @@ class RankResult:
     peak_bytes: int
     """Most bytes of tensors alive at once in a step: counted on a CPU, the allocator's own peak elsewhere."""
     peak_parts: dict[str, int]
-    """Bytes at that peak by category (parameters, gradients, optimizer, activations, other); empty where not known."""
+    """Bytes at that peak by category; empty where not known. What is neither parameters, gradients, optimizer,
+    activations nor gathered (whole parameters and gradients that sharding assembles) is other."""
     reserved_bytes: int | None
     """Most bytes the device's allocator held from the driver; None on a CPU."""
     device_bytes: int | None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Self
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -20,7 +22,9 @@ ACTIVATIONS = "activations"
 TEMPORARY = "temporary"
 """Born in a backward pass, what it computes again included."""
 GATHERED = "gathered"
-"""Whole parameters and gradients that sharded data parallelism assembles for a moment."""
+"""Whole parameters that sharded data parallelism assembles from their parts."""
+REDUCTION = "reduction"
+"""Buffers in which it adds up the gradients of all replicas."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -40,8 +44,9 @@ class LiveBytes(TorchDispatchMode):
         """Bytes by category at that peak."""
         self.peak_moment = ""
         """The moment of that peak: `forward`, `backward`, or the caller's word."""
+        self.moment: str | None = None
+        """What the caller says it does now; None to tell forward from backward by itself."""
         self._category: str | None = None
-        self._moment: str | None = None
         self._parts: dict[str, int] = {}
         self._alive: dict[int, tuple[int, str]] = {}
         self._paused = False
@@ -57,12 +62,12 @@ class LiveBytes(TorchDispatchMode):
     @contextmanager
     def born_as(self, category: str | None = None, moment: str | None = None) -> Iterator[None]:
         """Count what is born inside under this category, and call this time `moment`."""
-        before = self._category, self._moment
-        self._category, self._moment = category or self._category, moment or self._moment
+        before = self._category, self.moment
+        self._category, self.moment = category or self._category, moment or self.moment
         try:
             yield
         finally:
-            self._category, self._moment = before
+            self._category, self.moment = before
 
     @property
     def parts(self) -> dict[str, int]:
@@ -71,7 +76,7 @@ class LiveBytes(TorchDispatchMode):
 
     def reset_peak(self) -> None:
         """Forget the peak: the next one counts from what is alive now."""
-        moment = self._moment or ("backward" if _in_backward() else "forward")
+        moment = self.moment or ("backward" if _in_backward() else "forward")
         self.peak, self.peak_parts, self.peak_moment = self.current, self.parts, moment
 
     def __enter__(self) -> Self:
@@ -98,6 +103,9 @@ class LiveBytes(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # A distributed tensor: its operators on the local parts come by in their turn.
             return NotImplemented
+        if func is torch.ops._c10d_functional.wait_tensor.default and isinstance(args[0], FakeTensor):
+            # Waiting hands back the tensor waited for; for a fake one torch makes a second.
+            return args[0]
         result = func(*args, **(kwargs or {}))
         if not self._paused:
             for leaf in tree_leaves(result):
@@ -135,8 +143,8 @@ class LiveBytes(TorchDispatchMode):
         # Sharded data parallelism frees and brings back storages in place.
         yield torch.UntypedStorage, "resize_", self._resizing
         for name in ("unshard", "wait_for_unshard"):
-            yield _fsdp_param_group.FSDPParamGroup, name, self._gathering
-        yield _fsdp_param_group, "foreach_reduce", self._gathering
+            yield _fsdp_param_group.FSDPParamGroup, name, partial(self._born_inside, GATHERED)
+        yield _fsdp_param_group, "foreach_reduce", partial(self._born_inside, REDUCTION)
 
     def _uncounted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -159,12 +167,12 @@ class LiveBytes(TorchDispatchMode):
 
         return resize
 
-    def _gathering(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def gather(*args: Any, **kwargs: Any) -> Any:
-            with self.born_as(GATHERED):
+    def _born_inside(self, category: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self.born_as(category):
                 return function(*args, **kwargs)
 
-        return gather
+        return counted
 
 
 def _in_backward() -> bool:

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from simulator.errors import UnsupportedError
 from simulator.specs.model import ModelSpec
+from simulator.trainer.limits import check_model
 from simulator.trainer.norm import RMSNorm
 
 ROTARY_BASE = 500_000.0
@@ -21,18 +21,6 @@ WRAPPER = "_checkpoint_wrapped_module."
 """What recomputation puts into the names of parameters."""
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 """Attention kernels that never store the scores; the one that does is not allowed to step in."""
-
-
-def check_model(model: ModelSpec) -> None:
-    """Raise UnsupportedError for a model that the reference trainer has no layers for."""
-    if model.is_moe:
-        raise UnsupportedError(
-            f"model {model.name}: the reference trainer has no mixture-of-experts layers; allowed are dense models"
-        )
-    if model.attention == "mla":
-        raise UnsupportedError(
-            f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
-        )
 
 
 class Rotary(nn.Module):
@@ -178,8 +166,9 @@ class Stage(nn.Module):
         self.rotary.fill()
         for name, parameter in self.named_parameters():
             plain = name.replace(WRAPPER, "")
-            generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {plain}".encode()))
-            whole = torch.empty(parameter.shape, dtype=parameter.dtype)
+            # On the device: a processor would take a minute to fill what a device trains in a second.
+            generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed} {plain}".encode()))
+            whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
             if plain.endswith("norm.weight"):
                 whole.fill_(1.0)
             elif plain.endswith("bias"):
@@ -188,9 +177,7 @@ class Stage(nn.Module):
                 whole.normal_(0.0, 0.02, generator=generator)
             if isinstance(parameter, DTensor):
                 # Every rank has the same whole tensor: it takes its part and nothing is sent.
-                local = distribute_tensor(
-                    whole.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-                )
-                parameter.copy_(local)
+                mesh, placements = parameter.device_mesh, parameter.placements
+                parameter.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
             else:
                 parameter.copy_(whole)

@@ -22,21 +22,9 @@ from torch.distributed.tensor.parallel import (
 
 from simulator.errors import UnsupportedError
 from simulator.scenario.layout import Layout
+from simulator.trainer.limits import check_layout
 from simulator.trainer.model import Attention, DecoderLayer, Stage
 from simulator.trainer.norm import RMSNorm
-
-
-def check_layout(layout: Layout) -> None:
-    """Raise UnsupportedError for a layout that the reference trainer cannot run."""
-    for name in ("context_parallel", "expert_parallel", "expert_tensor_parallel"):
-        if getattr(layout, name) != 1:
-            raise UnsupportedError(f"{name} {getattr(layout, name)}: the reference trainer has 1 only")
-    if layout.offload != "none":
-        raise UnsupportedError(f"offload {layout.offload}: the reference trainer has none only")
-    if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
-        raise UnsupportedError(
-            f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
-        )
 
 
 class _SameEverywhere(ParallelStyle):

@@ -25,6 +25,8 @@ SHIPPED: Mapping[str, tuple[Kind, ...]] = {
     "ascend-910": ("time",),
 }
 """Families with a calibration of their own, and what of it; docs/calibration.md says why these."""
+KNOWN = ("cpu",)
+"""Families with coefficients that need no rows."""
 ANEW_HINT = "python -m tests.calibration.pages writes it anew"
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 

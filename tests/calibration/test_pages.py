@@ -12,7 +12,7 @@ from simulator.calibration.ranges import WIDENING
 from simulator.calibration.run import MOST_SCATTER
 from simulator.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.coefficients.values import priors
-from tests.calibration.pages import ANEW_HINT, FOLDER, ROOT, SHIPPED, blocks, differences, quoted
+from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
 
 
 def test_pages_quote_the_program(assessed: Assessment) -> None:
@@ -30,7 +30,9 @@ def test_differences_are_found() -> None:
 
 
 def test_every_shipped_family_has_its_page() -> None:
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(SHIPPED)
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*SHIPPED, *KNOWN}
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert [name for name in (*SHIPPED, *KNOWN) if f"| `{name}.yaml` |" not in page] == []
 
 
 @pytest.mark.parametrize("name", [*priors("memory"), *priors("time")])

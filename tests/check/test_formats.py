@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from simulator.check.baseline import Changed, Stored
-from simulator.check.verdict import Checked, Gates
+from simulator.check.verdict import OUTCOMES, Checked, Gates
 from simulator.cli.check import CHECK_FORMATS
 from simulator.recipes.recipe import Place, Remark
 from simulator.report.as_json import schema
@@ -19,11 +19,15 @@ from simulator.report.check_formats import CHECK_REPORTERS
 from simulator.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
 from simulator.report.check_json import check_schema
 from simulator.report.check_text import changed_line
+from simulator.report.rule_text import rule_text
+from simulator.rules.frameworks import FRAMEWORK_RULES
+from simulator.rules.layout import RULES
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
 
 FITS = judged(tensor_parallel=2, sequence_parallel=True)
 TOO_LARGE = judged()
+WIDE = judged(tensor_parallel=16, nodes=2)
 REFUSED = judged(pipeline_parallel=2, offload="activations")
 MISSING = judged(model=None)
 WRONG = Checked(file="a,b:c%.sh", outcome="unreadable", passed=False, reasons=("line one\nline 100%",))
@@ -134,7 +138,22 @@ def test_sarif_names_rules_and_lines() -> None:
     assert by_rule["megatron-offload-pipeline"]["locations"][0]["physicalLocation"]["region"]["startLine"] == 8
     assert by_rule["unreadable"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%2Cb%3Ac%25.sh"
     assert "would fit" in by_rule["does-not-fit"]["message"]["text"]
+    described = {rule["id"]: rule["shortDescription"]["text"] for rule in run_["tool"]["driver"]["rules"]}
+    assert described["megatron-offload-pipeline"] == "activation offloading does not work with a pipeline"
+    assert all(text != rule.replace("-", " ") for rule, text in described.items())
     assert json.loads(text("sarif", FITS))["runs"][0]["results"] == []
+
+
+def test_every_rule_id_has_one_form_and_a_text() -> None:
+    found = json.loads(text("sarif", WIDE, judged(tensor_parallel=2, context_parallel=3, nodes=3, seq_length=1000)))
+    ids = {item["ruleId"] for item in found["runs"][0]["results"]}
+    assert {"megatron-kv-heads", "sequence"} <= ids
+    assert not any("_" in rule for rule in ids)
+    known = [rule.id for rule in RULES]
+    known += [rule.id for rule in FRAMEWORK_RULES]
+    known += [outcome for outcome in OUTCOMES if outcome != "skipped"]
+    for rule in known:
+        assert not rule_text(rule.replace("_", "-")).startswith("a remark of"), rule
 
 
 def test_table_says_what_matters() -> None:

@@ -40,9 +40,12 @@ def test_hook_takes_recipes(file: str, taken: bool) -> None:
     assert bool(re.search(hook()["files"], file)) == taken
 
 
-def test_hook_starts_the_command() -> None:
+def test_hook_starts_the_command(tmp_path: Path) -> None:
     assert hook()["id"] == "simulate-check"
-    assert run(*shlex.split(hook()["entry"])[1:], "--help").exit_code == 0
+    words = shlex.split(hook()["entry"])[1:]
+    assert run(*words, "--help").exit_code == 0
+    (tmp_path / "env.sh").write_text("export A=1\n", encoding="utf-8")
+    assert run(*words, str(tmp_path / "env.sh"), "--hardware", "z2000").exit_code == 0
 
 
 def own_hook() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from simulator.scenario.layout import Layout
@@ -172,8 +172,6 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("x.json", '{"zero_optimization": {"stage": 3}}', "names no model"),
-        ("x.json", '{"model_type": "llama"}', "no recipe"),
         ("x.py", "print(1)", "never run"),
         ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
         ("x.sh", "llamafactory-cli train x.yaml", "'llamafactory-cli'"),
@@ -184,6 +182,23 @@ def test_unsupported(name: str, data: str, message: str, tmp_path: Path) -> None
     file = tmp_path / name
     file.write_text(data, encoding="utf-8")
     with pytest.raises(UnsupportedError, match=message):
+        read_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("x.json", '{"zero_optimization": {"stage": 3}}', "names no model"),
+        ("x.json", '{"model_type": "llama"}', "no recipe"),
+        ("x.yaml", "a: 1", "no recipe of a framework"),
+        ("x.sh", "export A=1", "starts no training"),
+        ("x.md", "words", "not a recipe"),
+    ],
+)
+def test_files_that_are_none(name: str, data: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(data, encoding="utf-8")
+    with pytest.raises(NoRecipeError, match=message):
         read_recipe(file)
 
 

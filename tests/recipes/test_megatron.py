@@ -193,15 +193,6 @@ def test_megatrons_own_sharding_is_not_modelled_rather_than_refused(tmp_path: Pa
     assert not any("does not offer" in reason for reason in found.reasons)
 
 
-def test_a_shape_tells_the_vocabulary_of_an_unknown_tokenizer(tmp_path: Path) -> None:
-    flags = BASE.replace("--vocab-size 128256", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $2")
-    recipe = read(flags, tmp_path)
-    assert recipe.model == "llama3-8b"
-    assert [unknown.affects for unknown in recipe.unknowns] == [()]
-    other = read(flags.replace("--num-layers 32", "--num-layers 12"), tmp_path)
-    assert [unknown.affects for unknown in other.unknowns] == [("tokenizer",)]
-
-
 def test_irrelevant_flags_are_silent(tmp_path: Path) -> None:
     flags = "--lr 1e-4 --wandb-project x --log-batch-size-to-tensorboard --save out --data-path d --seed 3 --min-lr 1"
     assert read(f"{BASE} {flags}", tmp_path).remarks == ()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -51,9 +52,9 @@ def test_environment_and_folder_are_the_launchs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("deaf",)])
 def test_the_time_limit_ends_ranks_in_other_sessions(words: tuple[str, ...], tmp_path: Path) -> None:
-    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=1.5)
+    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=3.0)
     assert (found.exit_code, found.timed_out) == (None, True)
-    assert (tmp_path / "log").read_text(encoding="utf-8").startswith("started")
+    assert "started" in (tmp_path / "log").read_text(encoding="utf-8")
     assert processes_with(str(tmp_path)) == {}
 
 
@@ -130,5 +131,5 @@ def test_an_installed_package_is_not_put_before_the_standard_library(monkeypatch
     root = str(Path(processes.__file__).resolve().parents[2])
     assert with_package({"PYTHONPATH": "own"})["PYTHONPATH"] == f"{root}{os.pathsep}own"
     assert with_package({})["PYTHONPATH"] == root
-    monkeypatch.setattr(processes.site, "getsitepackages", lambda: [root])
+    monkeypatch.setattr(site, "getsitepackages", lambda: [root])
     assert with_package({}) == {}

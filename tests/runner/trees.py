@@ -1,5 +1,6 @@
 """Processes for the tests to start, and the search for those that stayed behind."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -25,6 +26,12 @@ time.sleep(600)
 
 def tree_script() -> str:
     return f"RANK = {RANK!r}\n{TORCHRUN_LIKE}"
+
+
+def as_at_a_terminal() -> None:
+    """Hear signals as a process started at a terminal does; what a script starts in the background ignores some."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def processes_with(text: str) -> dict[int, str]:

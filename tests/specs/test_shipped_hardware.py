@@ -28,8 +28,9 @@ NAMES = {
     "bi150-32g",
     "bi-v100",
     "mi300x",
+    "local-cpu",
 }
-FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3"}
+FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3", "cpu"}
 
 each = pytest.mark.parametrize("name", sorted(NAMES))
 

@@ -53,7 +53,7 @@ class PaddleEngine:
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
         """Read the log; an error of another rank than the first stands in that rank's own."""
-        ranks = sorted((folder / "logs").glob("workerlog.*"))
+        ranks = sorted((folder / "logs").glob("*/workerlog.*"))
         return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)
 
     def _settings(self, pick: Pick, folder: Path) -> dict[str, str]:

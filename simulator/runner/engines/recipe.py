@@ -10,16 +10,15 @@ from simulator.check.asked import Asked
 from simulator.check.case import Case
 from simulator.emit.question import FRAMEWORKS
 from simulator.emit.recipe import emit
-from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
+from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.measurements.log import read_log
 from simulator.measurements.row import MeasuredRow
 from simulator.recipes.recipe import Recipe
-from simulator.runner.engine import Command, Ended, Outcome, OutcomeKind, Pick
-from simulator.runner.engines.failure import first_error, out_of_memory, tail_of
+from simulator.runner.diagnosis import Diagnosis, diagnosis, tail_of
+from simulator.runner.engine import Command, Ended, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
 
 RECIPE_NAME: Final = "recipe.sh"
-_LONGEST_ERROR: Final = 300
 _SAME: Final = (
     "devices",
     "precision",
@@ -94,17 +93,8 @@ def read_outcome(pick: Pick, ended: Ended, warmup: int, correct: Correction, mor
         try:
             return Outcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
         except SimulateError as error:
-            return _failed(pick, "error", str(error), ended.log)
-    memory = None
-    for log in (ended.log, *more):
-        memory = memory or out_of_memory(log)
-    if memory:
-        return _failed(pick, "oom", memory, ended.log)
-    if ended.timed_out:
-        return _failed(pick, "timeout", "did not end within the time limit", ended.log)
-    found = next(filter(None, map(first_error, (ended.log, *more))), "")
-    status = f"exit code {ended.exit_code}"
-    return _failed(pick, "error", f"{found} ({status})" if found else status, ended.log)
+            return _failed(pick, Diagnosis("error", str(error), tail_of(ended.log)))
+    return _failed(pick, diagnosis(ended, more))
 
 
 def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
@@ -120,7 +110,6 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
     return row
 
 
-def _failed(pick: Pick, kind: OutcomeKind, error: str, log: Path) -> Outcome:
-    text = one_line(error)[:_LONGEST_ERROR]
-    row = launched_row(pick, "oom" if kind == "oom" else "error", text)
-    return Outcome(kind=kind, row=row, error=text, tail=tail_of(log))
+def _failed(pick: Pick, found: Diagnosis) -> Outcome:
+    row = launched_row(pick, "oom" if found.kind == "oom" else "error", found.error)
+    return Outcome(kind=found.kind, row=row, error=found.error, tail=found.tail)

@@ -1,0 +1,289 @@
+"""The command `validate`: the best layouts of a ranking, launched for real and compared with what was predicted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.cli.options import (
+    CONTEXT_SETTINGS,
+    OUTPUT,
+    Option,
+    Sectioned,
+    general_options,
+    layout_options,
+    question_options,
+)
+from simulator.cli.parameters import Whole, Word
+from simulator.cli.streams import colour_of, note, verbosity_of, write
+from simulator.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from simulator.runner.campaign import Campaign, Plan
+    from simulator.runner.engine import Engine, Pick
+    from simulator.runner.launch import Launcher
+    from simulator.specs.hardware import HardwareSpec
+
+LAUNCH = "Launch"
+ENGINES = ("reference", "megatron", "paddle")
+LAUNCHERS = ("local", "slurm")
+VALIDATE_FORMATS = ("table", "json")
+_FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
+_FOLDER = "simulate-validate"
+_SMALL = {"seq_length": 256, "global_batch_size": 8}
+_LARGE = {"seq_length": 8192, "global_batch_size": 1024}
+"""Sizes of the question that is asked without any: on processors a launch takes seconds, elsewhere it is the usual."""
+_MOST_RANKED = 256
+"""Layouts of the ranking among which those to launch are looked for."""
+_LONGEST_SECONDS = 10**6
+
+
+def validate_command() -> click.Command:
+    """Return the command."""
+    return Sectioned(
+        "validate",
+        callback=_validate,
+        params=[
+            *_asked(),
+            *layout_options(many=True),
+            *_launch_options(),
+            *_output_options(),
+            *general_options(),
+        ],
+        help=(
+            "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
+            "predicted. Options of the question and the layout are those of a ranking."
+        ),
+        short_help="Launch the best layouts and compare.",
+        epilog=(
+            "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
+            "launched."
+        ),
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+def _asked() -> list[click.Parameter]:
+    """The options of a question; what depends on engine and hardware has no default of its own."""
+    helps = {
+        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
+        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
+    }
+    # What trains decides the profile to predict with.
+    found = [param for param in question_options() if param.name != "framework"]
+    for param in found:
+        if isinstance(param, click.Option) and param.name in helps:
+            param.default, param.show_default, param.help = None, False, helps[param.name]
+    return found
+
+
+def _launch_options() -> list[click.Parameter]:
+    seconds, slurm = Whole(1, _LONGEST_SECONDS), "With --launcher slurm: "
+    words: list[tuple[str, dict[str, Any]]] = [
+        ("--top", {"type": Whole(1, 1000), "default": 3, "help": "Layouts to launch, the best of each split."}),
+        ("--engine", {"type": Word(ENGINES), "default": "reference", "help": "What trains."}),
+        ("--engine-path", {"type": str, "metavar": "DIR", "help": "Folder of the engine's own code."}),
+        ("--launcher", {"type": Word(LAUNCHERS), "default": "local", "help": "What starts the ranks."}),
+        (
+            "--backend",
+            {
+                "type": str,
+                "metavar": "NAME",
+                "help": "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda.",
+            },
+        ),
+        ("--steps", {"type": Whole(1, 10_000), "default": 8, "help": "Timed steps of a launch."}),
+        ("--warmup", {"type": Whole(0, 10_000), "default": 2, "help": "Steps before them."}),
+        ("--repeat", {"type": Whole(1, 100), "default": 1, "help": "Launches of each layout."}),
+        ("--time-limit", {"type": seconds, "default": 600, "help": "Seconds that a launch may take."}),
+        ("--resume", {"is_flag": True, "default": False, "help": "Leave out what the rows hold already."}),
+        ("--retry-failed", {"is_flag": True, "default": False, "help": "With --resume: but not what failed."}),
+        ("--dry-run", {"is_flag": True, "default": False, "help": "Show what would be started, and start nothing."}),
+        ("--slurm-partition", {"type": str, "metavar": "NAME", "help": slurm + "the partition."}),
+        ("--slurm-account", {"type": str, "metavar": "NAME", "help": slurm + "the account."}),
+        (
+            "--slurm-option",
+            {
+                "type": str,
+                "metavar": "NAME[=VALUE]",
+                "multiple": True,
+                "help": slurm + "a further #SBATCH line; repeatable.",
+            },
+        ),
+        ("--queue-limit", {"type": seconds, "default": 3600, "help": slurm + "seconds that a job may wait."}),
+    ]
+    return [
+        Option(
+            name,
+            section=LAUNCH,
+            show_default="default" in attributes and not attributes.get("is_flag"),
+            **attributes,
+        )
+        for name, attributes in words
+    ]
+
+
+def _output_options() -> list[click.Parameter]:
+    folder = f"Where launches leave jobs, logs and results.  [default: {_FOLDER}]"
+    rows = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
+    return [
+        Option(
+            "--format",
+            section=OUTPUT,
+            type=Word(VALIDATE_FORMATS),
+            default="table",
+            show_default=True,
+            help="Form of the answer.",
+        ),
+        Option("--output", section=OUTPUT, type=str, metavar="ROWS.csv", help=rows),
+        Option("--work-folder", section=OUTPUT, type=str, metavar="DIR", help=folder),
+    ]
+
+
+def _validate(**values: Any) -> None:
+    """Plan, launch, compare, and leave with the exit code."""
+    if os.name != "posix":
+        raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
+    from simulator import api  # noqa: PLC0415  start-up time
+    from simulator.cli.layouts import space  # noqa: PLC0415  start-up time
+    from simulator.report.validate_json import validate_json  # noqa: PLC0415  start-up time
+    from simulator.report.validate_table import dry_run_text, validate_table  # noqa: PLC0415  start-up time
+    from simulator.runner.campaign import Planner, Wanted, run, run_folder  # noqa: PLC0415  start-up time
+    from simulator.runner.record import Record  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    quiet = verbosity_of(ctx) < 0
+    hardware, question = _question(values)
+    searched = space(values)
+    work = Path(values["work_folder"] or _FOLDER)
+    record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
+    pick = _pick(values, question, record.table)
+    engine, launcher = _engine(values, hardware), _launcher(values, hardware)
+    launcher.check(pick.scenario.nodes)
+    if not values["dry_run"]:
+        engine.check()
+        record.check()
+    ranking = api.rank(**question, space=searched, top=_MOST_RANKED, variants=True)
+    if not ranking.estimates:
+        raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
+    wanted = Wanted(
+        top=values["top"],
+        repeats=values["repeat"],
+        limit_seconds=float(values["time_limit"]),
+        resume=values["resume"],
+        retry_failed=values["retry_failed"],
+    )
+    folder = run_folder(work)
+    try:
+        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only one in which there is nothing to launch
+    _few(plan, wanted.top, quiet=quiet)
+    if values["dry_run"]:
+        write(dry_run_text(plan, launcher), None)
+        return
+    campaign = run(plan, launcher, engine, record, lambda line: note(line, quiet=quiet))
+    if values["format"] == "json":
+        text = validate_json(campaign, record.path)
+    else:
+        text = validate_table(campaign, record.path, verbosity_of(ctx), colour=colour_of(ctx, None))
+    write(text, None)
+    ctx.exit(_code(campaign))
+
+
+def _code(campaign: Campaign) -> int:
+    if campaign.interrupted_by:
+        return 128 + campaign.interrupted_by
+    return 0 if campaign.all_well else 1
+
+
+def _few(plan: Plan, top: int, *, quiet: bool) -> None:
+    if len(plan.layouts) < top:
+        note(f"only {len(plan.layouts)} splits of --top {top} can be launched", quiet=quiet)
+
+
+def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
+    """The hardware, and the arguments of a ranking."""
+    from simulator.cli.layouts import check_cluster, framework_options  # noqa: PLC0415  start-up time
+    from simulator.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
+
+    if not values["model"]:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    if ":" in values["hardware"]:
+        raise UnsupportedError("--hardware: launches run on one kind of device")
+    check_cluster(values)
+    hardware = load_hardware(values["hardware"])
+    sizes = _SMALL if hardware.family == "cpu" else _LARGE
+    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "calibration")
+    return hardware, {
+        **{name: values[name] for name in names},
+        **{name: values[name] or usual for name, usual in sizes.items()},
+        "framework": _FRAMEWORKS[values["engine"]],
+        "options": framework_options(values),
+    }
+
+
+def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
+    """What is asked of every launch; the layout is still to be chosen."""
+    from simulator.api import scenario_of  # noqa: PLC0415  start-up time
+    from simulator.calibration.apply import applied  # noqa: PLC0415  start-up time
+    from simulator.runner.engine import Pick  # noqa: PLC0415  start-up time
+    from simulator.scenario.layout import Layout  # noqa: PLC0415  start-up time
+
+    scenario = scenario_of(**question)
+    return Pick(
+        scenario=scenario,
+        layout=Layout(),
+        used=applied(scenario.hardware.family, values["calibration"]),
+        model=values["model"],
+        hardware=values["hardware"],
+        options=question["options"],
+        steps=values["steps"],
+        warmup_steps=values["warmup"],
+        table=table,
+    )
+
+
+def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
+    from simulator.runner.engines.megatron import MegatronEngine  # noqa: PLC0415  start-up time
+    from simulator.runner.engines.paddle import PaddleEngine  # noqa: PLC0415  start-up time
+    from simulator.runner.reference import ReferenceEngine  # noqa: PLC0415  start-up time
+
+    path = values["engine_path"] or ""
+    if values["engine"] == "megatron":
+        return MegatronEngine(path=path)
+    if values["engine"] == "paddle":
+        return PaddleEngine(path=path)
+    if path:
+        raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
+    return ReferenceEngine(backend=values["backend"] or _backend(hardware.family))
+
+
+def _backend(family: str) -> str:
+    if family == "cpu":
+        return "cpu"
+    return "npu" if family.startswith("ascend") else "cuda"
+
+
+def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
+    from simulator.runner.local import LocalLauncher  # noqa: PLC0415  start-up time
+    from simulator.runner.slurm import SlurmLauncher  # noqa: PLC0415  start-up time
+
+    if values["launcher"] == "slurm":
+        return SlurmLauncher(
+            partition=values["slurm_partition"] or "",
+            account=values["slurm_account"] or "",
+            options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
+            gpus=(values["backend"] or _backend(hardware.family)) == "cuda",
+            queue_seconds=float(values["queue_limit"]),
+        )
+    for name in ("slurm_partition", "slurm_account", "slurm_option"):
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --launcher slurm")
+    return LocalLauncher()

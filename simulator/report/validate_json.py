@@ -1,0 +1,82 @@
+"""Predicted against measured as JSON, with the estimate objects of `simulate estimate` inside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simulator import __version__
+from simulator.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.report.presentation import Presentation
+from simulator.report.text import layout_text
+from simulator.runner.campaign import Campaign
+from simulator.runner.compare import Comparison, Figure
+from simulator.runner.launch import Launched
+
+_PLAIN = Presentation()
+
+
+def validate_json(campaign: Campaign, rows_file: Path) -> str:
+    """Return what a campaign measured as JSON text."""
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "all_well": campaign.all_well,
+        "interrupted_by_signal": campaign.interrupted_by or None,
+        "rows_file": str(rows_file),
+        "layouts": [_layout(one) for one in campaign.comparisons],
+        "refused": [{"layout": layout_text(one.layout), "reason": one.reason} for one in campaign.plan.refused],
+    }
+    return dumps(found) + "\n"
+
+
+def _layout(one: Comparison) -> dict[str, Any]:
+    memory, step = one.memory, one.step
+    return {
+        "title": one.title,
+        "estimate": estimate_object(one.estimate, _PLAIN),
+        "memory_mib": None if memory is None else _figure(memory, mib),
+        "step_time_s": None if step is None else _figure(step, significant),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "stage": rank.stage,
+                "predicted_mib": mib(rank.predicted),
+                "measured_mib": mib(rank.measured),
+                "error": significant(rank.error),
+            }
+            for rank in one.ranks
+        ],
+        "runs": len(one.ran),
+        "failures": list(one.failures),
+        "contradiction": one.contradiction or None,
+        "rows": [row.key for row in one.rows],
+        "launches": [_launch(launched) for launched in one.launched],
+    }
+
+
+def _figure(figure: Figure, rounded: Callable[[float], float]) -> dict[str, Any]:
+    interval = figure.interval
+    return {
+        "predicted": rounded(figure.predicted),
+        "interval": None if interval is None else {"low": rounded(interval.low), "high": rounded(interval.high)},
+        "measured": rounded(figure.measured),
+        "error": significant(figure.error),
+        "inside_interval": figure.inside,
+    }
+
+
+def _launch(launched: Launched) -> dict[str, Any]:
+    outcome = launched.outcome
+    return {
+        "folder": str(launched.launch.folder),
+        "repeat": launched.launch.repeat,
+        "outcome": outcome.kind,
+        "error": outcome.error or None,
+        "wall_s": significant(launched.ended.wall_seconds),
+        "log": str(launched.ended.log),
+        "log_tail": list(outcome.tail),
+        "ranks": [dataclasses.asdict(rank) for rank in outcome.ranks],
+    }

@@ -1,0 +1,155 @@
+"""Predicted against measured as tables for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from simulator.pricing.estimate import Interval
+from simulator.report.grid import Style, grid, paragraph
+from simulator.report.text import amount, devices_text, layout_text, milliseconds, percent
+from simulator.runner.campaign import Campaign, Plan, Refused
+from simulator.runner.compare import Comparison, Figure, RankFigure
+from simulator.runner.launch import Launch, Launcher
+from simulator.units import to_mib
+
+_STYLE: Style = "table"
+Shown = Callable[[float], str]
+_LONGEST_OUTCOME = 48
+_TAIL_LINES = 8
+"""Lines of a failed rank's log that are shown without `-v`."""
+
+
+def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colour: bool) -> str:
+    """Return one row for each layout, then what a reader must know of those that did not go well."""
+    blocks = [_title(campaign), _summary(campaign.comparisons, colour=colour)]
+    if verbosity > 0:
+        blocks += [text for one in campaign.comparisons if (text := _ranks(one))]
+    if verbosity >= 0:
+        lines = [line for one in campaign.comparisons for line in _failed(one, full=verbosity > 0)]
+        lines += list(_refused(campaign.plan.refused))
+        if verbosity > 0:
+            lines += _notes(campaign.comparisons)
+        lines += _closing(campaign, rows_file)
+        blocks.append(paragraph(lines, _STYLE))
+    return "\n\n".join(blocks) + "\n"
+
+
+def dry_run_text(plan: Plan, launcher: Launcher) -> str:
+    """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
+    blocks = [
+        "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.shown(launch)])
+        for launch in plan.launches
+    ]
+    lines = [f"# {line}" for line in _refused(plan.refused)]
+    known = [f"# measured already: {title}" for title, rows in plan.known.items() if rows]
+    return "\n".join([*blocks, *known, *lines]).rstrip("\n") + "\n"
+
+
+def _scripts(launch: Launch) -> Iterator[str]:
+    """The scripts that were written for a launch, each as the words that write it again."""
+    for path in launch.command.files:
+        if path.suffix == ".sh":
+            yield f"cat > {shlex.quote(str(path))} <<'END'\n{path.read_text(encoding='utf-8')}END\n"
+
+
+def _title(campaign: Campaign) -> str:
+    first = campaign.comparisons[0].estimate
+    return (
+        f"{first.model} on {devices_text(first.devices)} of {first.hardware}: {first.precision}, sequence "
+        f"{first.seq_length}, global batch {first.global_batch_size}, {first.framework}"
+    )
+
+
+def _summary(comparisons: Sequence[Comparison], *, colour: bool) -> str:
+    """Two lines for each layout: memory of its fullest rank, and time of a step."""
+    headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
+    rows: list[list[str]] = []
+    for number, one in enumerate(comparisons, start=1):
+        outcome = [str(len(one.ran)), _outcome(one, colour=colour)]
+        memory, step = one.predicted_memory, one.estimate.throughput
+        about = [str(number), layout_text(one.estimate.layout), "memory MiB"]
+        rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(one.memory, _mib), *outcome])
+        predicted = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
+        rows.append(["", "", "step ms", *predicted, *_measured(one.step, milliseconds), "", ""])
+    return grid(headers, rows, _STYLE, text_columns=(1, 2, 9))
+
+
+def _measured(figure: Figure | None, shown: Shown) -> list[str]:
+    if figure is None:
+        return ["", "", ""]
+    inside = "" if figure.inside is None else "yes" if figure.inside else "no"
+    return [shown(figure.measured), _signed(figure.error), inside]
+
+
+def _outcome(one: Comparison, *, colour: bool) -> str:
+    words = next(iter((*filter(None, [one.contradiction]), *one.failures)), "ran" if one.ran else "not launched")
+    words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
+    if not colour:
+        return words
+    from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
+
+    return style(words, fg="green" if words == "ran" else "red")
+
+
+def _ranks(one: Comparison) -> str:
+    rows = [_rank(rank) for rank in one.ranks]
+    if not rows:
+        return ""
+    headers = ["rank", "stage", "predicted MiB", "measured MiB", "error %"]
+    return f"Peak of every rank, {layout_text(one.estimate.layout)}\n{grid(headers, rows, _STYLE)}"
+
+
+def _rank(rank: RankFigure) -> list[str]:
+    return [str(rank.rank), str(rank.stage), _mib(rank.predicted), _mib(rank.measured), _signed(rank.error)]
+
+
+def _failed(one: Comparison, *, full: bool) -> Iterator[str]:
+    """What is known of launches that did not end well."""
+    for launched in one.launched:
+        outcome = launched.outcome
+        if outcome.kind == "ok":
+            continue
+        yield f"{one.title}: {outcome.kind}: {outcome.error}; its log: {launched.launch.log}"
+        tail = outcome.tail if full else outcome.tail[-_TAIL_LINES:]
+        yield from (f"    {line}" for line in tail)
+    if one.contradiction:
+        yield f"{one.title}: {one.contradiction}"
+
+
+def _refused(refused: Sequence[Refused]) -> Iterator[str]:
+    """Layouts that are faster than one that was launched, each reason once."""
+    by_reason: dict[str, list[Refused]] = {}
+    for one in refused:
+        by_reason.setdefault(one.reason, []).append(one)
+    for reason, same in by_reason.items():
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        yield f"Not launched: {layout_text(same[0].layout)}{more}: {reason}"
+
+
+def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+    notes = [note for one in comparisons for note in one.estimate.provenance.notes]
+    return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
+
+
+def _closing(campaign: Campaign, rows_file: Path) -> Iterator[str]:
+    if any(one.ran for one in campaign.comparisons):
+        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
+    if campaign.interrupted_by:
+        yield "Interrupted: what had been measured by then is kept."
+    if any(one.rows for one in campaign.comparisons):
+        yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
+
+
+def _span(interval: Interval | None, shown: Shown) -> str:
+    return "" if interval is None else f"{shown(interval.low)} to {shown(interval.high)}"
+
+
+def _mib(size: float) -> str:
+    return amount(to_mib(size))
+
+
+def _signed(share: float) -> str:
+    text = percent(share)
+    return text if text.startswith("-") or text == "0.0" else f"+{text}"

@@ -1,0 +1,32 @@
+"""Which rank this process is, by the variables that its launcher set. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Final
+
+from simulator.errors import InputError
+
+_SLURM: Final = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+
+
+def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
+    """Global rank, as torchrun sets it or else as srun does; a job of one device needs neither.
+
+    Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
+    """
+    if "RANK" not in environment and "SLURM_PROCID" in environment and devices > 1:
+        environment.update({name: environment.get(slurm, "0") for name, slurm in _SLURM.items()})
+    if "RANK" not in environment and devices == 1:
+        environment.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
+    missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environment]
+    if devices > 1:
+        missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if missing:
+        raise InputError(f"environment: {missing[0]} is not set; start the ranks with torchrun, or with srun and it")
+    rank, size = environment["RANK"], environment["WORLD_SIZE"]
+    if size != str(devices):
+        raise InputError(f"environment: WORLD_SIZE {size}; the job is for {devices} devices")
+    if not rank.isdecimal() or int(rank) >= devices:
+        raise InputError(f"environment: RANK '{rank}': must be a whole number from 0 to {devices - 1}")
+    return int(rank)

@@ -1,0 +1,67 @@
+"""How a rank says that it failed: the last line of its error output, and its exit code. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simulator.errors import SimulateError, UnsupportedError, one_line
+
+FailureKind = Literal["out-of-memory", "unsupported", "error"]
+
+EXIT_CODES: Final[dict[FailureKind, int]] = {"out-of-memory": 3, "unsupported": 1, "error": 1}
+"""Status with which a failed rank ends."""
+_MEMORY_TEXT: Final = re.compile(
+    r"out of memory|(?:can(?:'|no)t allocate|not enough) memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE
+)
+_LINE: Final = re.compile(
+    r"simulate-trainer: rank (?P<rank>\d+): (?P<kind>out-of-memory|unsupported|error): (?P<text>.*)"
+)
+_LONGEST_TEXT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rank failed."""
+
+    rank: int
+    kind: FailureKind
+    text: str
+
+    @property
+    def line(self) -> str:
+        """The line that says so."""
+        return f"simulate-trainer: rank {self.rank}: {self.kind}: {self.text}"
+
+
+def failure_of(error: BaseException, rank: int) -> Failure:
+    """What an exception means. A pipeline wraps what went wrong in a stage, so its causes are looked at too."""
+    chain = list(_causes(error))
+    for cause in chain:
+        if isinstance(cause, MemoryError) or _MEMORY_TEXT.search(str(cause)):
+            return Failure(rank, "out-of-memory", _text(cause))
+    kind: FailureKind = "unsupported" if isinstance(error, UnsupportedError) else "error"
+    return Failure(rank, kind, _text(error if isinstance(error, SimulateError) else chain[-1]))
+
+
+def failure_in(line: str) -> Failure | None:
+    """The failure that a line of a log tells of; None where it tells of none."""
+    found = _LINE.search(line)
+    if found is None:
+        return None
+    return Failure(int(found["rank"]), found["kind"], found["text"])  # type: ignore[arg-type]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        yield cause
+        cause = cause.__cause__
+
+
+def _text(error: BaseException) -> str:
+    return one_line(f"{type(error).__name__}: {error}")[:_LONGEST_TEXT]

@@ -1,0 +1,219 @@
+"""How fast a machine computes, moves and exchanges: `torchrun --nproc-per-node N -m simulator.trainer.rates JOB.json`.
+
+Every rank runs the same operations at the same time, as in training: ranks that share memory or links share them here.
+A repeat's time is that of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import distributed
+from torch.nn import functional
+
+from simulator.errors import InputError
+from simulator.trainer.backend import Backend
+from simulator.trainer.environment import rank_from_environment
+from simulator.trainer.failure import EXIT_CODES, failure_of
+from simulator.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+
+DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
+WARM_UPS: Final = 2
+"""First repeats of a timing, not kept."""
+SHORTEST_SECONDS: Final = 1e-3
+"""A repeat runs its operation often enough to last this long."""
+
+Run = Callable[[], object]
+
+
+def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
+    """Time everything the job asks for; what needs two ranks or a device apart from its host is left out without."""
+    return tuple(_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+
+
+def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
+    if timing.operation in COLLECTIVES:
+        return job.devices > 1
+    return timing.operation != "host_copy" or backend.module is not None
+
+
+def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed:
+    forward, backward = _OPERATIONS[timing.operation](timing, backend)
+    return Timed(
+        timing=timing,
+        forward_seconds=_repeat(job, backend, forward),
+        backward_seconds=_repeat(job, backend, backward) if backward is not None else (),
+    )
+
+
+def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
+    """Seconds of one run in every repeat, the same on all ranks: those of the slowest."""
+    inner = 1
+    found: list[float] = []
+    for repeat in range(WARM_UPS + job.repeats):
+        distributed.barrier()
+        backend.synchronize()
+        start = time.perf_counter()
+        for _ in range(inner):
+            run()
+        backend.synchronize()
+        seconds = torch.tensor([(time.perf_counter() - start) / inner], dtype=torch.float64, device=_clock(backend))
+        distributed.all_reduce(seconds, op=distributed.ReduceOp.MAX)
+        slowest = float(seconds)
+        if repeat >= WARM_UPS:
+            found.append(slowest)
+        else:
+            # All ranks know the same time, so they agree on how often to run.
+            inner = max(int(SHORTEST_SECONDS / slowest), 1)
+    return tuple(found)
+
+
+def _clock(backend: Backend) -> torch.device:
+    return backend.device
+
+
+def _random(backend: Backend, precision: str, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=DTYPES[precision], device=backend.device)
+
+
+def _both_passes(compute: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> tuple[Run, Run]:
+    """A forward pass, and the gradients of all inputs from its result."""
+    for tensor in inputs:
+        tensor.requires_grad_()
+    result = compute()
+    gradient = torch.randn_like(result)
+    return compute, lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True)
+
+
+def _gemm(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    sizes = timing.sizes
+    x = _random(backend, timing.precision, sizes["rows"], sizes["inner"])
+    weight = _random(backend, timing.precision, sizes["columns"], sizes["inner"])
+    return _both_passes(lambda: functional.linear(x, weight), (x, weight))
+
+
+def _attention(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    sizes = timing.sizes
+    query, key, value = (
+        _random(backend, timing.precision, sizes["batch"], sizes[heads], sizes["tokens"], sizes["head_dim"])
+        for heads in ("heads", "kv_heads", "kv_heads")
+    )
+
+    def attend() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    return _both_passes(attend, (query, key, value))
+
+
+def _elementwise(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    x, y = (_random(backend, timing.precision, timing.sizes["elements"]) for _ in range(2))
+    result = torch.empty_like(x)
+    return lambda: torch.add(x, y, out=result), None
+
+
+def _optimizer(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    parameter = torch.nn.Parameter(torch.randn(timing.sizes["parameters"], device=backend.device))
+    parameter.grad = torch.randn_like(parameter)
+    return torch.optim.AdamW([parameter], foreach=True).step, None
+
+
+def _host_copy(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    host = torch.empty(timing.sizes["bytes"], dtype=torch.uint8).pin_memory()
+    device = torch.empty_like(host, device=backend.device)
+    return lambda: device.copy_(host, non_blocking=True), None
+
+
+def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    """A collective over all ranks; `bytes` is the whole tensor, of which a rank holds its share where it is split."""
+    ranks, rank = distributed.get_world_size(), distributed.get_rank()
+    dtype = DTYPES[timing.precision]
+    share = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
+    whole = torch.ones(share * ranks, dtype=dtype, device=backend.device)
+    part = torch.ones(share, dtype=dtype, device=backend.device)
+
+    def send() -> None:
+        # Both directions at once, as a pipeline in its steady state.
+        ahead, behind = (rank + 1) % ranks, (rank - 1) % ranks
+        received = torch.empty_like(whole)
+        requests = distributed.batch_isend_irecv(
+            [
+                distributed.P2POp(distributed.isend, whole, ahead),
+                distributed.P2POp(distributed.irecv, received, behind),
+            ]
+        )
+        for request in requests:
+            request.wait()
+
+    runs: dict[str, Run] = {
+        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole),
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "send": send,
+    }
+    return runs[timing.operation], None
+
+
+_OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "elementwise": _elementwise,
+    "optimizer": _optimizer,
+    "host_copy": _host_copy,
+    **dict.fromkeys(COLLECTIVES, _collective),
+}
+
+
+def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
+    """Bytes of one device, and those of them that are free."""
+    if backend.module is None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        whole, free = (os.sysconf(name) * page // job.devices for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+        return whole, free
+    free, whole = backend.module.mem_get_info()
+    return int(whole), int(free)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure as one rank and return its exit code."""
+    rank = 0
+    try:
+        if len(arguments) != 1:
+            raise InputError("usage: python -m simulator.trainer.rates JOB.json")
+        path = Path(arguments[0])
+        job = RatesJob.from_json(path.read_text(encoding="utf-8"))
+        rank = rank_from_environment(os.environ, job.devices)
+        backend = Backend(job)
+        backend.join(job, rank)
+        whole, usable = _memory(job, backend)
+        found = MeasuredRates(
+            device_name=backend.name,
+            versions=backend.versions,
+            devices=job.devices,
+            memory_bytes=whole,
+            usable_bytes=usable,
+            timed=measure(job, backend),
+        )
+        if rank == 0:
+            found.write(path.parent / RATES_NAME)
+        distributed.barrier()
+        distributed.destroy_process_group()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
+        traceback.print_exc()
+        failure = failure_of(error, rank)
+        print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
+        return EXIT_CODES[failure.kind]
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,79 @@
+"""The sweep of single-device layouts: its twin for processors runs, and its cases are ones that can be launched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.measurements.rows import read_rows
+from tests.project.tree import ROOT
+from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH
+
+PREPARE = """
+import sys
+from pathlib import Path
+from benchmarks.cuda_sweep import cases
+from simulator.runner.reference import ReferenceEngine
+folder = Path(sys.argv[1])
+for case in cases("cuda"):
+    launch = case.launch("h100-sxm-80g", ReferenceEngine(backend="cuda"), folder, 1.0)
+    model = launch.pick.scenario.model.name
+    print(case.seq_length, case.micro_batch_size, case.recompute, launch.pick.layout.devices, model)
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # Outside frameworks' settings of this machine are none of a launch's.
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "RANK", "WORLD_"))}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=usual, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+
+
+@pytest.mark.launch
+@NEEDS_TORCH
+def test_the_twin_for_processors_leaves_rows(tmp_path: Path) -> None:
+    table = tmp_path / "sweep.csv"
+    places = ("--output", str(table), "--work-folder", str(tmp_path / "work"))
+    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", "--cases", "2", *places)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_rows(table)
+    assert [row.recompute for row in rows] == ["none", "selective"]
+    for row in rows:
+        assert row.outcome == "ok"
+        assert (row.source, row.framework, row.devices) == ("benchmarks/cuda_sweep.py", "torch", 1)
+        assert "torch " in row.source_ref
+        assert row.memory_counts
+        assert row.speed_counts
+    assert rows[1].memory_bytes is not None
+    assert rows[0].memory_bytes is not None
+    assert rows[1].memory_bytes <= rows[0].memory_bytes
+    assert "predicted" in done.stdout
+
+
+@NEEDS_TORCH
+def test_no_case_starts_once_the_time_is_up(tmp_path: Path) -> None:
+    places = ("--output", str(tmp_path / "sweep.csv"), "--work-folder", str(tmp_path / "work"))
+    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", "--minutes", "0", *places)
+    assert done.returncode == 1
+    assert "3 cases left out" in done.stdout
+
+
+def test_every_case_for_an_accelerator_can_be_launched(tmp_path: Path) -> None:
+    done = run("-c", PREPARE, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == len(set(map(tuple, found))) == 33
+    assert {line[0] for line in found} == {"2048", "4096", "8192", "16384"}
+    assert {line[1] for line in found} == {"1", "2", "4"}
+    assert {line[2] for line in found} == {"none", "selective", "full"}
+    assert {line[3] for line in found} == {"1"}
+
+
+def test_the_device_must_be_named(tmp_path: Path) -> None:
+    done = run("-m", "benchmarks.cuda_sweep", "--output", str(tmp_path / "sweep.csv"))
+    assert done.returncode == 2
+    assert "--hardware" in done.stderr

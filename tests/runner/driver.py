@@ -1,0 +1,9 @@
+"""Runs `simulate validate` with ranks that train nothing: `python -m tests.runner.driver validate ...`."""
+
+from simulator.cli import validate
+from simulator.cli.main import run
+from tests.runner.fakes import FakeEngine
+
+if __name__ == "__main__":
+    vars(validate)["_engine"] = lambda *_: FakeEngine()
+    run()

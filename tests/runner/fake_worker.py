@@ -1,0 +1,65 @@
+"""A rank that trains nothing: it behaves as `FAKE_RANKS` says of its layout, and leaves a result like a real one.
+
+`FAKE_RANKS` is a JSON object from a layout (`tp2pp1dp1`) to what its rank 1 does; `hang` is for all of them. The
+standard library is all it needs, so that a test is quick.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+MIB = 2**20
+
+
+def main() -> int:
+    path = Path(sys.argv[1])
+    job = json.loads(path.read_text(encoding="utf-8"))
+    layout = job["layout"]
+    sizes = [layout[f"{name}_parallel"] for name in ("tensor", "pipeline", "data")]
+    rank = int(os.environ["RANK"])
+    assert int(os.environ["WORLD_SIZE"]) == sizes[0] * sizes[1] * sizes[2]
+    name = "tp{}pp{}dp{}".format(*sizes)
+    does = json.loads(os.environ.get("FAKE_RANKS", "{}")).get(name, "ok")
+    print(f"rank {rank} of {name} begins", flush=True)  # noqa: T201  the launch's log
+    time.sleep(600.0 if does == "hang" else float(os.environ.get("FAKE_SECONDS", "0")))
+    if does != "ok" and rank == 1:
+        return fail(does, path.parent)
+    stage = rank // (sizes[0] * sizes[2])
+    result = {
+        "rank": rank,
+        "stage": stage,
+        "layers": layout["stage_layers"][stage],
+        "base_bytes": 20 * MIB,
+        "peak_bytes": (60 + rank) * MIB,
+        "peak_parts": {},
+        "reserved_bytes": None,
+        "device_bytes": None,
+        "step_seconds": [0.5 + 0.01 * step + 0.1 * rank for step in range(job["steps"])],
+        "losses": [],
+        "forward_seconds": None,
+        "backward_seconds": None,
+        "device_name": "a processor",
+        "versions": {"torch": "none"},
+    }
+    (path.parent / f"rank-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+    return 0
+
+
+def fail(how: str, folder: Path) -> int:
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "half":
+        (folder / "rank-1.json").write_text('{"rank": 1, "sta', encoding="utf-8")
+    if how == "crash":
+        raise RuntimeError("a rank broke")
+    if how == "oom":
+        sys.stderr.write("simulate-trainer: rank 1: out-of-memory: OutOfMemoryError: tried to allocate 2 GiB\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

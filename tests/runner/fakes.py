@@ -1,0 +1,62 @@
+"""The reference engine with ranks that train nothing and need no torch."""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator import api
+from simulator.calibration.apply import applied
+from simulator.pricing.estimate import Estimate
+from simulator.runner.engine import Command, Pick
+from simulator.runner.reference import ReferenceEngine
+from simulator.scenario.layout import Layout
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TINY = ROOT / "examples" / "models" / "tiny.yaml"
+QUESTION: dict[str, Any] = {
+    "model": str(TINY),
+    "hardware": "local-cpu",
+    "devices": 2,
+    "framework": "torch",
+    "seq_length": 256,
+    "global_batch_size": 8,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeEngine(ReferenceEngine):
+    """Leaves jobs and reads results as the real engine does."""
+
+    worker: tuple[str, ...] = (str(HERE / "fake_worker.py"),)
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    def prepare(self, pick: Pick, folder: Path) -> Command:
+        command = ReferenceEngine.prepare(self, pick, folder)
+        ranks = str(pick.scenario.devices // pick.scenario.nodes)
+        start = (sys.executable, str(HERE / "fake_torchrun.py"), ranks)
+        return replace(command, arguments=(*start, *command.rank_arguments))
+
+
+def pick(**changes: Any) -> Pick:
+    scenario = api.scenario_of(**QUESTION)
+    plain = Pick(
+        scenario=scenario,
+        layout=Layout(),
+        used=applied("cpu"),
+        model=str(TINY),
+        hardware="local-cpu",
+        steps=3,
+        table="own",
+    )
+    return replace(plain, **changes)
+
+
+@cache
+def ranked() -> tuple[Estimate, ...]:
+    """The ranking of the tiny question, with every variant."""
+    return api.rank(**QUESTION, top=256, variants=True).estimates

@@ -1,0 +1,203 @@
+"""Which layouts are launched, and what becomes of them when some fail."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder
+from simulator.runner.compare import Comparison
+from simulator.runner.engine import Ended
+from simulator.runner.launch import Launch
+from simulator.runner.local import LocalLauncher
+from simulator.runner.record import Record
+from tests.runner.fakes import FakeEngine, pick, ranked
+from tests.runner.trees import processes_with, wait_for
+
+ENGINE = FakeEngine()
+
+
+def plan(folder: Path, **wanted: Any) -> Plan:
+    record = Record(folder / "own.csv")
+    planner = Planner(engine=ENGINE, pick=pick(), folder=folder / "run", record=record, wanted=Wanted(**wanted))
+    return planner.plan(ranked())
+
+
+def launch(folder: Path, does: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, **wanted: Any) -> Campaign:
+    monkeypatch.setenv("FAKE_RANKS", json.dumps(dict(does)))
+    return run(plan(folder, **wanted), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+
+
+def by_split(campaign: Campaign) -> dict[str, Comparison]:
+    sizes = {one.title: one.estimate.layout for one in campaign.comparisons}
+    return {
+        f"tp{sizes[one.title].tensor_parallel}pp{sizes[one.title].pipeline_parallel}": one
+        for one in campaign.comparisons
+    }
+
+
+def test_the_fastest_of_each_split_that_can_run_is_chosen(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    splits = [(e.layout.tensor_parallel, e.layout.pipeline_parallel, e.layout.data_parallel) for _, e in found.layouts]
+    assert sorted(splits) == [(1, 1, 2), (1, 2, 1), (2, 1, 1)]
+    for _, chosen in found.layouts:
+        same = [
+            e
+            for e in ranked()
+            if (e.layout.tensor_parallel, e.layout.pipeline_parallel, e.layout.context_parallel)
+            == (chosen.layout.tensor_parallel, chosen.layout.pipeline_parallel, 1)
+        ]
+        assert chosen.layout == same[0].layout
+    assert {one.layout.context_parallel for one in found.refused} == {2}
+    assert {one.reason for one in found.refused} == {"context_parallel 2: the reference trainer has 1 only"}
+    assert [launch.title for launch in found.launches] == [title for title, _ in found.layouts]
+
+
+def test_a_ranking_of_which_nothing_can_run_is_told(tmp_path: Path) -> None:
+    planner = Planner(engine=ENGINE, pick=pick(), folder=tmp_path, record=Record(tmp_path / "own.csv"))
+    only = [e for e in ranked() if e.layout.context_parallel == 2]
+    with pytest.raises(UnsupportedError, match=r"nothing to launch: engine reference can run none of the \d+ best"):
+        planner.plan(only)
+
+
+def test_repeats_go_round_the_layouts(tmp_path: Path) -> None:
+    found = plan(tmp_path, repeats=2, top=2)
+    titles = [title for title, _ in found.layouts]
+    assert [(one.title, one.repeat) for one in found.launches] == [(t, r) for r in (1, 2) for t in titles]
+    assert len({one.folder for one in found.launches}) == 4
+
+
+def test_launches_are_recorded_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = launch(tmp_path, {}, monkeypatch, repeats=2)
+    assert found.all_well
+    rows = Record(tmp_path / "own.csv").rows()
+    assert [row.row for row in rows] == list(range(1, 7))
+    assert {(row.outcome, row.memory_mib, row.memory_kind, row.step_samples) for row in rows} == {
+        ("ok", 61.0, "allocated", 3)
+    }
+    # A step takes as long as its slowest rank: 0.6, 0.61 and 0.62 s on rank 1.
+    assert {(row.step_time_s, row.step_min_s, row.step_max_s, row.step_iqr_s) for row in rows} == {
+        (0.61, 0.6, 0.62, 0.01)
+    }
+    assert rows[0].source_ref == f"run/{found.plan.launches[0].folder.name}"
+    assert rows[0].source_notes == "backend cpu; a processor; torch none"
+    for one in found.comparisons:
+        assert one.memory is not None
+        assert one.memory.measured == 61 * 2**20
+        assert one.memory.predicted == max(stage.allocated_bytes for stage in one.estimate.memory.stages)
+        assert one.memory.error == one.memory.predicted / one.memory.measured - 1
+        assert one.step is not None
+        assert one.step.measured == 0.61
+        assert one.step.predicted == one.estimate.throughput.step_seconds
+        assert [(rank.rank, rank.measured) for rank in one.ranks] == [(0, 60 * 2**20), (1, 61 * 2**20)]
+        stages = one.estimate.memory.stages
+        assert [rank.predicted for rank in one.ranks] == [stages[rank.stage].allocated_bytes for rank in one.ranks]
+
+
+@pytest.mark.parametrize(
+    ("does", "outcome", "says"),
+    [
+        ("hang", "error", "did not end within the time limit"),
+        ("crash", "error", "RuntimeError: a rank broke"),
+        ("half", "error", "the result of rank 1 cannot be read"),
+        ("nothing", "error", "rank 1 left no result"),
+        ("oom", "oom", "out-of-memory: OutOfMemoryError: tried to allocate 2 GiB"),
+        ("killed", "oom", "killed, probably out of memory"),
+    ],
+)
+def test_one_that_fails_stops_no_other(
+    does: str, outcome: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 3.0 if does == "hang" else 60.0
+    found = launch(tmp_path, {"tp1pp1dp2": does}, monkeypatch, top=2, repeats=2, limit_seconds=limit)
+    rows = Record(tmp_path / "own.csv").rows()
+    assert sorted(row.outcome for row in rows) == sorted([outcome, "ok", "ok"])
+    [failed] = [row for row in rows if row.outcome != "ok"]
+    assert says in failed.error
+    assert (failed.tensor_parallel, failed.pipeline_parallel) == (1, 1)
+    assert not found.all_well
+    one = by_split(found)["tp1pp1"]
+    assert (one.ran, one.memory, one.step, len(one.failures)) == ((), None, None, 1)
+    assert one.contradiction == ("predicted to fit, ran out of memory" if outcome == "oom" else "")
+    assert processes_with(str(tmp_path)) == {}
+
+
+def test_a_layout_that_was_said_not_to_fit_and_ran_contradicts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = launch(tmp_path, {}, monkeypatch, top=1).comparisons[0]
+    verdicts = {v: replace(one, estimate=replace(one.estimate, verdict=v)) for v in ("fits", "starved", "does_not_fit")}
+    said = {verdict: other.contradiction for verdict, other in verdicts.items()}
+    assert said == {"fits": "", "starved": "", "does_not_fit": "predicted not to fit, ran"}
+
+
+def test_resumed_what_was_measured_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(tmp_path, {"tp2pp1dp1": "oom"}, monkeypatch)
+    again = launch(tmp_path, {}, monkeypatch, resume=True)
+    assert again.plan.launches == ()
+    assert [len(one.rows) for one in again.comparisons] == [1, 1, 1]
+    assert not again.all_well
+    assert by_split(again)["tp1pp2"].memory is not None
+    retried = launch(tmp_path, {}, monkeypatch, resume=True, retry_failed=True)
+    assert [one.pick.layout.tensor_parallel for one in retried.plan.launches] == [2]
+    assert retried.all_well
+    more = launch(tmp_path, {}, monkeypatch, resume=True, retry_failed=True, repeats=2)
+    assert [one.repeat for one in more.plan.launches] == [2, 2, 2]
+    assert len(Record(tmp_path / "own.csv").rows()) == 7
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (e.layout for _, e in plan(tmp_path, top=2).layouts)
+    assert first != second
+    name = f"tp{second.tensor_parallel}pp{second.pipeline_parallel}dp{second.data_parallel}"
+
+    def interrupt() -> None:
+        wait_for(f"{tmp_path}/run/2-", 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    found = launch(tmp_path, {name: "hang"}, monkeypatch)
+    thread.join()
+    assert found.interrupted_by == signal.SIGTERM
+    assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
+    assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
+    assert found.comparisons[1].launched[0].outcome.kind == "interrupted"
+    assert not found.all_well
+    assert processes_with(str(tmp_path)) == {}
+
+
+class BrokenLauncher(LocalLauncher):
+    def run(self, launch: Launch) -> Ended:
+        raise OSError(f"no more processes for {launch.title}")
+
+
+def test_a_launcher_that_fails_is_a_failed_launch(tmp_path: Path) -> None:
+    found = run(plan(tmp_path), BrokenLauncher(), ENGINE, Record(tmp_path / "own.csv"), list[str]().append)
+    assert [one.failures[0].split(" for")[0] for one in found.comparisons] == ["failed: no more processes"] * 3
+
+
+def test_what_is_told_names_the_launch_and_its_end(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run(plan(tmp_path, top=1), LocalLauncher(), ENGINE, Record(tmp_path / "own.csv"), lines.append)
+    assert lines[0].startswith("launch 1 of 1: 1-tiny-tp")
+    assert lines[1].startswith("ok after ")
+
+
+def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert [run_folder(tmp_path).name for _ in range(3)] == ["run-1", "run-2", "run-3"]
+    (tmp_path / "run-x").mkdir()
+    (tmp_path / "run-2").rmdir()
+    assert run_folder(tmp_path).name == "run-4"
+
+
+def test_several_nodes_need_another_launcher() -> None:
+    with pytest.raises(InputError, match="--launcher local: starts one node, the layouts take 2"):
+        LocalLauncher().check(2)

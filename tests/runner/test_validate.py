@@ -1,0 +1,226 @@
+"""The command `simulate validate`, with ranks that train nothing; and two launches that train."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from simulator.cli import validate
+from simulator.measurements.rows import read_rows
+from tests.cli.running import refusal, run
+from tests.runner.fakes import TINY, FakeEngine
+
+QUESTION = ("validate", "--model", str(TINY), "--hardware", "local-cpu", "--devices", "2")
+SHORT = ("--steps", "2", "--warmup", "1")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validate, "_engine", lambda *_: FakeEngine())
+
+
+def ranks_do(monkeypatch: pytest.MonkeyPatch, **does: str) -> None:
+    monkeypatch.setenv("FAKE_RANKS", json.dumps(does))
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_table_shows_predicted_and_measured() -> None:
+    result = run(*QUESTION, "-v")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "tiny on 2 devices of local-cpu: bf16, sequence 256, global batch 8, torch"
+    memory = [line for line in lines if "memory MiB" in line]
+    assert len(memory) == 3
+    assert all(" 61.0 " in line and line.endswith("1  ran") for line in memory)
+    assert len([line for line in lines if " step ms " in line and " 635.0 " in line]) == 3
+    assert "Not launched: TP1 PP1 CP2" in result.stdout
+    assert result.stdout.count("rank  stage  predicted MiB  measured MiB") == 3
+    assert "Assumed: memory: a processor's memory" in result.stdout
+    assert lines[-1].startswith("Rows: simulate-validate/local-cpu.csv; `simulate calibrate ")
+    assert result.stderr.count("simulate: note: launch ") == 3
+
+
+@pytest.mark.usefixtures("fake")
+def test_quiet_shows_the_table_alone() -> None:
+    result = run(*QUESTION, "-q")
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 10
+
+
+@pytest.mark.usefixtures("fake")
+def test_rows_are_added_and_calibrate_takes_them() -> None:
+    for _ in range(2):
+        assert run(*QUESTION, "--output", "mine.csv").exit_code == 0
+    rows = read_rows(Path("mine.csv"))
+    assert [row.key for row in rows] == [f"mine:{number}" for number in range(1, 7)]
+    assert {(row.model, row.hardware, row.framework, row.seq_length, row.global_batch_size) for row in rows} == {
+        (str(TINY), "local-cpu", "torch", 256, 8)
+    }
+    assert sorted(path.name for path in Path("simulate-validate").iterdir()) == ["run-1", "run-2"]
+    result = run("calibrate", "mine.csv")
+    assert result.exit_code == 0, result.stderr
+    assert "Not fitted: a processor's memory" in result.stdout
+    assert "6 rows used" in result.stdout or "rows still scatter" in result.stdout
+
+
+@pytest.mark.usefixtures("fake")
+def test_json_holds_all_that_was_measured() -> None:
+    result = run(*QUESTION, "--format", "json", "--top", "2", "--repeat", "2", *SHORT)
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["all_well"], found["interrupted_by_signal"]) == (True, None)
+    assert found["rows_file"] == "simulate-validate/local-cpu.csv"
+    assert len(found["layouts"]) == 2
+    for one in found["layouts"]:
+        assert one["memory_mib"]["measured"] == 61.0
+        assert one["memory_mib"]["predicted"] == max(
+            stage["allocated_mib"] for stage in one["estimate"]["memory"]["stages"]
+        )
+        interval = one["memory_mib"]["interval"]
+        assert one["memory_mib"]["inside_interval"] == (interval["low"] <= 61.0 <= interval["high"])
+        assert one["step_time_s"]["measured"] == pytest.approx(0.605)
+        assert (one["runs"], one["failures"], one["contradiction"]) == (2, [], None)
+        assert [launch["repeat"] for launch in one["launches"]] == [1, 2]
+        assert [rank["peak_bytes"] for rank in one["launches"][0]["ranks"]] == [60 * 2**20, 61 * 2**20]
+    assert {one["reason"] for one in found["refused"]} == {"context_parallel 2: the reference trainer has 1 only"}
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_launch_that_fails_is_shown_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks_do(monkeypatch, tp1pp1dp2="oom", tp2pp1dp1="crash")
+    result = run(*QUESTION)
+    assert result.exit_code == 1
+    assert "predicted to fit, ran out of memory" in result.stdout
+    assert "    simulate-trainer: rank 1: out-of-memory: OutOfMemoryError: tried to allocate 2 GiB" in result.stdout
+    assert "    RuntimeError: a rank broke" in result.stdout
+    assert "log.txt" in result.stdout
+    assert len([line for line in result.stdout.splitlines() if line.endswith("1  ran")]) == 1
+    again = run(*QUESTION, "--resume")
+    assert again.exit_code == 1
+    assert "launch 1" not in again.stderr
+    assert "predicted to fit, ran out of memory" in again.stdout
+    ranks_do(monkeypatch)
+    retried = run(*QUESTION, "--resume", "--retry-failed")
+    assert retried.exit_code == 0
+    assert retried.stderr.count("note: launch ") == 2
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_own_calibration_predicts() -> None:
+    priors = json.loads(run(*QUESTION, "--top", "1", "--format", "json", "--calibration", "none").stdout)
+    [one] = priors["layouts"]
+    assert one["memory_mib"]["interval"] is None
+    assert one["memory_mib"]["inside_interval"] is None
+    assert one["estimate"]["provenance"]["calibration"] == "priors"
+
+
+@pytest.mark.usefixtures("fake")
+def test_fewer_splits_than_asked_for_are_noted() -> None:
+    result = run(*QUESTION, "--tp", "2", "--top", "3")
+    assert result.exit_code == 0
+    assert "note: only 1 splits of --top 3 can be launched" in result.stderr
+
+
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+    said = refusal(*QUESTION, code=3)
+    assert said == "--engine reference: torch is not installed; pip install 'simulate-training[runner]' brings it"
+    assert list(Path().iterdir()) == []
+
+
+def dry(*more: str) -> Result:
+    result = run(*QUESTION, "--dry-run", *more)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_a_dry_run_starts_nothing_and_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+    found = dry("--tp", "2").stdout
+    job = Path("simulate-validate/run-1/1-tiny-tp2-pp1-dp1-mbs8-zero3/job.json").absolute()
+    assert f"cd {job.parent}\n" in found
+    assert "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 0" in found
+    assert f"-m simulator.trainer {job}\n" in found
+    assert json.loads(job.read_text(encoding="utf-8"))["steps"] == 8
+    assert list(Path().glob("**/*.csv")) == []
+    assert list(Path().glob("**/log.txt")) == []
+
+
+def test_a_dry_run_for_slurm_shows_the_script() -> None:
+    found = dry("--launcher", "slurm", "--slurm-partition", "fast", "--slurm-option", "--qos=high", "--top", "1")
+    assert "#SBATCH --partition=fast\n" in found.stdout
+    assert "#SBATCH --qos=high\n" in found.stdout
+    assert "srun " in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("hardware", "backend", "sizes"),
+    [("local-cpu", "cpu", (256, 8)), ("h20", "cuda", (8192, 1024)), ("ascend-910b-64g-8", "npu", (8192, 1024))],
+)
+def test_backend_and_sizes_follow_from_the_hardware(hardware: str, backend: str, sizes: tuple[int, int]) -> None:
+    question = ("--model", "llama3.2-1b" if backend != "cpu" else str(TINY), "--hardware", hardware, "--top", "1")
+    result = run("validate", *question, "--devices", "8" if backend != "cpu" else "2", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    [path] = Path().glob("**/job.json")
+    job = json.loads(path.read_text(encoding="utf-8"))
+    assert (job["backend"], job["seq_length"], job["global_batch_size"]) == (backend, *sizes)
+    limited = job["memory_limit_bytes"] is not None
+    assert limited == (backend == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--cp", "2"), 3, "nothing to launch: engine reference can run none of the"),
+        (("--num-layers", "4000"), 3, "nothing to launch: no layout fits"),
+        (("--launcher", "local", "--devices", "16"), 2, "--launcher local: starts one node, the layouts take 2"),
+        (("--slurm-account", "us"), 2, "--slurm-account needs --launcher slurm"),
+        (("--engine-path", "there"), 2, "--engine-path: the reference trainer comes with the simulator"),
+        (("--hardware", "local-cpu:2,h20:2"), 3, "--hardware: launches run on one kind of device"),
+        (("--option", "flash_attention=false"), 3, "--option flash_attention: the reference trainer"),
+        (("--engine", "pytorch"), 2, "'pytorch' is not one of reference, megatron, paddle"),
+        (("--output", "there/"), 2, "there"),
+        (("--engine", "megatron"), 2, "--engine megatron: the folder of Megatron-LM is not known"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(
+    options: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.delenv("MEGATRON_PATH", raising=False)
+    Path("there").mkdir()
+    assert said in refusal(*QUESTION, *options, code=code)
+    assert list(Path().glob("**/run-*")) == []
+
+
+def test_the_model_must_be_named() -> None:
+    assert refusal("validate").startswith("missing option '--model'")
+
+
+@pytest.mark.launch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("split", [("--tp", "2"), ("--pp", "2", "--vpp", "1")], ids=["TP2", "PP2"])
+def test_two_ranks_train(split: tuple[str, ...]) -> None:
+    result = run(*QUESTION, *split, "--micro-batch-size", "1", "--top", "1", "--format", "json", *SHORT)
+    assert result.exit_code == 0, result.stdout + result.stderr
+    [one] = json.loads(result.stdout)["layouts"]
+    assert (one["runs"], one["failures"]) == (1, [])
+    assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
+    assert [abs(rank["error"]) < 0.10 for rank in one["ranks"]] == [True, True], one["ranks"]
+    assert one["step_time_s"]["measured"] > 0.0
+    [row] = read_rows(Path("simulate-validate/local-cpu.csv"))
+    assert (row.outcome, row.step_samples, row.memory_kind) == ("ok", 2, "allocated")
+    assert "torch " in row.source_notes

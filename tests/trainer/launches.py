@@ -1,0 +1,92 @@
+"""Jobs of a tiny model, and launches of the reference trainer on this machine's processor."""
+
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.scenario.layout import Layout, default_cut
+from simulator.specs.catalogue import load_model
+from simulator.specs.model import ModelSpec
+from simulator.trainer.failure import Failure, failure_in
+from simulator.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from tests.project.tree import ROOT
+
+NEEDS_TORCH = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed; pip install 'simulate-training[runner]' brings it",
+)
+TINY = ROOT / "examples" / "models" / "tiny.yaml"
+TRAINER = "simulator.trainer"
+LIMIT_SECONDS = 240
+
+
+def tiny_model(**changes: Any) -> ModelSpec:
+    return load_model(str(TINY)).model_copy(update=changes)
+
+
+def job_of(
+    layout: dict[str, Any] | None = None, *, model: ModelSpec | None = None, global_batch_size: int = 4, **fields: Any
+) -> TrainingJob:
+    """A job of a few short steps in fp32, which makes losses of different layouts comparable."""
+    model = model or tiny_model()
+    values = dict(layout or {})
+    values.setdefault("stage_layers", default_cut(model.num_hidden_layers, values.get("pipeline_parallel", 1)))
+    usual: dict[str, Any] = {"seq_length": 128, "precision": "fp32", "steps": 1, "warmup_steps": 1}
+    return TrainingJob(model=model, layout=Layout(**values), global_batch_size=global_batch_size, **usual | fields)
+
+
+def launch(job: TrainingJob, folder: Path, module: str = TRAINER) -> tuple[RankResult, ...]:
+    """Results of all ranks, each started as srun starts it."""
+    for code, errors in run_ranks(job, folder, module):
+        assert code == 0, errors
+    return results(job, folder)
+
+
+def results(job: TrainingJob, folder: Path) -> tuple[RankResult, ...]:
+    return tuple(RankResult.read(folder / RESULT_NAME.format(rank=rank)) for rank in range(job.layout.devices))
+
+
+def written(job: TrainingJob, folder: Path) -> Path:
+    path = folder / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    return path
+
+
+def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tuple[int, str]]:
+    """(exit code, error output) of every rank."""
+    path = written(job, folder)
+    count = job.layout.devices
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    usual = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "RANK", "WORLD_", "LOCAL_"))
+    }
+    usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    ranks = []
+    for rank in range(count):
+        slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(count), "SLURM_LOCALID": str(rank)}
+        with (folder / f"errors-{rank}").open("wb") as stream:
+            command = [sys.executable, "-m", module, str(path)]
+            ranks.append(subprocess.Popen(command, cwd=ROOT, env=usual | slurm, stderr=stream))
+    try:
+        codes = [process.wait(timeout=LIMIT_SECONDS) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    return [(code, (folder / f"errors-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
+
+
+def last_failure(errors: str) -> Failure:
+    """The failure that the last line of a rank's error output tells of."""
+    found = failure_in(re.split(r"\n", errors.rstrip())[-1])
+    assert found is not None, errors
+    return found

@@ -1,0 +1,42 @@
+"""Which rank a process is, by what its launcher set."""
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.trainer.environment import rank_from_environment
+
+MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
+SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+
+
+def test_torchrun_says_which_rank_it_is() -> None:
+    environment = MEETING | {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"} | SLURM
+    assert rank_from_environment(environment, 4) == 2
+    assert environment["LOCAL_RANK"] == "0"
+
+
+def test_srun_says_it_in_its_own_words() -> None:
+    environment = MEETING | SLURM
+    assert rank_from_environment(environment, 4) == 3
+    assert (environment["RANK"], environment["WORLD_SIZE"], environment["LOCAL_RANK"]) == ("3", "4", "1")
+
+
+def test_one_device_needs_no_launcher() -> None:
+    environment = dict(SLURM)  # also inside a job of several tasks
+    assert rank_from_environment(environment, 1) == 0
+    assert environment["WORLD_SIZE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        (MEETING, "RANK is not set"),
+        ({**SLURM, "MASTER_ADDR": "node-1"}, "MASTER_PORT is not set"),
+        (MEETING | SLURM | {"SLURM_NTASKS": "8"}, "WORLD_SIZE 8; the job is for 4"),
+        (MEETING | {"RANK": "first", "WORLD_SIZE": "4"}, "RANK 'first'"),
+        (MEETING | {"RANK": "4", "WORLD_SIZE": "4"}, "RANK '4'"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(environment: dict[str, str], names: str) -> None:
+    with pytest.raises(InputError, match=names):
+        rank_from_environment(dict(environment), 4)
