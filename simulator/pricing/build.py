@@ -23,7 +23,7 @@ from simulator.rules.violation import Violation
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
-from simulator.timing.flops import layers_flops_per_token, model_flops_per_token
+from simulator.timing.flops import attention_block_flops_per_token, layers_flops_per_token, model_flops_per_token
 
 Row = NDArray[np.float64]
 
@@ -145,6 +145,8 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
         return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
     if layout.recompute == "none":
         return 0.0
+    if layout.recompute == "attention":
+        return model.num_hidden_layers * attention_block_flops_per_token(scenario)
     plan = priced.memory.plan
     layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
     return layers_flops_per_token(scenario) * layers / model.num_hidden_layers

@@ -37,7 +37,8 @@ _VALUES: Final = {
     "optim": "AdamW; others are warned of",
     "zero_optimization.stage": "ZeRO stage",
     "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
-    "zero_optimization.offload_param.device": "warned of: offloaded weights are not modelled",
+    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
+    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
     "train_micro_batch_size_per_gpu": "micro batch size, unless auto",
     "train_batch_size": "global batch size, unless auto",
     "data_types.grad_accum_dtype": "type of gradients",
@@ -147,11 +148,9 @@ def _layout(given: Given) -> Layout:
 
 
 def _offload(given: Given) -> Offload:
-    weights = given.text("offload", "zero_optimization.offload_param.device")
-    if weights not in (None, "none"):
-        given.remark(
-            "not-modelled", "error", "offloaded weights are not modelled", "zero_optimization.offload_param.device"
-        )
+    for name in ("offload_param", "offload_optimizer"):
+        if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
+            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
     where = given.text("offload", "zero_optimization.offload_optimizer.device")
     return "optimizer_tensorwise" if where not in (None, "none") else "none"
 
@@ -180,6 +179,11 @@ def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
             "gradient_dtype": "fp32" if wide else "bf16",
             "foreach_optimizer": "false",
         }
+        if given.text("offload_parameters", "zero_optimization.offload_param.device") not in (None, "none"):
+            found["offload_parameters"] = "true"
+        ratio = given.text("offload_fraction", "zero_optimization.offload_optimizer.ratio")
+        if ratio is not None and re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?|0", ratio, re.ASCII):
+            found["offload_fraction"] = ratio
     elif given.text("parameter_dtype", "torch_dtype") in ("bfloat16", "float16"):
         found = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     attention = given.text("flash_attention", "attn_implementation")

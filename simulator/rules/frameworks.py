@@ -102,6 +102,8 @@ _BLAME: dict[str, tuple[str, ...]] = {
     "experts": ("ep", "etp"),
     "sequence_parallel": ("sequence_parallel", "tp"),
     "zero_stage": ("zero_stage", "pp"),
+    "sharding_groups": ("sharding_degree", "zero_stage"),
+    "parameters_on_host": ("offload_parameters", "zero_stage"),
     "offload_pipeline": ("offload", "pp"),
     "recompute_layers": ("recompute_layers", "recompute"),
 }

@@ -146,6 +146,17 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _mask(block.zero_stage > highest)
 
 
+def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
+    degree = scenario.framework.sharding_degree
+    if not degree:
+        return _every(block, broken=False)
+    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+
+
+def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
+
+
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     activations = block.offload == OFFLOADS.index("activations")
     return _mask(
@@ -304,6 +315,23 @@ RULES: tuple[Rule, ...] = (
             f"{s.framework.name} does not offer ZeRO stage {x.zero_stage} with pipeline parallel {x.pipeline_parallel}"
         ),
         lambda _s, _x: "--zero-stage 1",
+    ),
+    Rule(
+        "sharding_groups",
+        "the ranks with the same parameters divide into groups that ZeRO shards over",
+        _sharding_degree,
+        lambda s, x: (
+            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into groups of "
+            f"{s.framework.sharding_degree}"
+        ),
+        lambda _s, _x: "--option sharding_degree=0, or a degree that divides data x context parallel",
+    ),
+    Rule(
+        "parameters_on_host",
+        "parameters on the host need ZeRO 3",
+        _offload_parameters,
+        lambda _s, x: f"parameters are kept on the host with ZeRO stage {x.zero_stage}",
+        lambda _s, _x: "--zero-stage 3, or --option offload_parameters=false",
     ),
     Rule(
         "offload_pipeline",
