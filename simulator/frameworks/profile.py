@@ -39,6 +39,10 @@ class FrameworkLimits:
     """Whether experts beside tensor parallelism are refused without sequence parallelism."""
     activation_offload_with_pipeline: bool = True
     """Whether activations can be offloaded beside a pipeline."""
+    activation_offload_with_recompute: bool = True
+    """Whether activations can be offloaded beside recomputation of others."""
+    interleaving_of_two_stages_without_overlap: bool = True
+    """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,8 @@ MEGATRON = FrameworkProfile(
         zero_stage_with_pipeline=1,
         experts_need_sequence_parallel=True,
         activation_offload_with_pipeline=False,
+        activation_offload_with_recompute=False,
+        interleaving_of_two_stages_without_overlap=False,
     ),
     keep_qkv_output=True,
     tp_comm_overlap=True,

@@ -105,6 +105,8 @@ _BLAME: dict[str, tuple[str, ...]] = {
     "sharding_groups": ("sharding_degree", "zero_stage"),
     "parameters_on_host": ("offload_parameters", "zero_stage"),
     "offload_pipeline": ("offload", "pp"),
+    "offload_recompute": ("offload", "recompute"),
+    "two_stages": ("layers_per_virtual_stage", "vpp", "pp"),
     "recompute_layers": ("recompute_layers", "recompute"),
 }
 """Settings that decide a layout rule."""
@@ -196,7 +198,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         about="activation offloading does not work with recomputation",
         says="CPU offloading does not work when activation recomputation is enabled",
         fix=_says("--recompute none, or --offload none"),
-        broken=lambda x: x.layout.offload == "activations" and x.layout.recompute != "none",
+        layout_rule="offload_recompute",
         blame=("offload", "recompute"),
     ),
     FrameworkRule(
@@ -218,10 +220,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
             "should be greater than 2"
         ),
         fix=_says("--vpp 1, --pp 4, or leave the exchange overlapped"),
-        broken=lambda x: (
-            x.layout.virtual_stages > 1 and x.layout.pipeline_parallel == 2 and not x.scenario.framework.overlap_p2p
-        ),
-        blame=("layers_per_virtual_stage", "vpp", "pp"),
+        layout_rule="two_stages",
     ),
     FrameworkRule(
         id="pai-te-checkpoint",

@@ -164,6 +164,19 @@ def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     )
 
 
+def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if scenario.framework.limits.activation_offload_with_recompute:
+        return _every(block, broken=False)
+    again = block.recompute != RECOMPUTE_MODES.index("none")
+    return _mask((block.offload == OFFLOADS.index("activations")) & again)
+
+
+def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    profile = scenario.framework
+    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    return _every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+
+
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
         return _every(block, broken=True)
@@ -342,6 +355,20 @@ RULES: tuple[Rule, ...] = (
             "'Currently there is no support for Pipeline parallelism with CPU offloading'"
         ),
         lambda _s, _x: "--pp 1, or recompute instead of offload",
+    ),
+    Rule(
+        "offload_recompute",
+        "Megatron refuses activation offloading beside recomputation",
+        _offload_recompute,
+        lambda _s, x: f"activations offloaded beside recompute {x.recompute}",
+        lambda _s, _x: "--recompute none, or --offload none",
+    ),
+    Rule(
+        "two_stages",
+        "Megatron interleaves two pipeline ranks only with overlapped sends",
+        _two_stages,
+        lambda _s, x: f"{x.virtual_stages} virtual stages on 2 pipeline ranks whose sends nothing overlaps",
+        lambda _s, _x: "--vpp 1, --pp 4, or --option overlap_p2p=true",
     ),
     Rule(
         "recompute_layers",

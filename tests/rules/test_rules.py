@@ -136,6 +136,34 @@ CASES: dict[str, list[Case]] = {
             {"profile": "torch"},
         ),
     ],
+    "offload_recompute": [
+        Case({"offload": "activations", "recompute": mode}, {"offload": "activations"})
+        for mode in ("selective", "full", "attention")
+    ]
+    + [
+        Case(
+            {"offload": "activations", "recompute": "full"},
+            {"offload": "activations", "recompute": "full"},
+            small_dense(),
+            {},
+            {"profile": "torch"},
+        )
+    ],
+    "two_stages": [
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            small_dense(),
+            {"options": {"overlap_p2p": "false"}},
+            {"profile": "paddle"},
+        ),
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"virtual_stages": 2, "pipeline_parallel": 4},
+            small_dense(num_hidden_layers=8),
+            {"options": {"overlap_p2p": "false"}},
+        ),
+    ],
     "recompute_layers": [
         Case({"recompute": "full", "recompute_layers": 5}, {"recompute": "full", "recompute_layers": 4}),
         Case(
