@@ -13,6 +13,7 @@ from simulator.cluster import Cluster, cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.recipes.recipe import Recipe, Remark, Unknown
+from simulator.rules.frameworks import UNEVEN_STAGES
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
@@ -307,13 +308,15 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
+    layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     if layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1 and not _cut_by_hand(told, layout):
         yield Remark(
             rule="uneven-stages",
             severity="warning",
             message=(
-                f"{scenario.model.num_hidden_layers} layers do not divide over {layout.pipeline_parallel} stages: "
-                f"{min(layout.stage_layers)} or {max(layout.stage_layers)} layers each, and the longest sets the pace"
+                f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
+                f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
+                + UNEVEN_STAGES.get(scenario.framework.name, "").format(layers=layers, stages=stages)
             ),
             place=told.recipe.places.get("pp"),
         )

@@ -323,7 +323,7 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
     rest = layers - (first or 0) - (last or 0)
     if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
         given.remark(
-            "uneven-stages",
+            "no-even-share",
             "error",
             f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share",
             "decoder-first-pipeline-num-layers",

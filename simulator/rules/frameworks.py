@@ -175,6 +175,14 @@ def _te_checkpoint(launch: Launch) -> bool:
 
 _MEGATRON = "Megatron-core 0.5 and later"
 _PADDLE = "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit"
+UNEVEN_STAGES: dict[str, str] = {
+    "paddle": (
+        "; Paddle 2 and early 3.0 that cut by layer stop with 'number of layers ({layers}) should be divided by part "
+        "number({stages})', later versions warn and cut unevenly (pp_seg_method with a list works in all)"
+    )
+}
+"""What a framework does with layers that do not divide over the stages, by its versions."""
+
 _TORCH = "torchtitan 0.1 and later"
 
 READER_RULES = frozenset({"partial-send-recv"})

@@ -170,7 +170,7 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--recompute-modules mlp", "not-modelled", "core_attn"),
         ("--enable-zero-bubble", "not-modelled", "schedule"),
         ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
-        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "uneven-stages", "no even share"),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
         ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
     ],
 )
