@@ -308,6 +308,18 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
+    base = told.recipe.layout
+    set_by_recipe = "dp" in told.recipe.places and "data_parallel" not in told.asked.layout
+    if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
+        yield Remark(
+            rule="other-replicas",
+            severity="warning",
+            message=(
+                f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
+                f"{layout.data_parallel}, which the framework takes only when the recipe says so"
+            ),
+            place=told.recipe.places["dp"],
+        )
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     if layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1 and not _cut_by_hand(told, layout):
         yield Remark(
