@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import keys_of, read_document
+from simulator.recipes.configuration import configuration
 from simulator.recipes.given import Flag, Given, half_precision, plain
 from simulator.recipes.megatron import finished
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.scenario.layout import Layout, Offload
 
 _VALUES: Final = {
@@ -72,7 +71,7 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
     given = Given(file, FLAGS, _PASSED)
     given.add_arguments(launch.arguments)
-    deepspeed = _add_configuration(given, file)
+    deepspeed = _add_configuration(given, launch, file)
     nodes, devices = cluster_of(launch, given)
     name = given.text("model", "model_name_or_path") or ""
     model = models.beside(name, Path(file)) or models.by_name(name)[0]
@@ -102,22 +101,23 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     return finished(given, recipe)
 
 
-def _add_configuration(given: Given, file: str) -> bool:
+def _add_configuration(given: Given, launch: Launch, file: str) -> bool:
     """Take the keys of the DeepSpeed configuration; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
         return False
-    name = given.text("zero_stage", entry.name) or ""
-    given.places.pop("zero_stage", None)
-    if entry.causes or not name:
+    name = entry.text
+    if not name or (entry.causes and launch.written(name) is None):
+        given.need(entry.causes, "zero_stage")
         return True
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{entry.value_line}: {name[:200]}: no such file beside the recipe")
-    for key in keys_of(path, read_document(path)):
+    found = configuration(launch, file, name, entry.value_line)
+    if found is None:
+        given.need(launch.files[plain_path(name)].causes, "zero_stage")
+        return True
+    for key in found.keys:
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
-            given.add(key.dotted, key.values, key.line, str(path))
+            given.add(key.dotted, key.values, key.line, found.file)
     return True
 
 

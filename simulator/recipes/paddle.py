@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import Key, keys_of, read_document
+from simulator.recipes.configuration import configuration
+from simulator.recipes.documents import Key
 from simulator.recipes.given import Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.paddle_flags import FLAGS, PASSED
 from simulator.recipes.paddle_options import SHARDING, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.recipes.shell.values import Value, text_value
 from simulator.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
 
@@ -41,8 +41,8 @@ def read_paddle(launch: Launch, file: str) -> Recipe:
     positional = given.add_arguments(launch.arguments)
     for word in positional:
         name, equals, text = word.text.partition("=")
-        if word.text.endswith(_SUFFIXES) and word.known:
-            _add_file(given, _beside(file, word), before=True)
+        if word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
+            _add_file(given, launch, file, word)
         elif equals and word.known:
             given.add(name, [text_value(text, word.line)], word.line)
     nodes, devices = cluster_of(launch, given)
@@ -64,22 +64,16 @@ def _environment_count(launch: Launch, name: str) -> int | None:
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _beside(file: str, word: Value) -> Path:
-    """A configuration file as the recipe names it. Raises InputError where it is not beside the recipe."""
-    name = word.text
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{word.line}: {name[:200]}: no such file beside the recipe")
-    return path
-
-
-def _add_file(given: Given, path: Path, *, before: bool) -> None:
+def _add_file(given: Given, launch: Launch, file: str, word: Value) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}
-    _add_keys(given, str(path), keys_of(path, read_document(path)))
-    if before:
-        given.entries |= flags
+    found = configuration(launch, file, word.text, word.line)
+    if found is None:
+        given.need(launch.files[plain_path(word.text)].causes, "tp")
+    else:
+        _add_keys(given, found.file, found.keys)
+    given.entries |= flags
 
 
 def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:

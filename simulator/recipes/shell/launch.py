@@ -82,10 +82,21 @@ class Launch:
     environment: Mapping[str, Value]
     conditions: frozenset[Cause] = field(default_factory=frozenset)
     """What decides whether the command runs at all."""
+    files: Mapping[str, Value] = field(default_factory=dict)
+    """Files that the script has written before, by name."""
 
-    def on_condition(self, causes: frozenset[Cause]) -> Launch:
-        """The launch, if it depends on something only the run knows."""
-        return dataclasses.replace(self, conditions=causes)
+    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> Launch:
+        """The launch, if it depends on something only the run knows, beside files that the script wrote."""
+        return dataclasses.replace(self, conditions=causes, files=dict(files))
+
+    def written(self, name: str) -> Value | None:
+        """Text of a file that the script has written under this name."""
+        return self.files.get(plain_path(name))
+
+
+def plain_path(name: str) -> str:
+    """A file's name without leading `./`."""
+    return re.sub(r"^(\./+)+", "", name)
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
@@ -160,7 +171,7 @@ def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, lis
         name, equals, _ = text.partition("=")
         key = name.lstrip("-").replace("-", "_")
         if equals:
-            options[key] = _after(value, len(name) + 1)
+            options[key] = without_start(value, len(name) + 1)
             position += 1
         elif key in _WITHOUT_VALUE or position + 1 >= len(rest):
             options[key] = value
@@ -171,7 +182,7 @@ def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, lis
     return options, None, []
 
 
-def _after(value: Value, count: int) -> Value:
+def without_start(value: Value, count: int) -> Value:
     """The value without its first `count` characters, which are known."""
     pieces = []
     for piece in value.pieces:

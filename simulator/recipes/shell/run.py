@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
+from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import Launch, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, State
 from simulator.recipes.shell.source import Source, is_hole
@@ -142,7 +143,13 @@ class Runner:
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        return self.all(node.children[:1])
+        """A command with redirections; what `cat` or `tee` writes from a here document is kept."""
+        document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
+        if document is None:
+            return self.all(node.children[:1])
+        self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
+        truth = self.all(node.children[:1])
+        return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     # Assignments.
 
@@ -343,6 +350,7 @@ class Runner:
         before = self.machine.state
         self.machine.state = before.fork()
         truth = run()
+        before.files |= self.machine.state.files
         self.machine.state = before
         return truth
 
@@ -407,7 +415,7 @@ class Runner:
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
             causes: frozenset[Cause] = frozenset().union(*self.machine.conditions)
-            self.launches.append(launch.on_condition(causes))
+            self.launches.append(launch.after(causes, self.machine.state.files))
             if len(self.launches) > _MAXIMUM_LAUNCHES:
                 raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
             return True
