@@ -157,6 +157,8 @@ def provenance(scenario: Scenario) -> Provenance:
     notes: list[str] = []
     if scenario.precision == "fp8":
         notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
+    if scenario.precision == "fp32":
+        notes.append("fp32 runs at the fp32 peak with the efficiencies of 16-bit training; tf32 is not assumed")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
         notes.append("the model's multi-token-prediction layers are left out; --option mtp=true trains them")
     if scenario.model.note:
