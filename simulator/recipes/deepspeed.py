@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import beside, keys_of, read_document
+from simulator.recipes.configuration import configuration
 from simulator.recipes.given import Flag, Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.names import plain
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.values import Value
+from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.scenario.layout import Layout, Offload
 
 _VALUES: Final = {
@@ -40,7 +39,8 @@ _VALUES: Final = {
     "optim": "AdamW; others are warned of",
     "zero_optimization.stage": "ZeRO stage",
     "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
-    "zero_optimization.offload_param.device": "warned of: offloaded weights are not modelled",
+    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
+    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
     "train_micro_batch_size_per_gpu": "micro batch size, unless auto",
     "train_batch_size": "global batch size, unless auto",
     "data_types.grad_accum_dtype": "type of gradients",
@@ -77,7 +77,7 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
     given = Given(file, FLAGS, _PASSED)
     given.add_arguments(launch.arguments)
-    deepspeed = _add_configuration(given, file, launch.environment)
+    deepspeed = _add_configuration(given, launch, file)
     nodes, devices = cluster_of(launch, given)
     name = given.text("model", "model_name_or_path") or ""
     model = models.beside(name, Path(file)) or models.by_name(name)[0]
@@ -107,20 +107,23 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     return finished(given, recipe)
 
 
-def _add_configuration(given: Given, file: str, settings: Mapping[str, Value]) -> bool:
+def _add_configuration(given: Given, launch: Launch, file: str) -> bool:
     """Take the keys of the DeepSpeed configuration; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
         return False
-    name = given.text("zero_stage", entry.name) or ""
-    given.places.pop("zero_stage", None)
-    if entry.causes or not name:
+    name = entry.text
+    if not name or (entry.causes and launch.written(name) is None):
+        given.need(entry.causes, "zero_stage")
         return True
-    path = beside(file, name, entry.value_line, settings)
-    for key in keys_of(path, read_document(path)):
+    found = configuration(launch, file, name, entry.value_line)
+    if found is None:
+        given.need(launch.files[plain_path(name)].causes, "zero_stage")
+        return True
+    for key in found.keys:
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
-            given.add(key.dotted, key.values, key.line, str(path))
+            given.add(key.dotted, key.values, key.line, found.file)
     return True
 
 
@@ -153,11 +156,9 @@ def _layout(given: Given) -> Layout:
 
 
 def _offload(given: Given) -> Offload:
-    weights = given.text("offload", "zero_optimization.offload_param.device")
-    if weights not in (None, "none"):
-        given.remark(
-            "not-modelled", "error", "offloaded weights are not modelled", "zero_optimization.offload_param.device"
-        )
+    for name in ("offload_param", "offload_optimizer"):
+        if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
+            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
     where = given.text("offload", "zero_optimization.offload_optimizer.device")
     return "optimizer_tensorwise" if where not in (None, "none") else "none"
 
@@ -193,6 +194,11 @@ def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
             "gradient_dtype": "fp32" if wide else "bf16",
             "foreach_optimizer": "false",
         }
+        if given.text("offload_parameters", "zero_optimization.offload_param.device") not in (None, "none"):
+            found["offload_parameters"] = "true"
+        ratio = given.text("offload_fraction", "zero_optimization.offload_optimizer.ratio")
+        if ratio is not None and re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?|0", ratio, re.ASCII):
+            found["offload_fraction"] = ratio
     elif given.text("parameter_dtype", "torch_dtype") in ("bfloat16", "float16"):
         found = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     attention = given.text("flash_attention", "attn_implementation")

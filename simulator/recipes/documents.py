@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.values import Value, text_value
-from simulator.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
+from simulator.specs.documents import MAXIMUM_BYTES, parse_json, parse_yaml, read_json, read_yaml
 
 _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
@@ -32,6 +33,8 @@ class Key:
     line: int
     content: Any
     """As the file holds it."""
+    file: str = ""
+    """Where the line is, if not in the file that is read."""
 
     @property
     def name(self) -> str:
@@ -121,11 +124,45 @@ def _toml(path: Path) -> Any:
 
 def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
     """Every value of a document in its order, with its line."""
-    lines = read_text(path).split("\n")
-    finder = _Lines(lines)
+    return _keys(str(path), document, read_text(path), 1)
+
+
+def written_keys(where: str, name: str, content: Value) -> list[Key]:
+    """Every value of a file that a script writes, with its line in the script. Raises InputError.
+
+    A value that only the run knows is one.
+    """
+    text, holes = _marked(content, quotes=name.lower().endswith(".json"))
+    parse = parse_json if name.lower().endswith(".json") else parse_yaml
+    document = parse(where, text)
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: must hold a mapping of keys to values")
+    found = []
+    for key in _keys(where, document, text, max(content.line, 1)):
+        values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
+        found.append(dataclasses.replace(key, values=tuple(values)))
+    return found
+
+
+def _marked(content: Value, *, quotes: bool) -> tuple[str, dict[str, Value]]:
+    """The text with a word for every part that is not known, in quotes where it stands outside them."""
+    text = ""
+    holes: dict[str, Value] = {}
+    for piece in content.pieces:
+        if piece.known:
+            text += piece.text
+            continue
+        mark = f"unknown-{len(holes)}-"
+        holes[mark] = Value((piece,))
+        text += f'"{mark}"' if quotes and text.count('"') % 2 == 0 else mark
+    return text, holes
+
+
+def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) -> list[Key]:
+    finder = _Lines(text.split("\n"))
     found: list[Key] = []
     for keys, value in _flat(document, ()):
-        line = finder.of(keys)
+        line = finder.of(keys) + first_line - 1
         items = value if isinstance(value, list) else [value]
         if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
             continue

@@ -87,8 +87,18 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         nodes=nodes,
         devices_per_node=devices,
     )
+    _schedule(given)
     _contradictions(given, recipe)
     return finished(given, recipe)
+
+
+def _schedule(given: Given) -> None:
+    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
+    for name in ("enable-zero-bubble", "zero-bubble-v-schedule", "enable-1f1b-v"):
+        if given.switch("schedule", name):
+            given.remark("not-modelled", "error", f"--{name}: this pipeline schedule is not modelled", name)
+    given.incomplete.discard("schedule")
+    given.places.pop("schedule", None)
 
 
 def finished(given: Given, recipe: Recipe) -> Recipe:
@@ -321,7 +331,7 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
     rest = layers - (first or 0) - (last or 0)
     if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
         given.remark(
-            "uneven-stages",
+            "no-even-share",
             "error",
             f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share",
             "decoder-first-pipeline-num-layers",
@@ -341,10 +351,10 @@ def _recompute(given: Given) -> tuple[RecomputeMode, RecomputeMethod, int]:
     method = given.text("recompute_method", "recompute-method")
     count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 1
     modules = given.text("recompute", "recompute-modules")
-    if modules and modules != "core_attn":
+    if modules and modules != "core_attn" and granularity != "full":
         given.remark(
             "not-modelled",
-            "warning",
+            "error",
             f"--recompute-modules {modules[:60]}: only core_attn is modelled",
             "recompute-modules",
         )
@@ -365,13 +375,13 @@ def _offload(given: Given) -> Offload:
     policy = given.text("offload", "optimizer-offload-policy")
     optimizer = given.switch("offload", "optimizer-cpu-offload") or policy is not None
     optimizer = optimizer or given.text("offload", "optimizer") == "hybridadam"
-    if optimizer and (policy == "auto" or (fraction and not re.fullmatch(r"1(\.0*)?", fraction))):
+    if optimizer and policy == "auto" and fraction is None:
         given.remark(
             "not-modelled",
-            "warning",
-            "part of the optimizer is offloaded; all of it is priced",
-            "optimizer-offload-fraction",
+            "error",
+            "how much of the optimizer is offloaded is decided during the run",
             "optimizer-offload-policy",
+            fix="--optimizer-offload-policy static with --optimizer-offload-fraction",
         )
     layers = given.integer("offload", "cpu-offloading-num-layers", low=0)
     if layers or given.switch("offload", "cpu-offloading"):
@@ -432,13 +442,6 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
         given.remark("not-modelled", "warning", "LayerNorm is priced as RMSNorm", "normalization")
     if given.has("rampup-batch-size"):
         given.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
-    if given.has("moe-expert-capacity-factor"):
-        given.remark(
-            "not-modelled",
-            "warning",
-            "tokens dropped at an expert's capacity are not modelled",
-            "moe-expert-capacity-factor",
-        )
     _priced_otherwise(given)
     if given.has("recompute-method") and layout.recompute == "none" and "recompute" not in given.incomplete:
         given.remark(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import Final
 
+from simulator.errors import InputError
 from simulator.recipes import models
+from simulator.recipes.cluster import cluster_of
+from simulator.recipes.configuration import configuration
 from simulator.recipes.documents import Key
 from simulator.recipes.given import Flag, Given
 from simulator.recipes.interpolation import Interpolation
@@ -17,7 +20,8 @@ from simulator.recipes.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.megatron_flags import PASSED
 from simulator.recipes.names import is_irrelevant
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.shell.values import text_value
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import EMPTY, Value, text_value
 
 _KEYS: Final = {
     "encoder_seq_length": "seq-length",
@@ -158,6 +162,10 @@ _PASSED: Final = frozenset(
 )
 """Keys that change neither memory nor speed as far as it is modelled."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
+_OVERRIDE: Final = re.compile(
+    r"(?:~|\+{0,2})(?P<path>(?:trainer|model|optim|strategy|data)(?:\.\w+)+)(?P<equals>=|$)", re.ASCII
+)
+"""A key that a command line sets, adds or takes away."""
 _LORA_RANK: Final = 32
 _OFF: Final = ("false", "none", "null", "", "0")
 
@@ -171,7 +179,70 @@ def is_nemo(keys: Iterable[Key]) -> bool:
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a configuration file, and the settings that it used."""
     filled = Interpolation(keys, settings)
-    given = Given(str(path), MEGATRON_FLAGS, PASSED | _PASSED)
+    return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | _PASSED), filled, None), filled.used
+
+
+def is_nemo_launch(launch: Launch) -> bool:
+    """Whether a launch sets keys of NeMo on its command line."""
+    return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+
+
+def read_nemo_launch(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
+    given = Given(file, MEGATRON_FLAGS, PASSED | _PASSED)
+    keys: dict[tuple[str, ...], Key] = {}
+    base = _base(given, launch, file)
+    for key in (*base, *_overrides(launch)):
+        keys.pop(key.path, None)
+        keys[key.path] = key
+    told = {name: value.text for name, value in launch.environment.items() if value.known}
+    filled = Interpolation([key for key in keys.values() if key.values], told)
+    return _recipe(given, filled, launch)
+
+
+def _base(given: Given, launch: Launch, file: str) -> tuple[Key, ...]:
+    """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
+    words: dict[str, Value] = {}
+    for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
+        name, equals, _ = value.text.partition("=")
+        if name in ("--config-name", "--config-path"):
+            words[name] = value.after(len(name) + 1) if equals else following or EMPTY
+    if "--config-name" not in words:
+        return ()
+    word = words["--config-name"]
+    name = word.text if word.text.endswith((".yaml", ".yml")) else f"{word.text}.yaml"
+    folder = words.get("--config-path", EMPTY).text
+    name = f"{folder}/{name}" if folder else name
+    try:
+        found = configuration(launch, file, name, word.line)
+    except InputError:
+        found = None
+    if found is None:
+        given.remarks.append(
+            Remark(
+                "base-configuration",
+                "warning",
+                f"{name[:200]} is not beside the recipe: only the keys of the command line are read",
+                Place(file, max(word.line, 1)),
+            )
+        )
+        return ()
+    return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
+
+
+def _overrides(launch: Launch) -> Iterator[Key]:
+    """Keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` takes one away."""
+    for value in launch.arguments:
+        match = _OVERRIDE.match(value.text)
+        if match is None:
+            continue
+        path = tuple(match["path"].split("."))
+        content = value.after(match.end()) if match["equals"] else EMPTY
+        taken = value.text.startswith("~")
+        yield Key(path, () if taken else (content,), value.line, content.text)
+
+
+def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
     counts: dict[str, int | None] = {}
     shared = True
     target = ""
@@ -194,11 +265,17 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(given, chosen)
-    recipe = megatron_recipe(given, None, "nemo-yaml", "", counts.get("nodes"), counts.get("devices_per_node"))
+    nodes, devices = counts.get("nodes"), counts.get("devices_per_node")
+    if launch is None:
+        recipe = megatron_recipe(given, None, "nemo-yaml", "", nodes, devices)
+    else:
+        title = PurePath(launch.script.text).name
+        nodes, devices = _cluster(given, launch, nodes, devices)
+        recipe = megatron_recipe(given, launch.environment, "nemo-shell", title, nodes, devices)
     recipe = dataclasses.replace(recipe, lora_rank=rank)
     if recipe.precision == "fp32":
         recipe = _in_full_precision(recipe, chosen)
-    return (_with_model(recipe, target) if recipe.model is None and target else recipe), filled.used
+    return _with_model(recipe, target) if recipe.model is None and target else recipe
 
 
 _COUNTS: Final = {"num_nodes": "nodes", "devices": "devices_per_node", "num_gpus_per_node": "devices_per_node"}
@@ -207,6 +284,7 @@ _COUNTS: Final = {"num_nodes": "nodes", "devices": "devices_per_node", "num_gpus
 def _count(given: Given, key: Key, option: str) -> int | None:
     """Nodes, or devices of a node; None where the run decides, as for `devices: auto`."""
     value = key.values[0] if key.values else text_value("", key.line)
+    given.places[option] = Place(key.file or given.file, max(key.line, 1))
     if not value.known:
         given.need(value.causes, option)
     return int(value.text) or None if re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else None
@@ -230,7 +308,7 @@ def _chosen(keys: Iterable[Key], given: Given) -> list[Key]:
             found[name] = min(found.get(name, key), key, key=_nearness)
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
-        given.remarks.append(Remark("not-modelled", "warning", message, Place(given.file, key.line)))
+        given.remarks.append(Remark("not-modelled", "warning", message, Place(key.file or given.file, key.line)))
     return sorted((*kept, *found.values()), key=lambda key: key.line)
 
 
@@ -251,13 +329,21 @@ def _lora(given: Given, keys: Iterable[Key]) -> int | None:
         inside = "peft" in key.path or "lora_tuning" in key.path
         if key.name == "peft_scheme" or (inside and key.name == "_target_"):
             scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in _OFF else ""
-            given.places["lora_rank"] = Place(given.file, key.line)
+            given.places["lora_rank"] = Place(key.file or given.file, key.line)
         elif inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower():
             rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
     if scheme and scheme != "lora":
         place = given.places.pop("lora_rank")
         given.remarks.append(Remark("not-modelled", "error", f"peft {scheme[:40]} is not modelled", place))
     return (rank or _LORA_RANK) if scheme == "lora" else None
+
+
+def _cluster(given: Given, launch: Launch, nodes: int | None, devices: int | None) -> tuple[int | None, int | None]:
+    """Nodes and devices as the keys say, else as the launcher does."""
+    if launch.launcher == "python" or (nodes and devices):
+        return nodes or (None if "nodes" in given.incomplete else 1), devices
+    own_nodes, own_devices = cluster_of(launch, given)
+    return nodes or own_nodes, devices or own_devices
 
 
 def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
@@ -287,12 +373,12 @@ def _translate(given: Given, key: Key, text: str) -> None:
     unknown = frozenset().union(*(value.causes for value in key.values))
     if name == "name" and {"optim", "optimizer"} & set(key.path):
         if lowered == "distributed_fused_adam":
-            given.add("--use-distributed-optimizer", [], line)
-        given.add("--optimizer", key.values, line)
+            given.add("--use-distributed-optimizer", [], line, key.file)
+        given.add("--optimizer", key.values, line, key.file)
     elif name in _PRECISIONS and unknown:
         given.need(unknown, "precision")
     elif name in _PRECISIONS:
-        _add_precision(given, lowered, line)
+        _add_precision(given, key, lowered)
     else:
         _translate_parts(given, key, lowered)
 
@@ -301,24 +387,24 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> None:
     """Add the flags of a key of the model's parts."""
     name, line, on = key.name, key.line, lowered not in _OFF
     if name in ("fp8", "fp8_hybrid", "fp8_e4m3") and on:
-        given.add("--fp8-format", [text_value("hybrid", line)], line)
+        given.add("--fp8-format", [text_value("hybrid", line)], line, key.file)
     elif name == "activation" and "swiglu" in lowered:
-        given.add("--swiglu", [], line)
+        given.add("--swiglu", [], line, key.file)
     elif name == "num_query_groups" and on:
-        given.add("--group-query-attention", [], line)
-        given.add("--num-query-groups", key.values, line)
+        given.add("--group-query-attention", [], line, key.file)
+        given.add("--num-query-groups", key.values, line, key.file)
     elif name == "overlap_p2p_comm" and not on:
-        given.add("--no-overlap-p2p-communication", [], line)
+        given.add("--no-overlap-p2p-communication", [], line, key.file)
     elif name not in _TRANSLATED:
         _add_flag(given, key, lowered)
 
 
-def _add_precision(given: Given, lowered: str, line: int) -> None:
+def _add_precision(given: Given, key: Key, lowered: str) -> None:
     half = "--bf16" if lowered.startswith("bf") else "--fp16" if "16" in lowered else ""
     if half:
-        given.add(half, [], line)
+        given.add(half, [], key.line, key.file)
     if "fp8" in lowered:
-        given.add("--fp8-format", [text_value("hybrid", line)], line)
+        given.add("--fp8-format", [text_value("hybrid", key.line)], key.line, key.file)
 
 
 def _add_flag(given: Given, key: Key, lowered: str) -> None:
@@ -328,11 +414,11 @@ def _add_flag(given: Given, key: Key, lowered: str) -> None:
     if flag is None:
         silent = lowered in _OFF or key.name in PASSED | _PASSED or is_irrelevant(key.name)
         if not silent and not _SECTIONS & set(key.path[:-1]) and len(key.path) > 1:
-            given.add(key.dotted, key.values, key.line)
+            given.add(key.dotted, key.values, key.line, key.file)
         return
     known = all(value.known for value in key.values)
     if flag.kind == "switch":
         if lowered not in _OFF or not known:
-            given.add(name, () if known else key.values, key.line)
+            given.add(name, () if known else key.values, key.line, key.file)
     elif lowered not in ("", "none", "null"):
-        given.add(name, key.values, key.line)
+        given.add(name, key.values, key.line, key.file)

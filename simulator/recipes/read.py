@@ -13,7 +13,7 @@ from simulator.recipes.deepspeed import is_trainer, read_trainer
 from simulator.recipes.documents import keys_of, read_document, read_text
 from simulator.recipes.megatron import is_megatron, read_megatron
 from simulator.recipes.names import plain
-from simulator.recipes.nemo import is_nemo, read_nemo
+from simulator.recipes.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
@@ -128,6 +128,8 @@ def _read_launch(launch: Launch, file: str) -> Recipe | None:
         return None
     if "job.config_file" in names:
         return read_torchtitan_launch(launch, file)
+    if is_nemo_launch(launch):
+        return read_nemo_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):

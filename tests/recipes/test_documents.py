@@ -347,3 +347,45 @@ def test_trainer_flags(flags: str, rule: str, rank: int | None, recompute: str, 
     assert recipe.lora_rank == rank
     assert recipe.layout is not None
     assert recipe.layout.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "refused"),
+    [
+        ('"offload_param": {"device": "cpu"}', {"offload_parameters": "true"}, False),
+        ('"offload_param": {"device": "none"}', {}, False),
+        ('"offload_param": {"device": "nvme"}', {"offload_parameters": "true"}, True),
+        ('"offload_optimizer": {"device": "cpu", "ratio": 0.3}', {"offload_fraction": "0.3"}, False),
+    ],
+)
+def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], refused: bool, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 3, {text}}}}}', encoding="utf-8")
+    file = tmp_path / "run.sh"
+    base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --deepspeed ds.json"
+    file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    kept = {"parameter_dtype", "master_weights", "gradient_dtype", "foreach_optimizer"}
+    assert {name: value for name, value in recipe.options.items() if name not in kept} == options
+    assert ("not-modelled" in rules(recipe)) is refused
+
+
+@pytest.mark.parametrize(
+    ("degrees", "replicas", "options"),
+    [
+        ("data_parallel_shard_degree = 8", 8, {}),
+        ("data_parallel_shard_degree = 4\ndata_parallel_replicate_degree = 2", 8, {"sharding_degree": "4"}),
+        ("data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 8", 8, {}),
+        ("data_parallel_shard_degree = -1", 1, {}),
+    ],
+)
+def test_replicas_of_torchtitan(degrees: str, replicas: int, options: dict[str, str], tmp_path: Path) -> None:
+    recipe = titan(tmp_path, ("data_parallel_shard_degree = -1", degrees))
+    assert recipe.layout is not None
+    assert recipe.layout.data_parallel == replicas
+    assert ("dp" in recipe.places) is ("-1" not in degrees)
+    assert {name: text for name, text in recipe.options.items() if name == "sharding_degree"} == options
+
+
+def test_torchtitan_s_open_groups_are_not_modelled(tmp_path: Path) -> None:
+    degrees = "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 2"
+    assert "not-modelled" in rules(titan(tmp_path, ("data_parallel_shard_degree = -1", degrees)))

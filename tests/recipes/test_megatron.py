@@ -91,6 +91,17 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
         ("--cross-entropy-loss-fusion", "", {"fused_cross_entropy": "true"}),
         ("", "export PYTORCH_CUDA_ALLOC_CONF=a:1,expandable_segments:True", {"expandable_segments": "true"}),
         ("--grad-reduce-in-bf16", "", {"gradient_dtype": "bf16"}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "", {"offload_fraction": "0.5"}),
+        (
+            "--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity",
+            "",
+            {"expert_imbalance": "1.25"},
+        ),
+        (
+            "--use-precision-aware-optimizer --main-params-dtype fp16",
+            "",
+            {"master_weight_dtype": "bf16"},
+        ),
         ("--transformer-impl local", "", {"flash_attention": "false"}),
         (
             "--use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
@@ -167,8 +178,10 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
         ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
         ("--recompute-modules mlp", "not-modelled", "core_attn"),
-        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "uneven-stages", "no even share"),
-        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "not-modelled", "part of the optimizer"),
+        ("--enable-zero-bubble", "not-modelled", "schedule"),
+        ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
+        ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
     ],
 )
 def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:

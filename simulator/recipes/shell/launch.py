@@ -68,10 +68,21 @@ class Launch:
     """What decides whether the command runs at all."""
     spread: Mapping[str, Value] = field(default_factory=dict)
     """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
+    files: Mapping[str, Value] = field(default_factory=dict)
+    """Files that the script has written before, by name."""
 
-    def on_condition(self, causes: frozenset[Cause]) -> Launch:
-        """The launch, if it depends on something only the run knows."""
-        return dataclasses.replace(self, conditions=causes)
+    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> Launch:
+        """The launch, if it depends on something only the run knows, beside files that the script wrote."""
+        return dataclasses.replace(self, conditions=causes, files=dict(files))
+
+    def written(self, name: str) -> Value | None:
+        """Text of a file that the script has written under this name."""
+        return self.files.get(plain_path(name))
+
+
+def plain_path(name: str) -> str:
+    """A file's name without leading `./`."""
+    return re.sub(r"^(\./+)+", "", name)
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:

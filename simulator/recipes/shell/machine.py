@@ -48,6 +48,8 @@ class State:
     variables: dict[str, Content] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     functions: dict[str, Function] = field(default_factory=dict)
+    files: dict[str, Value] = field(default_factory=dict)
+    """Text of files that here documents wrote, by the name the script gave them."""
     positional: tuple[Value, ...] | None = None
     """Parameters; None while they are the command line's, which nobody gave."""
     shifted: int = 0
@@ -60,6 +62,7 @@ class State:
         other.variables = dict(self.variables)
         other.exported = set(self.exported)
         other.functions = dict(self.functions)
+        other.files = dict(self.files)
         return other
 
 
@@ -227,6 +230,10 @@ class Machine:
         merged = going[0].fork()
         for name in {name for state in going for name in state.variables}:
             merged.variables[name] = self._merged(name, going, causes, line)
+        for name in {name for state in going for name in state.files}:
+            texts = [state.files[name] for state in going if name in state.files]
+            same = all(text == texts[0] for text in texts)
+            merged.files[name] = texts[0] if same else one_of(texts, name, texts[0].line, causes)
         for state in going[1:]:
             merged.exported |= state.exported
             merged.functions |= state.functions

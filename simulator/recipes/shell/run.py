@@ -11,6 +11,7 @@ from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import prints, silent, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
+from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import Launch, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine
 from simulator.recipes.shell.source import Source
@@ -78,15 +79,20 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
+        """A command with redirections; what `cat` or `tee` writes from a here document is kept."""
         outer = self.machine.output, self.stdin
-        for child in node.children[1:]:
-            if child.type == "heredoc_redirect":
-                self.stdin = self._heredoc(child)
-            elif child.type == "file_redirect" and _takes_output(self.source.raw(child)):
-                self.machine.output = None
+        document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
+        if document is not None:
+            self.stdin = self._heredoc(document)
+            self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
+        redirects = (child for child in node.children[1:] if child.type == "file_redirect")
+        if any(_takes_output(self.source.raw(child)) for child in redirects):
+            self.machine.output = None
         truth = self.all(node.children[:1])
         self.machine.output, self.stdin = outer
-        return truth
+        if document is None:
+            return truth
+        return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     def _heredoc(self, node: Node) -> Value | None:
         """The text of a here document; None where more than the text follows its start."""
@@ -96,10 +102,8 @@ class Runner(Walk):
         body = parts.get("heredoc_body")
         if body is None:
             return EMPTY
-        if set(self.source.raw(parts["heredoc_start"])) & set("'\"\\"):
-            text = Value(tuple(self.source.pieces(body.start_byte, body.end_byte, quoted=True)))
-        else:
-            text = self._words.heredoc(body)
+        expands = not set(self.source.raw(parts["heredoc_start"])) & set("'\"\\")
+        text = self._words.heredoc(body, expands=expands)
         return without_tabs(text) if node.children[0].type == "<<-" else text
 
     # Assignments.
@@ -283,7 +287,7 @@ class Runner(Walk):
         if launch is not None:
             launch = dataclasses.replace(launch, spread={**self.machine.spread, **launch.spread})
             causes: frozenset[Cause] = frozenset().union(*self.machine.conditions)
-            self.launches.append(launch.on_condition(causes))
+            self.launches.append(launch.after(causes, self.machine.state.files))
             if len(self.launches) > _MAXIMUM_LAUNCHES:
                 raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
             return True

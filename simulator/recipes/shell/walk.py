@@ -79,6 +79,7 @@ class Walk:
         before = self.machine.state
         self.machine.state = before.fork()
         truth = run()
+        before.files |= self.machine.state.files
         self.machine.state = before
         return truth
 

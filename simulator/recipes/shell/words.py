@@ -67,8 +67,10 @@ class Words:
         self._machine.step(self._source.line(node.start_byte))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
 
-    def heredoc(self, node: Node) -> Value:
+    def heredoc(self, node: Node, *, expands: bool) -> Value:
         """The text of a here document."""
+        if not expands:
+            return Value(tuple(self._source.pieces(node.start_byte, node.end_byte, quoted=True)))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=True)))
 
     def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
