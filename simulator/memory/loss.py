@@ -11,21 +11,28 @@ from simulator.scenario.scenario import Scenario
 
 
 def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Bytes at the loss on the last rank for one micro batch, `c T V / t`, shape (n,).
+    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
 
     The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`); an unfused loss has further passing
     copies. fp32 logits are not copied: they and their gradient take 8 bytes, an unfused log-softmax 4 more. Chunking
-    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight.
+    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
+    `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
     """
     model, profile = scenario.model, scenario.framework
-    tokens = tokens_per_device(scenario, block)
+    tokens = labelled_tokens(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
     per_logit = bytes_per_logit(scenario)
+    logits_width = vocabulary if profile.vocabulary_parallel_loss else np.full_like(vocabulary, model.vocab_size)
     if not profile.cross_entropy_chunk_tokens:
-        return per_logit * tokens * vocabulary
+        return per_logit * tokens * logits_width
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
     gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
-    return np.minimum(per_logit * chunk * vocabulary + gradients, per_logit * tokens * vocabulary)
+    return np.minimum(per_logit * chunk * logits_width + gradients, per_logit * tokens * logits_width)
+
+
+def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
+    return tokens_per_device(scenario, block) * scenario.framework.labelled_token_fraction
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
@@ -38,8 +45,12 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8."""
+    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8.
+
+    Its input are the labelled tokens only.
+    """
     kept = norm_tensors(scenario, block, "final_norm")
+    kept["final_norm_output"] = kept["final_norm_output"] * scenario.framework.labelled_token_fraction
     if scenario.precision == "fp8":
         kept["final_norm_output"] = kept["final_norm_output"] * HALF
     return total(kept)

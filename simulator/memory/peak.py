@@ -26,6 +26,8 @@ from simulator.memory.schedule import (
     RecomputePlan,
     StageActivations,
     activations_in_flight,
+    in_flight,
+    micro_batches,
     recompute_plan,
     stage_activations,
 )
@@ -49,11 +51,13 @@ class Moment:
     """Activations already freed, shape (kinds, n)."""
     logits: KindArray | float
     temporary: KindArray
+    gradients_absent: StageArray | float = 0.0
+    """Gradients not there yet, shape (pipeline_parallel, n)."""
 
     def total(self, has: StageContents, static: KindArray) -> StageArray:
         """Everything alive on every rank, shape (pipeline_parallel, n)."""
         by_kind = static + self.resident + self.logits + self.temporary - self.released
-        return by_kind[has.kind] + self.activations
+        return by_kind[has.kind] + self.activations - self.gradients_absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,10 @@ class MemoryByStage:
             return np.choose(self.moment, [spread(value) for value in values])
 
         held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
-
+        absent = np.choose(self.moment, [np.broadcast_to(m.gradients_absent, shape) for m in self.moments])
         return {
             "parameters": self.state.parameters[kind],
-            "gradients": self.state.gradients[kind],
+            "gradients": self.state.gradients[kind] - absent,
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
@@ -124,10 +128,12 @@ def _moments(
     """What is alive at each of MOMENTS."""
     whole = block.offload == OFFLOADS.index("optimizer")
     by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
-    resident = np.where(whole | by_tensor, 0.0, state.optimizer)
+    away = state.optimizer * scenario.framework.offload_fraction
+    resident = np.where(whole | by_tensor, state.optimizer - away, state.optimizer)
     in_step = state.optimizer
     if by_tensor.any():
-        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
+        brought = np.minimum(largest_state_tensor(scenario, block), away)
+        in_step = np.where(by_tensor, resident + brought, in_step)
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
@@ -140,11 +146,44 @@ def _moments(
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     if not scenario.framework.flash_attention:
         backward = backward + score_working_set(scenario, block)
+    absent = gradients_absent(scenario, block, has, state, activations)
     return (
-        Moment(resident, held, 0.0, 0.0, backward),
-        Moment(resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary),
+        Moment(resident, held, 0.0, 0.0, backward, absent.backward),
+        Moment(resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary, absent.loss),
         Moment(resident, held, ending, 0.0, steady + embedding_gradient),
         Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsAbsent:
+    """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
+
+    backward: StageArray | float = 0.0
+    loss: StageArray | float = 0.0
+
+
+def gradients_absent(
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    state: TrainingState,
+    activations: StageActivations,
+) -> GradientsAbsent:
+    """What `release_grads` saves at the peaks of the passes.
+
+    Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
+    activations. A rank with more micro batches than it holds at once has all gradients when it next holds as many
+    activations; on the others the first backward pass decides: it begins with all activations and no gradients and
+    ends with one micro batch fewer and all of them.
+    """
+    if not scenario.framework.release_grads:
+        return GradientsAbsent()
+    comes_again = micro_batches(scenario, block) > in_flight(scenario, block)
+    gradients, freed = state.gradients[has.kind], activations.one_micro_batch[has.kind]
+    return GradientsAbsent(
+        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)),
+        loss=np.where(comes_again, 0.0, gradients),
     )
 
 
