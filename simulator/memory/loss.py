@@ -20,7 +20,8 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = tokens_per_device(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
-    per_logit = bytes_per_logit(scenario)
+    split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
+    per_logit = bytes_per_logit(scenario) + split
     if not profile.cross_entropy_chunk_tokens:
         return per_logit * tokens * vocabulary
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))

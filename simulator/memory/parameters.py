@@ -13,7 +13,7 @@ from simulator.memory.elements import (
     optimizer_bytes_per_parameter,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock
-from simulator.scenario.layout import model_chunks
+from simulator.scenario.layout import OFFLOADS, model_chunks
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
     Weight,
@@ -311,6 +311,16 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     table = whole(totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
+
+
+def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
+    """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
+    whole = block.offload == OFFLOADS.index("optimizer")
+    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    in_step = optimizer
+    if by_tensor.any():
+        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
+    return np.where(whole | by_tensor, 0.0, optimizer), in_step
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -14,12 +14,14 @@ from simulator.memory.activations import (
     tokens_per_device,
 )
 from simulator.memory.elements import FP32, element_bytes, parameter_dtype
+from simulator.memory.fully_shard import sharded_moments
 from simulator.memory.loss import head_input_bytes, loss_bytes
+from simulator.memory.moment import Moment
 from simulator.memory.outside import OutsideAllocator, outside_allocator
 from simulator.memory.parameters import (
     StageContents,
     TrainingState,
-    largest_state_tensor,
+    optimizer_on_device,
     training_state,
 )
 from simulator.memory.schedule import (
@@ -30,30 +32,8 @@ from simulator.memory.schedule import (
     stage_activations,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_MODES
+from simulator.scenario.layout import RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
-
-MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step")
-"""The moments compared, in the order of `MemoryByStage.moment`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Bytes that come and go, at one moment."""
-
-    resident: KindArray
-    """Optimizer state on the device, shape (kinds, n)."""
-    activations: StageArray | float
-    """Shape (pipeline_parallel, n)."""
-    released: KindArray | float
-    """Activations already freed, shape (kinds, n)."""
-    logits: KindArray | float
-    temporary: KindArray
-
-    def total(self, has: StageContents, static: KindArray) -> StageArray:
-        """Everything alive on every rank, shape (pipeline_parallel, n)."""
-        by_kind = static + self.resident + self.logits + self.temporary - self.released
-        return by_kind[has.kind] + self.activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +46,16 @@ class MemoryByStage:
     plan: RecomputePlan
     moments: tuple[Moment, ...]
     moment: NDArray[np.int8]
-    """Index into MOMENTS of the binding moment."""
+    """Index into `moments` of the binding one."""
     allocated: StageArray
     """Tensors alive at the peak."""
     outside: OutsideAllocator
     device: StageArray
     """What the driver's tool shows: tensors and everything outside the allocator."""
+
+    def moment_name(self, stage: int, index: int) -> str:
+        """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
+        return self.moments[int(self.moment[stage, index])].name
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
@@ -87,8 +71,8 @@ class MemoryByStage:
         held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
 
         return {
-            "parameters": self.state.parameters[kind],
-            "gradients": self.state.gradients[kind],
+            "parameters": at_peak([m.parameters for m in self.moments]),
+            "gradients": at_peak([m.gradients for m in self.moments]),
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
@@ -102,12 +86,14 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
-    moments = _moments(scenario, block, has, state, activations)
-    static = state.parameters + state.gradients
-    peak = moments[0].total(has, static)
+    if scenario.framework.fully_shard and scenario.lora_rank is None:
+        moments = sharded_moments(scenario, block, has, activations, plan)
+    else:
+        moments = _moments(scenario, block, has, state, activations)
+    peak = moments[0].total(has)
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
-        value = candidate.total(has, static)
+        value = candidate.total(has)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
     outside = outside_allocator(scenario, block, peak)
@@ -121,13 +107,8 @@ def _moments(
     state: TrainingState,
     activations: StageActivations,
 ) -> tuple[Moment, ...]:
-    """What is alive at each of MOMENTS."""
-    whole = block.offload == OFFLOADS.index("optimizer")
-    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
-    resident = np.where(whole | by_tensor, 0.0, state.optimizer)
-    in_step = state.optimizer
-    if by_tensor.any():
-        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
+    """What is alive where parameters and gradients have buffers of their own for the whole run."""
+    resident, in_step = optimizer_on_device(scenario, block, state.optimizer)
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
@@ -140,11 +121,14 @@ def _moments(
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     if not scenario.framework.flash_attention:
         backward = backward + score_working_set(scenario, block)
+    parameters, gradients = state.parameters, state.gradients
     return (
-        Moment(resident, held, 0.0, 0.0, backward),
-        Moment(resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary),
-        Moment(resident, held, ending, 0.0, steady + embedding_gradient),
-        Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
+        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward),
+        Moment(
+            "loss", parameters, gradients, resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary
+        ),
+        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, steady + embedding_gradient),
+        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, state.step_temporary),
     )
 
 
