@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.memory.outside import outside_allocator
-from simulator.memory.peak import MOMENTS
 from simulator.pricing.price import price, usable_bytes
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
-
-_STEP = MOMENTS.index("optimizer step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +36,15 @@ def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
     block = block_of([layout])
     priced = price(scenario, block)
     memory = priced.memory
-    static = memory.state.parameters + memory.state.gradients
-    totals = [moment.total(memory.has, static) for moment in memory.moments]
     usable = usable_bytes(scenario, memory)
-    passes = np.max(np.stack(totals[:_STEP]), axis=0)
+
+    def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        totals = [moment.total(memory.has) for moment in memory.moments if (moment.name == "optimizer step") == step]
+        return np.asarray(np.max(np.stack(totals), axis=0))
 
     def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
         device = (allocated + outside_allocator(scenario, block, allocated).total)[:, 0]
         stage = int(np.argmax(device / usable))
         return Peak(stage=stage, device_bytes=float(device[stage]), capacity_bytes=float(usable[stage]))
 
-    return Peaks(passes=worst(passes), optimizer_step=worst(np.asarray(totals[_STEP])))
+    return Peaks(passes=worst(largest(step=False)), optimizer_step=worst(largest(step=True)))

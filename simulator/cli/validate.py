@@ -211,7 +211,7 @@ def _code(campaign: Campaign) -> int:
 
 def _few(plan: Plan, top: int, *, quiet: bool) -> None:
     if len(plan.layouts) < top:
-        note(f"only {len(plan.layouts)} splits of --top {top} can be launched", quiet=quiet)
+        note(f"--top {top}: the ranking has {len(plan.layouts)} of different splits that can be launched", quiet=quiet)
 
 
 def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:

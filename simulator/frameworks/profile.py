@@ -99,6 +99,10 @@ class FrameworkProfile:
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
     )
+    fully_shard: bool = switch(
+        default=False,
+        about="parameters are stored in parts and gathered, and gradients reduced, layer by layer, as FSDP2 does",
+    )
     fp8_weight_cache: bool = switch(
         default=True, about="fp8 keeps the 16-bit weights and adds an 8-bit copy and its transpose per linear weight"
     )
@@ -109,6 +113,9 @@ class FrameworkProfile:
     )
     loss_bytes_per_logit: int = switch(
         8, "bytes alive per logit at the loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
+    )
+    split_loss_bytes_per_logit: int = switch(
+        0, "further bytes per logit where the loss is computed on logits split over the vocabulary", low=0, high=32
     )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
@@ -182,8 +189,10 @@ TORCH = FrameworkProfile(
     parameter_dtype="fp32",
     master_weights=False,
     foreach_optimizer=True,
+    fully_shard=True,
     fp8_weight_cache=False,
-    loss_bytes_per_logit=10,
+    loss_bytes_per_logit=12,
+    split_loss_bytes_per_logit=4,
     attention_matrix_bytes=4,
 )
 """PyTorch FSDP2 with DTensor tensor parallelism: fp32 sharded parameters, bf16 compute, AdamW (foreach)."""

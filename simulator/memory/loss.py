@@ -21,13 +21,20 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
-    per_logit = bytes_per_logit(scenario)
-    logits_width = vocabulary if profile.vocabulary_parallel_loss else np.full_like(vocabulary, model.vocab_size)
+    split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
+    per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
     if not profile.cross_entropy_chunk_tokens:
-        return per_logit * tokens * logits_width
+        return per_logit * logits_per_micro_batch(scenario, block)
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
     gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
-    return np.minimum(per_logit * chunk * logits_width + gradients, per_logit * tokens * logits_width)
+    whole = logits_per_micro_batch(scenario, block)
+    return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
+
+
+def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
+    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
+    return labelled_tokens(scenario, block) * scenario.model.vocab_size / parts
 
 
 def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -17,7 +17,7 @@ from simulator.memory.elements import (
     parameter_dtype,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock
-from simulator.scenario.layout import model_chunks
+from simulator.scenario.layout import OFFLOADS, model_chunks
 from simulator.scenario.scenario import Scenario
 from simulator.specs.weights import (
     Weight,
@@ -357,6 +357,19 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     table = whole(totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
+
+
+def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
+    """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
+    whole = block.offload == OFFLOADS.index("optimizer")
+    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    away = optimizer * scenario.framework.offload_fraction
+    resident = np.where(whole | by_tensor, optimizer - away, optimizer)
+    in_step = optimizer
+    if by_tensor.any():
+        brought = np.minimum(largest_state_tensor(scenario, block), away)
+        in_step = np.where(by_tensor, resident + brought, in_step)
+    return resident, in_step
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -14,12 +14,14 @@ from simulator.memory.activations import (
     tokens_per_device,
 )
 from simulator.memory.elements import FP32, element_bytes, parameter_dtype
+from simulator.memory.fully_shard import sharded_moments
 from simulator.memory.loss import head_input_bytes, loss_bytes
+from simulator.memory.moment import Moment
 from simulator.memory.outside import OutsideAllocator, outside_allocator
 from simulator.memory.parameters import (
     StageContents,
     TrainingState,
-    largest_state_tensor,
+    optimizer_on_device,
     training_state,
 )
 from simulator.memory.schedule import (
@@ -32,32 +34,8 @@ from simulator.memory.schedule import (
     stage_activations,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_MODES
+from simulator.scenario.layout import RECOMPUTE_MODES
 from simulator.scenario.scenario import Scenario
-
-MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step")
-"""The moments compared, in the order of `MemoryByStage.moment`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Bytes that come and go, at one moment."""
-
-    resident: KindArray
-    """Optimizer state on the device, shape (kinds, n)."""
-    activations: StageArray | float
-    """Shape (pipeline_parallel, n)."""
-    released: KindArray | float
-    """Activations already freed, shape (kinds, n)."""
-    logits: KindArray | float
-    temporary: KindArray
-    gradients_absent: StageArray | float = 0.0
-    """Gradients not there yet, shape (pipeline_parallel, n)."""
-
-    def total(self, has: StageContents, static: KindArray) -> StageArray:
-        """Everything alive on every rank, shape (pipeline_parallel, n)."""
-        by_kind = static + self.resident + self.logits + self.temporary - self.released
-        return by_kind[has.kind] + self.activations - self.gradients_absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +48,16 @@ class MemoryByStage:
     plan: RecomputePlan
     moments: tuple[Moment, ...]
     moment: NDArray[np.int8]
-    """Index into MOMENTS of the binding moment."""
+    """Index into `moments` of the binding one."""
     allocated: StageArray
     """Tensors alive at the peak."""
     outside: OutsideAllocator
     device: StageArray
     """What the driver's tool shows: tensors and everything outside the allocator."""
+
+    def moment_name(self, stage: int, index: int) -> str:
+        """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
+        return self.moments[int(self.moment[stage, index])].name
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
@@ -91,8 +73,8 @@ class MemoryByStage:
         held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
         absent = np.choose(self.moment, [np.broadcast_to(m.gradients_absent, shape) for m in self.moments])
         return {
-            "parameters": self.state.parameters[kind],
-            "gradients": self.state.gradients[kind] - absent,
+            "parameters": at_peak([m.parameters for m in self.moments]),
+            "gradients": at_peak([m.gradients for m in self.moments]) - absent,
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
@@ -106,12 +88,15 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
-    moments = _moments(scenario, block, has, state, activations)
-    static = state.parameters + state.gradients
-    peak = moments[0].total(has, static)
+    profile = scenario.framework
+    if profile.fully_shard and scenario.lora_rank is None and not profile.offload_parameters:
+        moments = sharded_moments(scenario, block, has, activations, plan)
+    else:
+        moments = _moments(scenario, block, has, state, activations)
+    peak = moments[0].total(has)
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
-        value = candidate.total(has, static)
+        value = candidate.total(has)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
     outside = outside_allocator(scenario, block, peak)
@@ -125,15 +110,8 @@ def _moments(
     state: TrainingState,
     activations: StageActivations,
 ) -> tuple[Moment, ...]:
-    """What is alive at each of MOMENTS."""
-    whole = block.offload == OFFLOADS.index("optimizer")
-    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
-    away = state.optimizer * scenario.framework.offload_fraction
-    resident = np.where(whole | by_tensor, state.optimizer - away, state.optimizer)
-    in_step = state.optimizer
-    if by_tensor.any():
-        brought = np.minimum(largest_state_tensor(scenario, block), away)
-        in_step = np.where(by_tensor, resident + brought, in_step)
+    """What is alive where parameters and gradients have buffers of their own for the whole run."""
+    resident, in_step = optimizer_on_device(scenario, block, state.optimizer)
     heads, embeddings = has.heads[:, None], has.embeddings[:, None]
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
@@ -147,11 +125,14 @@ def _moments(
     if not scenario.framework.flash_attention:
         backward = backward + score_working_set(scenario, block)
     absent = gradients_absent(scenario, block, has, state, activations)
+    parameters, gradients = state.parameters, state.gradients
+    losses_held = losses * loss_bytes(scenario, block)
+    table = steady + embedding_gradient
     return (
-        Moment(resident, held, 0.0, 0.0, backward, absent.backward),
-        Moment(resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary, absent.loss),
-        Moment(resident, held, ending, 0.0, steady + embedding_gradient),
-        Moment(in_step, 0.0, 0.0, 0.0, state.step_temporary),
+        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
+        Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
+        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table),
+        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, state.step_temporary),
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.peak import MOMENTS
 from simulator.pricing.estimate import (
     Estimate,
     MemoryEstimate,
@@ -68,7 +67,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
             layers=priced.block.stage_layers[stage],
             device_bytes=float(memory.device[stage, 0]),
             allocated_bytes=float(memory.allocated[stage, 0]),
-            moment=MOMENTS[int(memory.moment[stage, 0])],
+            moment=memory.moment_name(stage, 0),
             parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
             hardware=hardware[stage].name,
             capacity_bytes=hardware[stage].usable_memory_bytes,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator import __version__
+from simulator.measurements.row import MeasuredRow
 from simulator.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.report.presentation import Presentation
 from simulator.report.text import layout_text
@@ -46,14 +47,32 @@ def _layout(one: Comparison) -> dict[str, Any]:
                 "predicted_mib": mib(rank.predicted),
                 "measured_mib": mib(rank.measured),
                 "error": significant(rank.error),
+                "predicted_forward_s": significant(rank.predicted_forward_seconds),
+                "forward_s": None if rank.forward_seconds is None else significant(rank.forward_seconds),
+                "predicted_backward_s": significant(rank.predicted_backward_seconds),
+                "backward_s": None if rank.backward_seconds is None else significant(rank.backward_seconds),
             }
             for rank in one.ranks
         ],
         "runs": len(one.ran),
         "failures": list(one.failures),
         "contradiction": one.contradiction or None,
-        "rows": [row.key for row in one.rows],
+        "rows": [_row(row) for row in one.rows],
         "launches": [_launch(launched) for launched in one.launched],
+    }
+
+
+def _row(row: MeasuredRow) -> dict[str, Any]:
+    spread = row.step_time_spread
+    return {
+        "row": row.key,
+        "outcome": row.outcome,
+        "error": row.error or None,
+        "memory_mib": None if row.memory_bytes is None else mib(row.memory_bytes),
+        "memory_kind": row.memory_kind,
+        "step_time_s": None if row.step_seconds is None else significant(row.step_seconds),
+        "step_spread_s": None if spread is None else dataclasses.asdict(spread),
+        "notes": row.source_notes,
     }
 
 

@@ -94,15 +94,34 @@ def _outcome(one: Comparison, *, colour: bool) -> str:
 
 
 def _ranks(one: Comparison) -> str:
-    rows = [_rank(rank) for rank in one.ranks]
-    if not rows:
-        return ""
-    headers = ["rank", "stage", "predicted MiB", "measured MiB", "error %"]
-    return f"Peak of every rank, {layout_text(one.estimate.layout)}\n{grid(headers, rows, _STYLE)}"
+    """Every rank, and the spread of the steps of each launch."""
+    blocks = [f"{layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
+    if one.ranks:
+        memory = ["rank", "stage", "MiB\npredicted", "\nmeasured", "\nerror %"]
+        times = ["forward ms\npredicted", "\nmeasured", "backward ms\npredicted", "\nmeasured"]
+        blocks.append(grid([*memory, *times], map(_rank, one.ranks), _STYLE))
+    blocks += [
+        f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
+        f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
+        f"quartiles {milliseconds(spread.interquartile)} apart"
+        for row in one.ran
+        if (spread := row.step_time_spread) is not None
+    ]
+    return "\n".join(blocks) if len(blocks) > 1 else ""
 
 
 def _rank(rank: RankFigure) -> list[str]:
-    return [str(rank.rank), str(rank.stage), _mib(rank.predicted), _mib(rank.measured), _signed(rank.error)]
+    return [
+        str(rank.rank),
+        str(rank.stage),
+        _mib(rank.predicted),
+        _mib(rank.measured),
+        _signed(rank.error),
+        milliseconds(rank.predicted_forward_seconds),
+        "" if rank.forward_seconds is None else milliseconds(rank.forward_seconds),
+        milliseconds(rank.predicted_backward_seconds),
+        "" if rank.backward_seconds is None else milliseconds(rank.backward_seconds),
+    ]
 
 
 def _failed(one: Comparison, *, full: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from simulator.measurements.row import MeasuredRow
 from simulator.pricing.estimate import Estimate, Interval
 from simulator.runner.launch import Launched
+from simulator.trainer.job import RankResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigure:
-    """Peak memory of one rank, in bytes."""
+    """Peak memory of one rank, in bytes, and the time of its passes in a step, in seconds."""
 
     rank: int
     stage: int
     predicted: float
     measured: float
+    predicted_forward_seconds: float
+    forward_seconds: float | None
+    """Measured; None where the engine does not know it."""
+    predicted_backward_seconds: float
+    backward_seconds: float | None
 
     @property
     def error(self) -> float:
@@ -116,16 +122,28 @@ class Comparison:
     def ranks(self) -> tuple[RankFigure, ...]:
         """Every rank whose engine knows its peak; the median where it was launched several times."""
         results = [launched.outcome.ranks for launched in self.launched if launched.outcome.kind == "ok"]
-        stages = self.estimate.memory.stages
-        return tuple(
-            RankFigure(
-                rank=same[0].rank,
-                stage=same[0].stage,
-                predicted=stages[same[0].stage].allocated_bytes,
-                measured=statistics.median(result.peak_bytes for result in same),
-            )
-            for same in zip(*results, strict=False)
+        return tuple(self._rank(same) for same in zip(*results, strict=False))
+
+    def _rank(self, same: Sequence[RankResult]) -> RankFigure:
+        """The figures of one rank, from all launches."""
+        stage, layout = same[0].stage, self.estimate.layout
+        passes = self.estimate.throughput.stages[stage]
+        micro_batches = self.estimate.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+        return RankFigure(
+            rank=same[0].rank,
+            stage=stage,
+            predicted=self.estimate.memory.stages[stage].allocated_bytes,
+            measured=statistics.median(result.peak_bytes for result in same),
+            predicted_forward_seconds=micro_batches * passes.forward_seconds,
+            forward_seconds=_median([result.forward_seconds for result in same]),
+            predicted_backward_seconds=micro_batches * passes.backward_seconds,
+            backward_seconds=_median([result.backward_seconds for result in same]),
         )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 _WORDS = {"oom": "out of memory", "error": "failed"}

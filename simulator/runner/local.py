@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.runner.engine import Ended
 from simulator.runner.launch import NODE_LOG_NAME, Launch, shell_line
-from simulator.runner.processes import run_guarded
+from simulator.runner.processes import python_path, run_guarded
 
 _HERE: Final = "127.0.0.1"
 
@@ -40,7 +41,8 @@ class LocalLauncher:
         """The command line, with the folder it runs in."""
         command = launch.command
         environment = {name: text for name, text in self._node(launch).items() if name != "MASTER_PORT"}
-        return f"cd {command.folder}\n{shell_line(command.arguments, environment | dict(command.environment))}\n"
+        line = shell_line(command.arguments, python_path() | environment | dict(command.environment))
+        return f"cd {shlex.quote(str(command.folder))}\n{line}\n"
 
     def run(self, launch: Launch) -> Ended:
         """Start the command and wait for its end, its time limit, or an interruption."""

@@ -107,9 +107,16 @@ def with_package(environment: Mapping[str, str]) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     result = dict(environment)
     searched = [*site.getsitepackages(), site.getusersitepackages()]
-    if root not in [os.path.realpath(folder) for folder in searched]:
-        result["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
+    own = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if root not in [os.path.realpath(folder) for folder in (*searched, *own)]:
+        result["PYTHONPATH"] = os.pathsep.join([root, *own])
     return result
+
+
+def python_path() -> dict[str, str]:
+    """The variable by which an interpreter elsewhere imports this package too, where it needs one."""
+    path = with_package(os.environ).get("PYTHONPATH")
+    return {"PYTHONPATH": path} if path else {}
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ user can read it, change it and submit it by hand.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -24,7 +23,7 @@ from simulator.errors import UnsupportedError, one_line
 from simulator.runner.diagnosis import BY_LAUNCHER
 from simulator.runner.engine import Ended
 from simulator.runner.launch import ARRIVE_SECONDS, Launch
-from simulator.runner.processes import deaf, with_package
+from simulator.runner.processes import deaf, python_path
 
 SCRIPT_NAME: Final = "launch.sbatch"
 CODE_NAME: Final = "exit-code"
@@ -76,9 +75,9 @@ class SlurmLauncher:
         by_rank = bool(command.rank_arguments)
         tasks = launch.devices_per_node if by_rank else 1
         arguments = command.rank_arguments or command.arguments
-        environment = {"PYTHONPATH": path} if (path := with_package(os.environ).get("PYTHONPATH")) else {}
         lines = ["#!/bin/bash", *(f"#SBATCH --{option}" for option in self._options(launch, tasks))]
-        lines += [f"export {name}={shlex.quote(text)}" for name, text in {**environment, **command.environment}.items()]
+        environment = python_path() | dict(command.environment)
+        lines += [f"export {name}={shlex.quote(text)}" for name, text in environment.items()]
         who = f"{_RANK}{tasks}" if by_rank else _NODE
         run = f"bash -c 'export {who}; exec \"$@\"' rank {shlex.join(arguments)}"
         lines += [

@@ -14,7 +14,7 @@ from simulator.cli.main import cli
 from simulator.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.frameworks.profile import PROFILES, switches
 from simulator.memory.activations import layer_tensors
-from simulator.memory.peak import MOMENTS
+from simulator.memory.moment import MOMENTS
 from simulator.pricing.build import estimate_layout
 from simulator.rules.layout import ACROSS_NODES, RULES
 from simulator.scenario.block import block_of

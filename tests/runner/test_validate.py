@@ -44,7 +44,8 @@ def test_the_table_shows_predicted_and_measured() -> None:
     assert all(" 61.0 " in line and line.endswith("1  ran") for line in memory)
     assert len([line for line in lines if " step ms " in line and " 635.0 " in line]) == 3
     assert "Not launched: TP1 PP1 CP2" in result.stdout
-    assert result.stdout.count("rank  stage  predicted MiB  measured MiB") == 3
+    assert result.stdout.count("peak of every rank, and its passes in a step") == 3
+    assert result.stdout.count("8 steps, median 635.0 ms, 600.0 to 670.0, quartiles 35.0 apart") == 3
     assert "Assumed: memory: a processor's memory" in result.stdout
     assert lines[-1].startswith("Rows: simulate-validate/local-cpu.csv; `simulate calibrate ")
     assert result.stderr.count("simulate: note: launch ") == 3
@@ -89,6 +90,11 @@ def test_json_holds_all_that_was_measured() -> None:
         assert one["memory_mib"]["inside_interval"] == (interval["low"] <= 61.0 <= interval["high"])
         assert one["step_time_s"]["measured"] == pytest.approx(0.605)
         assert (one["runs"], one["failures"], one["contradiction"]) == (2, [], None)
+        stage = one["estimate"]["throughput"]["stages"][0]
+        sizes = one["estimate"]["layout"]
+        count = sizes["global_batch_size"] // (sizes["micro_batch_size"] * sizes["dp"])
+        assert one["ranks"][0]["predicted_forward_s"] == pytest.approx(count * stage["forward_s"])
+        assert [row["step_spread_s"]["samples"] for row in one["rows"]] == [2, 2]
         assert [launch["repeat"] for launch in one["launches"]] == [1, 2]
         assert [rank["peak_bytes"] for rank in one["launches"][0]["ranks"]] == [60 * 2**20, 61 * 2**20]
     assert {one["reason"] for one in found["refused"]} == {"context_parallel 2: the reference trainer has 1 only"}
@@ -127,7 +133,7 @@ def test_an_own_calibration_predicts() -> None:
 def test_fewer_splits_than_asked_for_are_noted() -> None:
     result = run(*QUESTION, "--tp", "2", "--top", "3")
     assert result.exit_code == 0
-    assert "note: only 1 splits of --top 3 can be launched" in result.stderr
+    assert "note: --top 3: the ranking has 1 of different splits that can be launched" in result.stderr
 
 
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +156,9 @@ def dry(*more: str) -> Result:
 def test_a_dry_run_starts_nothing_and_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     found = dry("--tp", "2").stdout
-    job = Path("simulate-validate/run-1/1-tiny-tp2-pp1-dp1-mbs8-zero3/job.json").absolute()
+    [job] = Path().absolute().glob("simulate-validate/run-1/1-tiny-tp2-pp1-dp1-*/job.json")
     assert f"cd {job.parent}\n" in found
-    assert "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 0" in found
+    assert "-m torch.distributed.run --standalone --nnodes 1 --nproc-per-node 2 --max-restarts 0" in found
     assert f"-m simulator.trainer {job}\n" in found
     assert json.loads(job.read_text(encoding="utf-8"))["steps"] == 8
     assert list(Path().glob("**/*.csv")) == []
