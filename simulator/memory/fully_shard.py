@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.memory.activations import layer_bytes, layer_input_bytes
-from simulator.memory.elements import FP32, element_bytes, optimizer_bytes_per_parameter
+from simulator.memory.elements import (
+    FP32,
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes_per_parameter,
+    parameter_dtype,
+)
 from simulator.memory.layer_backward import layer_backward_bytes
 from simulator.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.memory.moment import Moment
@@ -30,6 +36,18 @@ from simulator.memory.parameters import (
 from simulator.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.scenario.scenario import Scenario
+
+
+def shards_by_unit(scenario: Scenario) -> bool:
+    """Whether these moments describe the run: all weights trained, stored in fp32, and never on the host."""
+    profile = scenario.framework
+    stored = parameter_dtype(scenario), gradient_bytes(scenario)
+    return (
+        profile.fully_shard
+        and scenario.lora_rank is None
+        and not profile.offload_parameters
+        and stored == ("fp32", FP32)
+    )
 
 
 def sharded_moments(

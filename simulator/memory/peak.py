@@ -14,7 +14,7 @@ from simulator.memory.activations import (
     tokens_per_device,
 )
 from simulator.memory.elements import FP32, element_bytes, parameter_dtype
-from simulator.memory.fully_shard import sharded_moments
+from simulator.memory.fully_shard import sharded_moments, shards_by_unit
 from simulator.memory.loss import head_input_bytes, loss_bytes
 from simulator.memory.moment import Moment
 from simulator.memory.outside import OutsideAllocator, outside_allocator
@@ -88,8 +88,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
-    profile = scenario.framework
-    if profile.fully_shard and scenario.lora_rank is None and not profile.offload_parameters:
+    if shards_by_unit(scenario):
         moments = sharded_moments(scenario, block, has, activations, plan)
     else:
         moments = _moments(scenario, block, has, state, activations)

@@ -39,6 +39,8 @@ BESIDE = {
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
+    "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
+    "release_grads": {"fully_shard": "false"},
 }
 
 
