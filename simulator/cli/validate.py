@@ -18,6 +18,7 @@ from simulator.cli.options import (
     Sectioned,
     general_options,
     layout_options,
+    left_to_default,
     question_options,
 )
 from simulator.cli.parameters import Whole, Word
@@ -189,7 +190,7 @@ def _validate(**values: Any) -> None:
     finally:
         with suppress(OSError):
             folder.rmdir()  # only one in which there is nothing to launch
-    _few(plan, wanted.top, quiet=quiet)
+    _few(plan, wanted.top, quiet=quiet or left_to_default(ctx, "top"))
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return

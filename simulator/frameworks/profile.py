@@ -96,6 +96,10 @@ class FrameworkProfile:
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
     )
+    fused_gradient_accumulation: bool = switch(
+        default=True,
+        about="a weight gradient's product adds into the accumulated gradients itself; else a kernel of its own adds it",
+    )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
     )
@@ -188,6 +192,7 @@ TORCH = FrameworkProfile(
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,
+    fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
     fp8_weight_cache=False,

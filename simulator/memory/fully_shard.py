@@ -41,13 +41,8 @@ from simulator.scenario.scenario import Scenario
 def shards_by_unit(scenario: Scenario) -> bool:
     """Whether these moments describe the run: all weights trained, stored in fp32, and never on the host."""
     profile = scenario.framework
-    stored = parameter_dtype(scenario), gradient_bytes(scenario)
-    return (
-        profile.fully_shard
-        and scenario.lora_rank is None
-        and not profile.offload_parameters
-        and stored == ("fp32", FP32)
-    )
+    trained = scenario.lora_rank is None and not profile.offload_parameters
+    return profile.fully_shard and trained and (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
 
 
 def sharded_moments(
@@ -131,6 +126,9 @@ class _Step:
         # Where a gradient's part is the whole of it, reducing it takes a second buffer.
         whole = self.wrapped * (alone | (block.zero_stage == 0)) * (1.0 - self.pipelined)
         self.buffered = np.maximum(self.reduces_each, whole)
+        # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
+        others = self.pipelined * self.reshards * (1.0 - 1.0 / block.virtual_stages)
+        self.other_chunks = others * self.element * self.units.layer * self.layers
 
     def _activations(self, activations: StageActivations) -> None:
         scenario, block, has, plan = self.scenario, self.block, self.has, self.plan
@@ -164,25 +162,37 @@ class _Step:
         return (self.one_micro_batch[self.has.kind] * flight) + self.buffers[self.has.kind]
 
     def moments(self) -> Iterator[Moment]:
-        """The first backward pass has no gradients yet; a later one, if there is one, has all of them."""
+        """The first backward pass begins without gradients; a later one, if there is one, with all of them."""
         zero = np.zeros_like(self.shards)
         repeated = self.count > 1.0
         later = np.where(self.reduces_each > 0.0, self.shards, self.accumulated)
-        yield from self._passes(self.flight, zero)
-        yield from self._passes(
-            np.where(repeated, np.minimum(self.flight, self.count - 1.0), self.flight), np.where(repeated, later, zero)
-        )
-        rest = np.maximum(self.flight - 1.0, 0.0)
-        again = np.where(repeated, 1.0, 0.0)
-        layer, table = self._not_yet(self.count + self.pipelined == 2.0)
-        yield from self._end(
-            rest,
-            _Ending(again * (later - layer), again * (later - table), again * self.copied, self.reduces_each, again),
-        )
+        behind = np.minimum(self.flight, self.count - 1.0)
+        if not (self.count > self.flight).all():
+            # Otherwise a later pass finds as many micro batches in flight, and the gradients beside them.
+            yield from self._passes(self.flight, zero)
+        yield from self._passes(np.where(repeated, behind, self.flight), np.where(repeated, later, zero))
+        first = np.where(repeated, 1.0, 0.0)
+        layer, table = self._not_yet(repeated)
+        gradients = first * (later - layer), first * (later - table)
+        kept = first * self.copied
+        yield from self._end(self._left(self.flight), _Ending(*gradients, kept, self.reduces_each, first))
+        middle = np.where(self.count > 2.0 - self.pipelined, 1.0, 0.0)
+        ending = _Ending(middle * later, middle * later, middle * self.copied, self.reduces_each, middle)
+        yield from self._end(self._left(np.maximum(behind, 1.0)), ending)
         if not self.pipelined:
-            yield from self._end(rest, self._last_pass())
+            yield from self._end(self._left(self.flight), self._last_pass())
         yield self._reduction()
         yield self._optimizer_step()
+
+    def _left(self, flight: StageArray) -> StageArray:
+        """Micro batches whose activations are left when a backward pass ends: it frees a chunk's.
+
+        With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
+        """
+        chunks = float(self.block.virtual_stages)
+        if chunks == 1.0:
+            return flight - 1.0
+        return np.where(self.count == self.block.pipeline_parallel, (self.count - 1.0) / chunks, flight - 1.0 / chunks)
 
     def _last_pass(self) -> _Ending:
         """Without a pipeline, gathered weights are freed and whole gradients reduced as the last pass goes."""
@@ -247,6 +257,7 @@ class _Step:
         yield from self._loss(held, gradients)
         # While one unit is used, the next one's gathered weights come in.
         gathered = element * units.layer * (self.reshards + self.collects * ((self.layers > 1.0) | (self.first > 0.0)))
+        gathered = gathered + self.other_chunks
         of_head = self.buffered * FP32 * units.head * self.last
         received = self.pipelined * self.boundary * (1.0 - self.last)
         yield self._moment(
@@ -275,7 +286,7 @@ class _Step:
         forward = self.collects * element * units.head - (2.0 * FP32 - element - FP32) * logits
         of_table = self.reduces_each * (self.count > 1.0) * FP32 * np.where(units.table > 0.0, units.table, units.head)
         kept = head_input_bytes(scenario, block)
-        loss = kept + np.maximum(forward, 0.0) + of_table * self.first + self.sent
+        loss = kept + np.maximum(forward, 0.0) + of_table * self.first + self.sent + self.other_chunks
         widest = loss_bytes(scenario, block)
         yield self._moment("loss", gradients, held, self.last * loss, logits=self.last * widest)
         ahead = self.collects * element * units.layer
@@ -334,15 +345,16 @@ class _Step:
         return np.where(self.reduces_each > 0.0, each, self.buffered * FP32 * unit)
 
     def _reduction(self) -> Moment:
-        """Whole gradients are reduced unit by unit after the last micro batch, the input table's first."""
+        """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
         units, element = self.units, self.element
         of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - element * units.table
         of_unit = np.where(units.table > 0.0, of_table, (FP32 - element) * units.layer)
-        gathered = self.reshards * element * units.all + of_unit
+        others = units.layer * self.layers * (1.0 - 1.0 / self.block.virtual_stages)
+        gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self._replicas())
+        gathered = self.reshards * element * (units.all - others) + of_unit
         active = self.pipelined * self.wrapped
-        return self._moment(
-            "gradient reduction", active * self.accumulated, self.held(np.zeros_like(self.flight)), active * gathered
-        )
+        held = self.held(np.zeros_like(self.flight))
+        return self._moment("gradient reduction", active * gradients, held, active * gathered)
 
     def _optimizer_step(self) -> Moment:
         """Everything in parts, with the temporary of an optimizer that works on all tensors at once."""

@@ -310,15 +310,16 @@ def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Devi
 def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, *, cast: bool) -> KindArray:
     """Bytes of parameters as stored, with the copies that compute uses where they are stored in fp32 and `cast`.
 
-    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on (FSDP2
-    that keeps its gathered copy); below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
+    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on, with
+    `fully_shard` from ZeRO 1 on; below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
     the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
     """
     if not cast:
         return shard(scenario, block, value, 3) * element_bytes(scenario)
     copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
     copies = np.where(copied, element_bytes(scenario), 0.0)
-    return shard(scenario, block, value, 2) * 4.0 + (value.dense + value.routed) * copies
+    whole = (value.dense + value.routed) * copies
+    return shard(scenario, block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:

@@ -122,7 +122,7 @@ class SlurmLauncher:
         # Slurm counts whole minutes; the limit in seconds is kept from here, and this one where that is no longer done.
         yield f"time={int(launch.limit_seconds // 60) + 2}"
         yield f"chdir={shlex.quote(str(folder))}"
-        yield f"output={shlex.quote(str(launch.log))}"
+        yield f"output={shlex.quote(str(launch.log).replace('%', '%%'))}"
         yield "open-mode=append"
         yield "no-requeue"
         if self.partition:

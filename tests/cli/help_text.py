@@ -6,7 +6,19 @@ from pathlib import Path
 from tests.cli.running import run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-BLOCKS = ("", "rank", "estimate", "models", "hardware", "frameworks", "calibrate", "accuracy", "check", "emit", "validate")
+BLOCKS = (
+    "",
+    "rank",
+    "estimate",
+    "models",
+    "hardware",
+    "frameworks",
+    "calibrate",
+    "accuracy",
+    "check",
+    "emit",
+    "validate",
+)
 _BLOCK = re.compile(r"<!-- help:([a-z]*) -->\n```text\n(.*?)```\n", re.DOTALL)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from click.testing import Result
 
 from simulator.cli import validate
 from simulator.measurements.rows import read_rows
+from simulator.runner.processes import with_package
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
 
@@ -218,15 +222,28 @@ def test_the_model_must_be_named() -> None:
 
 @pytest.mark.launch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("split", [("--tp", "2"), ("--pp", "2", "--vpp", "1")], ids=["TP2", "PP2"])
-def test_two_ranks_train(split: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("split", "most"), [(("--tp", "2"), 0.10), (("--pp", "2", "--vpp", "1"), 0.03)], ids=["TP2", "PP2"]
+)
+def test_two_ranks_train(split: tuple[str, ...], most: float) -> None:
+    # With tensor parallelism a few tensors of the exchange may live longer in one launch than in another.
     result = run(*QUESTION, *split, "--micro-batch-size", "1", "--top", "1", "--format", "json", *SHORT)
     assert result.exit_code == 0, result.stdout + result.stderr
     [one] = json.loads(result.stdout)["layouts"]
     assert (one["runs"], one["failures"]) == (1, [])
     assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
-    assert [abs(rank["error"]) < 0.10 for rank in one["ranks"]] == [True, True], one["ranks"]
+    assert [abs(rank["error"]) < most for rank in one["ranks"]] == [True, True], one["ranks"]
     assert one["step_time_s"]["measured"] > 0.0
     [row] = read_rows(Path("simulate-validate/local-cpu.csv"))
     assert (row.outcome, row.step_samples, row.memory_kind) == ("ok", 2, "allocated")
     assert "torch " in row.source_notes
+
+
+def test_what_starts_processes_imports_no_torch() -> None:
+    code = (
+        "import importlib, pkgutil, sys, simulator.runner as runner, simulator.report.validate_table\n"
+        "for module in pkgutil.walk_packages(runner.__path__, runner.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=with_package(dict(os.environ)), check=True)
