@@ -31,7 +31,7 @@ def search_once() -> dict[str, object]:
         zero_stage=(0, 1),
         sequence_parallel=(False, True),
         recompute_method=("uniform", "block"),
-        recompute_layers=tuple(range(1, 41)),
+        recompute_layers=tuple(range(1, 51)),
         offload=("none", "optimizer", "optimizer_tensorwise", "activations"),
     )
     scenario = scenario_of(**QUESTION, global_batch_size=PER_REPLICA * 128)  # type: ignore[arg-type]  # by keyword

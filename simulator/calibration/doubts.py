@@ -20,7 +20,7 @@ from simulator.coefficients import Coefficients
 from simulator.measurements.question import figures_devices
 from simulator.pricing.price import price
 from simulator.rules.layout import ACROSS_NODES, RULES
-from simulator.scenario.layout import RECOMPUTE_MODES, Layout
+from simulator.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout
 from simulator.scenario.scenario import Scenario
 from simulator.search.space import Space, blocks
 from simulator.timing.flops import model_flops_per_token
@@ -170,7 +170,7 @@ def _finding(found: tuple[Hypothesis, ...]) -> Finding:
 def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypothesis]:
     """Layouts on the same devices that explain a row's memory and speed, nearest first."""
     scenario = replace(sample.scenario, coefficients=fitted)
-    space = Space(micro_batch_size=(sample.layout.micro_batch_size,), recompute=RECOMPUTE_MODES)
+    space = Space(micro_batch_size=(sample.layout.micro_batch_size,), recompute=SEARCHED_RECOMPUTE_MODES)
     stated = signature(scenario, sample.layout)
     found: list[Hypothesis] = []
     for block in blocks(scenario, space):

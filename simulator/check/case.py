@@ -14,6 +14,7 @@ from simulator.cluster import Cluster, cluster
 from simulator.errors import InputError
 from simulator.frameworks.profile import framework as framework_profile
 from simulator.recipes.recipe import Recipe, Remark, Unknown
+from simulator.rules.frameworks import UNEVEN_STAGES
 from simulator.rules.launch import Launch, Mark
 from simulator.scenario.layout import Layout, default_cut
 from simulator.scenario.scenario import Scenario
@@ -353,6 +354,19 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
+    base = told.recipe.layout
+    set_by_recipe = "dp" in told.recipe.places and "data_parallel" not in told.asked.layout
+    if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
+        yield Remark(
+            rule="other-replicas",
+            severity="warning",
+            message=(
+                f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
+                f"{layout.data_parallel}, which the framework takes only when the recipe says so"
+            ),
+            place=told.recipe.places["dp"],
+        )
+    layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut where nobody asked for it: a rule says so.
     if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(told, layout):
@@ -360,8 +374,9 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             rule="uneven-stages",
             severity="warning",
             message=(
-                f"{scenario.model.num_hidden_layers} layers do not divide over {layout.pipeline_parallel} stages: "
-                f"{min(layout.stage_layers)} or {max(layout.stage_layers)} layers each, and the longest sets the pace"
+                f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
+                f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
+                + UNEVEN_STAGES.get(scenario.framework.name, "").format(layers=layers, stages=stages)
             ),
             place=told.recipe.places.get("pp"),
         )

@@ -20,7 +20,7 @@ from simulator.cli.parameters import (
 )
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
-RECOMPUTE_MODES = ("none", "selective", "full")
+RECOMPUTE_MODES = ("none", "selective", "full", "attention")
 RECOMPUTE_METHODS = ("uniform", "block")
 OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")
 FRAMEWORKS = ("megatron", "paddle", "torch")

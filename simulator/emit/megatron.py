@@ -18,6 +18,7 @@ _EXPRESSIBLE = (
     "flash_attention",
     "gradient_dtype",
     "optimizer_dtype",
+    "offload_fraction",
     "cp_communication",
     "mtp",
 )
@@ -171,6 +172,8 @@ def _stages(case: Case) -> Iterator[str]:
 
 def _recompute(case: Case) -> Iterator[str]:
     layout = case.layout
+    if layout.recompute == "attention":
+        raise UnsupportedError("--recompute attention: Megatron-LM recomputes the attention core or whole layers")
     if layout.recompute == "selective":
         yield "--recompute-activations"
     if layout.recompute == "full":
@@ -187,7 +190,8 @@ def _offload(case: Case) -> Iterator[str]:
             "--offload optimizer: Megatron-LM moves the state by tensor (--offload optimizer_tensorwise)"
         )
     if offload == "optimizer_tensorwise":
-        yield "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer"
+        fraction = case.scenario.framework.offload_fraction
+        yield f"--optimizer-cpu-offload --optimizer-offload-fraction {fraction} --use-precision-aware-optimizer"
     if offload == "activations":
         yield f"--cpu-offloading {flag('cpu-offloading-num-layers', case.scenario.model.num_hidden_layers - 1)}"
 

@@ -19,6 +19,9 @@ _EXPRESSIBLE = (
     "overlap_param_gather",
     "cross_entropy_chunk_tokens",
     "cp_communication",
+    "release_grads",
+    "sharding_degree",
+    "vocabulary_parallel_loss",
 )
 
 
@@ -92,7 +95,8 @@ def _layout(case: Case) -> Iterator[str]:
         yield flag("sep_parallel_degree" if exchanged else "context_parallel_degree", layout.context_parallel)
     yield flag("sequence_parallel", int(layout.sequence_parallel))
     if layout.zero_stage:
-        yield f"--sharding stage{layout.zero_stage} --sharding_parallel_degree -1"
+        degree = case.scenario.framework.sharding_degree or -1
+        yield f"--sharding stage{layout.zero_stage} --sharding_parallel_degree {degree}"
     if model.is_moe:
         yield from _experts(case)
     if layout.offload == "activations":
@@ -121,6 +125,9 @@ def _recompute(case: Case) -> Iterator[str]:
     if layout.recompute == "selective":
         yield "--recompute_granularity core_attn"
         return
+    if layout.recompute == "attention":
+        yield "--recompute_granularity full_attn"
+        return
     yield "--recompute_granularity full"
     if layout.recompute_method == "list":
         kept = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
@@ -138,6 +145,10 @@ def _switches(case: Case, *, ernie: bool) -> Iterator[str]:
         yield "--amp_master_grad 1"
     if profile.optimizer_dtype == "bf16":
         yield "--use_lowprecision_moment 1"
+    if profile.release_grads:
+        yield "--release_grads 1"
+    if not profile.vocabulary_parallel_loss:
+        yield "--tensor_parallel_output 0"
     norm = "fuse_rms_norm" if ernie else "use_fused_rms_norm"
     yield f"{flag('use_flash_attention', int(profile.flash_attention))} {flag(norm, int(profile.fused_rms_norm))}"
     yield flag("fuse_swiglu", int(profile.fused_swiglu))

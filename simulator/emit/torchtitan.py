@@ -8,7 +8,7 @@ from simulator.check.case import Case
 from simulator.emit.words import Head, default_cut_only, refuse_switches, shipped_name
 from simulator.errors import UnsupportedError
 
-_EXPRESSIBLE: tuple[str, ...] = ()
+_EXPRESSIBLE: tuple[str, ...] = ("sharding_degree",)
 
 _FLAVORS: dict[str, tuple[str, str]] = {
     "llama3-8b": ("llama3", "8B"),
@@ -87,8 +87,10 @@ def _parallelism(case: Case) -> Iterator[str]:
         raise UnsupportedError(f"--offload {layout.offload}: torchtitan's configuration has no key for it")
     if layout.zero_stage == 1:
         raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
-    yield f"data_parallel_replicate_degree = {1 if layout.zero_stage else layout.data_parallel}"
-    yield f"data_parallel_shard_degree = {_shards(case)}"
+    shards = _shards(case)
+    replicas = layout.data_parallel // shards if shards > 0 else 1
+    yield f"data_parallel_replicate_degree = {replicas}"
+    yield f"data_parallel_shard_degree = {shards}"
     if layout.zero_stage:
         yield f'fsdp_reshard_after_forward = "{"always" if layout.zero_stage == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tensor_parallel}"
@@ -106,6 +108,11 @@ def _shards(case: Case) -> int:
     layout = case.layout
     if not layout.zero_stage:
         return 1
+    degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
+    if degree:
+        if degree % layout.context_parallel:
+            raise UnsupportedError(f"--option sharding_degree={degree}: torchtitan shards over whole context groups")
+        return degree // layout.context_parallel
     return layout.data_parallel if layout.data_parallel > 1 else -1
 
 
@@ -122,6 +129,8 @@ def _pipeline(case: Case) -> Iterator[str]:
 
 def _checkpointing(case: Case) -> Iterator[str]:
     layout = case.layout
+    if layout.recompute == "attention":
+        raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
     if layout.recompute == "full" and (layout.recompute_method != "uniform" or layout.recompute_layers != 1):
         raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer or none")
     yield f'mode = "{layout.recompute}"'

@@ -39,6 +39,10 @@ class FrameworkLimits:
     """Whether experts beside tensor parallelism are refused without sequence parallelism."""
     activation_offload_with_pipeline: bool = True
     """Whether activations can be offloaded beside a pipeline."""
+    activation_offload_with_recompute: bool = True
+    """Whether activations can be offloaded beside recomputation of others."""
+    interleaving_of_two_stages_without_overlap: bool = True
+    """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,20 @@ class FrameworkProfile:
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
+    master_weight_dtype: DType = switch("fp32", "the optimizer's copy of 16-bit parameters", choices=("fp32", "bf16"))
+    fp32_router: bool = switch(
+        default=False, about="routers of experts are stored in fp32, with fp32 gradients and no master copy"
+    )
+    release_grads: bool = switch(
+        default=False, about="gradients are freed after the optimizer step and come back in the next backward pass"
+    )
+    sharding_degree: int = switch(
+        0, "ranks that ZeRO shards over, of those with the same parameters; 0 is all of them", low=0, high=2**24
+    )
+    offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
+    offload_parameters: bool = switch(
+        default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
+    )
     fused_gradient_accumulation: bool = switch(
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
@@ -105,6 +123,14 @@ class FrameworkProfile:
     )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
+    )
+
+    vocabulary_parallel_loss: bool = switch(
+        default=True,
+        about="each tensor-parallel rank works on its own part of the logits; off, it gathers them all",
+    )
+    labelled_token_fraction: float = switch(
+        1.0, "share of the tokens that have a label; the output layer and the loss skip the others", low=0.001
     )
 
     # Communication.
@@ -137,6 +163,8 @@ MEGATRON = FrameworkProfile(
         zero_stage_with_pipeline=1,
         experts_need_sequence_parallel=True,
         activation_offload_with_pipeline=False,
+        activation_offload_with_recompute=False,
+        interleaving_of_two_stages_without_overlap=False,
     ),
     keep_qkv_output=True,
     tp_comm_overlap=True,
@@ -149,6 +177,7 @@ PADDLE = FrameworkProfile(
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(zero_stage_with_pipeline=1, pads_vocabulary=False),
     gradient_dtype="bf16",
+    fp32_router=True,
     loss_bytes_per_logit=10,
     overlap_grad_reduce=False,
     overlap_param_gather=False,

@@ -331,7 +331,7 @@ def _recompute(settings: _Settings, where: str) -> str:
     granularity = settings.text("recompute_granularity") or "full"
     if mode in ("", "false", "0", "none", "no"):
         return "none"
-    words = {"full": "full", "core_attn": "selective", "selective": "selective"}
+    words = {"full": "full", "full_attn": "attention", "core_attn": "selective", "selective": "selective"}
     if granularity not in words:
         raise InputError(f"{where}: recompute_granularity {granularity[:40]} is not priced; expected full or core_attn")
     return words[granularity]

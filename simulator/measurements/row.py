@@ -10,7 +10,7 @@ from simulator.units import GIB, MIB
 
 Framework = Literal["megatron", "paddle", "torch"]
 Precision = Literal["bf16", "fp16", "fp8", "fp32"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "full", "attention"]
 RecomputeMethod = Literal["uniform", "block"]
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 Outcome = Literal["ok", "oom", "error"]

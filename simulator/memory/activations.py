@@ -208,7 +208,7 @@ def layer_tensors(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Saved
 
 
 def layer_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Array:
-    """Bytes a layer keeps with the layout's selective recompute applied; full recompute is applied per stage.
+    """Bytes a layer keeps with recompute of its attention applied; full recompute is applied per stage.
 
     Selective recompute computes the attention core again: the score matrix is not kept. With a flash kernel there
     is none, so it frees nothing (measured: `sel` rows take slightly more memory than `none`).
@@ -217,7 +217,31 @@ def layer_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Array:
     if "attention_scores" in kept:
         selective = block.recompute == RECOMPUTE_MODES.index("selective")
         kept["attention_scores"] = np.where(selective, 0.0, kept["attention_scores"])
+    whole_block = block.recompute == RECOMPUTE_MODES.index("attention")
+    if whole_block.any():
+        for name in _inner_attention_tensors(scenario, block):
+            kept[name] = np.where(whole_block, 0.0, kept[name])
     return total(kept)
+
+
+def _inner_attention_tensors(scenario: Scenario, block: LayoutBlock) -> SavedTensors:
+    """What recompute of the attention block drops: all of it but the norm and its output, the block's input."""
+    kept = attention_tensors(scenario, block)
+    return {name: size for name, size in kept.items() if not name.startswith("attention_norm_")}
+
+
+def attention_working_set(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Bytes that recompute of the attention block adds to the backward pass of one layer, shape (n,).
+
+    The block is computed again when the feed-forward block behind it has been passed and freed.
+    """
+    model = scenario.model
+    freed = [total(dense_ffn_tensors(scenario, block))] if model.num_dense_layers else []
+    if model.is_moe:
+        freed.append(total(moe_ffn_tensors(scenario, block)))
+    least = freed[0] if len(freed) == 1 else np.minimum(*freed)
+    again: Array = np.maximum(total(_inner_attention_tensors(scenario, block)) - least, 0.0)
+    return again
 
 
 def total(tensors: SavedTensors) -> Array:

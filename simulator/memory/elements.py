@@ -37,7 +37,12 @@ def gradient_bytes(scenario: Scenario) -> float:
 
 
 def optimizer_bytes_per_parameter(scenario: Scenario) -> float:
-    """Master copy (4 bytes unless the parameters themselves are fp32) and two moments."""
+    """Master copy (none where the parameters themselves are fp32) and two moments."""
+    return master_bytes(scenario) + 2.0 * DTYPE_BYTES[scenario.framework.optimizer_dtype]
+
+
+def master_bytes(scenario: Scenario) -> float:
+    """Bytes of the optimizer's own copy of a parameter."""
     profile = scenario.framework
-    master = FP32 if profile.master_weights and parameter_dtype(scenario) != "fp32" else 0.0
-    return master + 2.0 * DTYPE_BYTES[profile.optimizer_dtype]
+    kept = profile.master_weights and parameter_dtype(scenario) != "fp32"
+    return float(DTYPE_BYTES[profile.master_weight_dtype]) if kept else 0.0

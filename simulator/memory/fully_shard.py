@@ -13,10 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import layer_bytes, layer_input_bytes, tokens_per_device
-from simulator.memory.elements import FP32, element_bytes, optimizer_bytes_per_parameter
+from simulator.memory.activations import layer_bytes, layer_input_bytes
+from simulator.memory.elements import (
+    FP32,
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes_per_parameter,
+    parameter_dtype,
+)
 from simulator.memory.layer_backward import layer_backward_bytes
-from simulator.memory.loss import head_input_bytes, loss_bytes
+from simulator.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.memory.moment import Moment
 from simulator.memory.parameters import (
     StageContents,
@@ -25,10 +31,18 @@ from simulator.memory.parameters import (
     model_totals,
     optimizer_on_device,
     shard,
+    shard_degrees,
 )
 from simulator.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.scenario.scenario import Scenario
+
+
+def shards_by_unit(scenario: Scenario) -> bool:
+    """Whether these moments describe the run: all weights trained, stored in fp32, and never on the host."""
+    profile = scenario.framework
+    trained = scenario.lora_rank is None and not profile.offload_parameters
+    return profile.fully_shard and trained and (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
 
 
 def sharded_moments(
@@ -88,7 +102,7 @@ class _Step:
         self.element = element_bytes(scenario)
         self.parts = device_parameters(scenario, block, has)
         self.units = _units(scenario, block, has, self.parts.dense + self.parts.routed)
-        self.shards = FP32 * shard(block, self.parts, 1)
+        self.shards = FP32 * shard(scenario, block, self.parts, 1)
         cached = scenario.precision == "fp8" and scenario.framework.fp8_weight_cache
         self.narrow = 2.0 * linear_parameters(scenario, block, has) if cached else np.zeros_like(self.shards)
         self.layers = (has.dense_layers + has.moe_layers)[:, None]
@@ -203,7 +217,7 @@ class _Step:
 
     def _replicas(self) -> Array:
         """Ranks among which a unit's parameters are divided."""
-        return np.where(self.block.zero_stage >= 1, self.block.replicas, 1.0)
+        return np.where(self.block.zero_stage >= 1, shard_degrees(self.scenario, self.block).dense, 1.0)
 
     @property
     def accumulated(self) -> KindArray:
@@ -233,7 +247,7 @@ class _Step:
         return Moment(name, parameters, gradients, resident, activations, released, logits, temporary + steady)
 
     def _optimizer(self) -> tuple[KindArray, KindArray]:
-        whole = shard(self.block, self.parts, 1) * optimizer_bytes_per_parameter(self.scenario)
+        whole = shard(self.scenario, self.block, self.parts, 1) * optimizer_bytes_per_parameter(self.scenario)
         return optimizer_on_device(self.scenario, self.block, whole)
 
     def _passes(self, flight: StageArray, gradients: KindArray) -> Iterator[Moment]:
@@ -267,7 +281,7 @@ class _Step:
     def _loss(self, held: StageArray, gradients: KindArray) -> Iterator[Moment]:
         """The logits' widest moment; then the output layer's gradient, and its reduction."""
         scenario, block, units, element = self.scenario, self.block, self.units, self.element
-        logits = tokens_per_device(scenario, block) * scenario.model.vocab_size / block.tensor_parallel
+        logits = logits_per_micro_batch(scenario, block)
         # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is gathered.
         forward = self.collects * element * units.head - (2.0 * FP32 - element - FP32) * logits
         of_table = self.reduces_each * (self.count > 1.0) * FP32 * np.where(units.table > 0.0, units.table, units.head)

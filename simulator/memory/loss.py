@@ -11,22 +11,35 @@ from simulator.scenario.scenario import Scenario
 
 
 def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Bytes at the loss on the last rank for one micro batch, `c T V / t`, shape (n,).
+    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
 
     The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`); an unfused loss has further passing
     copies. fp32 logits are not copied: they and their gradient take 8 bytes, an unfused log-softmax 4 more. Chunking
-    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight.
+    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
+    `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
     """
     model, profile = scenario.model, scenario.framework
-    tokens = tokens_per_device(scenario, block)
+    tokens = labelled_tokens(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
     split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
-    per_logit = bytes_per_logit(scenario) + split
+    per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
     if not profile.cross_entropy_chunk_tokens:
-        return per_logit * tokens * vocabulary
+        return per_logit * logits_per_micro_batch(scenario, block)
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
     gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
-    return np.minimum(per_logit * chunk * vocabulary + gradients, per_logit * tokens * vocabulary)
+    whole = logits_per_micro_batch(scenario, block)
+    return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
+
+
+def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
+    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
+    return labelled_tokens(scenario, block) * scenario.model.vocab_size / parts
+
+
+def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
+    return tokens_per_device(scenario, block) * scenario.framework.labelled_token_fraction
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
@@ -39,8 +52,12 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8."""
+    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8.
+
+    Its input are the labelled tokens only.
+    """
     kept = norm_tensors(scenario, block, "final_norm")
+    kept["final_norm_output"] = kept["final_norm_output"] * scenario.framework.labelled_token_fraction
     if scenario.precision == "fp8":
         kept["final_norm_output"] = kept["final_norm_output"] * HALF
     return total(kept)

@@ -27,9 +27,11 @@ class Moment:
     """Activations already freed."""
     logits: KindArray | float
     temporary: KindArray
+    gradients_absent: StageArray | float = 0.0
+    """Gradients not there yet, shape (pipeline_parallel, n)."""
 
     def total(self, has: StageContents) -> StageArray:
         """Everything alive on every rank, shape (pipeline_parallel, n)."""
         static = self.parameters + self.gradients
         by_kind = static + self.resident + self.logits + self.temporary - self.released
-        return by_kind[has.kind] + self.activations
+        return by_kind[has.kind] + self.activations - self.gradients_absent

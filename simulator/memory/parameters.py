@@ -8,9 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.memory.elements import (
+    FP32,
+    HALF,
     element_bytes,
     gradient_bytes,
+    master_bytes,
     optimizer_bytes_per_parameter,
+    parameter_dtype,
 )
 from simulator.scenario.block import Array, KindArray, LayoutBlock
 from simulator.scenario.layout import OFFLOADS, model_chunks
@@ -216,10 +220,28 @@ def device_parameters(
     return DeviceParameters(dense, routed)
 
 
-def shard(block: LayoutBlock, value: DeviceParameters, from_stage: int) -> KindArray:
+@dataclass(frozen=True, slots=True)
+class ShardDegrees:
+    """Ranks that ZeRO shards over, shape (n,)."""
+
+    dense: Array
+    routed: Array
+
+
+def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
+    """All ranks with the same parameters, or the profile's `sharding_degree` of them; experts in proportion."""
+    degree = float(scenario.framework.sharding_degree)
+    if not degree:
+        return ShardDegrees(block.replicas, block.expert_replicas)
+    dense = np.minimum(degree, block.replicas)
+    return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
+
+
+def shard(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, from_stage: int) -> KindArray:
     """Parameters left on a device when ZeRO shards them from a stage on (Rajbhandari et al. 2020, section 5)."""
     on = block.zero_stage >= from_stage
-    return value.dense / np.where(on, block.replicas, 1.0) + value.routed / np.where(on, block.expert_replicas, 1.0)
+    degrees = shard_degrees(scenario, block)
+    return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +255,8 @@ class TrainingState:
     """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
     step_temporary: KindArray
     """What only the optimizer step needs."""
+    parameters_on_host: KindArray
+    """The rank's part of the parameters where it is kept in host memory."""
 
 
 def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -> TrainingState:
@@ -251,14 +275,36 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision == "fp8" and profile.fp8_weight_cache:
         parameters = parameters + linear_parameters(scenario, block, has) * 2.0
-    trained_shard = shard(block, trained, 1)
+    trained_shard = shard(scenario, block, trained, 1)
+    gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
+    if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
+        routers = _routers(scenario, block, has)
+        parameters = parameters + shard(scenario, block, routers, 3) * (FP32 - HALF)
+        if not lora:
+            gradients = gradients + shard(scenario, block, routers, 2) * (FP32 - gradient_bytes(scenario))
+            optimizer = optimizer - shard(scenario, block, routers, 1) * master_bytes(scenario)
+    on_host = np.zeros_like(parameters)
+    if profile.offload_parameters:
+        on_host = np.where(block.zero_stage >= 3, parameters, 0.0)
     return TrainingState(
-        parameters=parameters,
-        gradients=shard(block, trained, 2) * gradient_bytes(scenario),
-        optimizer=trained_shard * optimizer_bytes_per_parameter(scenario),
+        parameters=parameters - on_host,
+        gradients=gradients,
+        optimizer=optimizer,
         gathered=_gathered(scenario, block, has),
         step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
+        parameters_on_host=on_host,
     )
+
+
+def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
+    """Parameters of the layers' routers, whole on every rank."""
+    model = scenario.model
+    layers = has.moe_layers + has.mtp_layers
+    routers = np.broadcast_to(
+        (layers * float(model.hidden_size * model.num_experts))[:, None], (len(layers), len(block))
+    )
+    return DeviceParameters(routers, np.zeros_like(routers))
 
 
 def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, *, cast: bool) -> KindArray:
@@ -269,11 +315,11 @@ def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameter
     the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
     """
     if not cast:
-        return shard(block, value, 3) * element_bytes(scenario)
+        return shard(scenario, block, value, 3) * element_bytes(scenario)
     copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
     copies = np.where(copied, element_bytes(scenario), 0.0)
     whole = (value.dense + value.routed) * copies
-    return shard(block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
+    return shard(scenario, block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
@@ -318,17 +364,20 @@ def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindA
     """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
     whole = block.offload == OFFLOADS.index("optimizer")
     by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    away = optimizer * scenario.framework.offload_fraction
+    resident = np.where(whole | by_tensor, optimizer - away, optimizer)
     in_step = optimizer
     if by_tensor.any():
-        in_step = np.where(by_tensor, np.minimum(largest_state_tensor(scenario, block), in_step), in_step)
-    return np.where(whole | by_tensor, 0.0, optimizer), in_step
+        brought = np.minimum(largest_state_tensor(scenario, block), away)
+        in_step = np.where(by_tensor, resident + brought, in_step)
+    return resident, in_step
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,)."""
     model = scenario.model
     experts = block.expert_ranks
-    sharded = block.zero_stage >= 1
+    sharded, degrees = block.zero_stage >= 1, shard_degrees(scenario, block)
     largest = np.zeros(len(block))
     kinds = ([False] if model.num_dense_layers else []) + ([True] if model.is_moe else [])
     weights = [embedding_weight(model), *(w for moe in kinds for w in layer_weights(model, moe=moe))]
@@ -341,6 +390,6 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
             "replicated": np.ones(len(block)),
             "routed": experts,
         }
-        degree = np.where(sharded, block.expert_replicas if kind == "routed" else block.replicas, 1.0)
+        degree = np.where(sharded, degrees.routed if kind == "routed" else degrees.dense, 1.0)
         largest = np.maximum(largest, size / divisors[kind] / degree)
     return largest * optimizer_bytes_per_parameter(scenario)

@@ -14,7 +14,7 @@ from simulator.memory.activations import (
     tokens_per_device,
 )
 from simulator.memory.elements import FP32, element_bytes, parameter_dtype
-from simulator.memory.fully_shard import sharded_moments
+from simulator.memory.fully_shard import sharded_moments, shards_by_unit
 from simulator.memory.loss import head_input_bytes, loss_bytes
 from simulator.memory.moment import Moment
 from simulator.memory.outside import OutsideAllocator, outside_allocator
@@ -28,6 +28,8 @@ from simulator.memory.schedule import (
     RecomputePlan,
     StageActivations,
     activations_in_flight,
+    in_flight,
+    micro_batches,
     recompute_plan,
     stage_activations,
 )
@@ -69,10 +71,10 @@ class MemoryByStage:
             return np.choose(self.moment, [spread(value) for value in values])
 
         held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
-
+        absent = np.choose(self.moment, [np.broadcast_to(m.gradients_absent, shape) for m in self.moments])
         return {
             "parameters": at_peak([m.parameters for m in self.moments]),
-            "gradients": at_peak([m.gradients for m in self.moments]),
+            "gradients": at_peak([m.gradients for m in self.moments]) - absent,
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
@@ -86,7 +88,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
-    if scenario.framework.fully_shard and scenario.lora_rank is None:
+    if shards_by_unit(scenario):
         moments = sharded_moments(scenario, block, has, activations, plan)
     else:
         moments = _moments(scenario, block, has, state, activations)
@@ -121,14 +123,47 @@ def _moments(
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     if not scenario.framework.flash_attention:
         backward = backward + score_working_set(scenario, block)
+    absent = gradients_absent(scenario, block, has, state, activations)
     parameters, gradients = state.parameters, state.gradients
+    losses_held = losses * loss_bytes(scenario, block)
+    table = steady + embedding_gradient
     return (
-        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward),
-        Moment(
-            "loss", parameters, gradients, resident, held, 0.0, losses * loss_bytes(scenario, block), loss_temporary
-        ),
-        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, steady + embedding_gradient),
+        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
+        Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
+        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table),
         Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, state.step_temporary),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsAbsent:
+    """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
+
+    backward: StageArray | float = 0.0
+    loss: StageArray | float = 0.0
+
+
+def gradients_absent(
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    state: TrainingState,
+    activations: StageActivations,
+) -> GradientsAbsent:
+    """What `release_grads` saves at the peaks of the passes.
+
+    Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
+    activations. A rank with more micro batches than it holds at once has all gradients when it next holds as many
+    activations; on the others the first backward pass decides: it begins with all activations and no gradients and
+    ends with one micro batch fewer and all of them.
+    """
+    if not scenario.framework.release_grads:
+        return GradientsAbsent()
+    comes_again = micro_batches(scenario, block) > in_flight(scenario, block)
+    gradients, freed = state.gradients[has.kind], activations.one_micro_batch[has.kind]
+    return GradientsAbsent(
+        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)),
+        loss=np.where(comes_again, 0.0, gradients),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import layer_bytes, layer_input_bytes
+from simulator.memory.activations import attention_working_set, layer_bytes, layer_input_bytes
 from simulator.memory.parameters import StageContents
 from simulator.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
@@ -89,7 +89,7 @@ class StageActivations:
     offloaded: NDArray[np.bool_]
     """Layouts that move activations to the host, shape (n,): what stays does not grow with micro batches in flight."""
     recompute_working_set: KindArray
-    """One recomputed unit in full, alive during its backward pass."""
+    """One recomputed unit in full, or what an attention block adds, alive during its backward pass."""
     offload_traffic: KindArray
     """Bytes to the host per micro batch; as many come back."""
 
@@ -114,10 +114,14 @@ def stage_activations(
     largest = np.maximum(dense, moe)
     offloaded = block.offload == OFFLOADS.index("activations")
     recomputed = (plan.dense + plan.moe) > 0.0
+    working_set = np.where(recomputed, plan.unit * largest, 0.0)
+    attention = block.recompute == RECOMPUTE_MODES.index("attention")
+    if attention.any():
+        working_set = np.where(attention, attention_working_set(scenario, block), working_set)
     return StageActivations(
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, kept), kept),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * largest, 0.0),
+        recompute_working_set=working_set,
         offload_traffic=np.where(offloaded, kept, 0.0),
     )
 

@@ -22,7 +22,7 @@ from simulator.rules.violation import Violation
 from simulator.scenario.block import block_of
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
-from simulator.timing.flops import layers_flops_per_token, model_flops_per_token
+from simulator.timing.flops import attention_block_flops_per_token, layers_flops_per_token, model_flops_per_token
 
 Row = NDArray[np.float64]
 
@@ -144,6 +144,8 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
         return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
     if layout.recompute == "none":
         return 0.0
+    if layout.recompute == "attention":
+        return model.num_hidden_layers * attention_block_flops_per_token(scenario)
     plan = priced.memory.plan
     layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
     return layers_flops_per_token(scenario) * layers / model.num_hidden_layers
@@ -154,6 +156,8 @@ def provenance(scenario: Scenario) -> Provenance:
     notes: list[str] = []
     if scenario.precision == "fp8":
         notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
+    if scenario.precision == "fp32":
+        notes.append("fp32 runs at the fp32 peak with the efficiencies of 16-bit training; tf32 is not assumed")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
         notes.append("the model's multi-token-prediction layers are left out; --option mtp=true trains them")
     if scenario.model.note:

@@ -20,7 +20,7 @@ def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     """Nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
-        return 1, 1
+        return _started(launch, given) if launch.spread else (1, 1)
     if launch.launcher == "torch":
         nodes = _count(given, options, "nodes", ("nnodes",), default=1)
         each = options.get("nproc_per_node")
@@ -30,6 +30,31 @@ def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     if launch.launcher == "deepspeed":
         return _deepspeed(launch, given)
     return _paddle(launch, given)
+
+
+def _started(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    """Processes that `srun` or `mpirun` starts: as its options say, else as Slurm's variables do."""
+    known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
+    nodes = _count(given, known, "nodes", ("nodes",), default=None)
+    each = _count(given, known, "devices_per_node", ("tasks_per_node",), default=None)
+    tasks = _count(given, known, "devices", ("tasks",), default=None)
+    if tasks and each and nodes is None and tasks % each == 0:
+        nodes = tasks // each
+    elif tasks and nodes and each is None and tasks % nodes == 0:
+        each = tasks // nodes
+    elif tasks and nodes is None and each is None:
+        given.devices = tasks
+        return None, None
+    for count, option, name in ((nodes, "nodes", "SLURM_NNODES"), (each, "devices_per_node", "SLURM_NTASKS_PER_NODE")):
+        if count is None and option not in given.incomplete and "devices" not in given.incomplete:
+            given.need([Cause(launch.line, name)], option)
+    return nodes, each
+
+
+def _scheduled(launch: Launch) -> dict[str, Value]:
+    """The same counts as Slurm's variables."""
+    names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
+    return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
 
 def _paddle(launch: Launch, given: Given) -> tuple[int | None, int | None]:
@@ -84,7 +109,9 @@ def _count(
     text = value.text
     text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
     if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
-        raise InputError(f"{given.file}:{value.line}: --{names[0]}: '{value.text[:40]}' given; must be a whole number")
+        raise InputError(
+            f"{given.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"
+        )
     return int(text)
 
 
@@ -95,3 +122,7 @@ def _listed(given: Given, value: Value, option: str) -> int | None:
         given.need(value.causes, option)
         return None
     return len([item for item in value.text.split(",") if item.strip()]) or None
+
+
+def _shown(name: str) -> str:
+    return f"--{name}" if name in ("nnodes", "nproc_per_node", "num_nodes", "num_gpus") else name.replace("_", " ")

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import keys_of, read_document
-from simulator.recipes.given import Flag, Given, half_precision, plain
+from simulator.recipes.configuration import configuration
+from simulator.recipes.given import Flag, Given, half_precision
 from simulator.recipes.megatron import finished
+from simulator.recipes.names import plain
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.scenario.layout import Layout, Offload
 
 _VALUES: Final = {
@@ -31,13 +31,16 @@ _VALUES: Final = {
     "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
     "torch_dtype": "type of the stored weights",
     "attn_implementation": "flash attention",
+    "finetuning_type": "LoRA or full (LLaMA-Factory); others are refused",
+    "quantization_bit": "refused: quantized weights are not modelled",
     "lora_r": "LoRA rank",
     "lora_rank": "LoRA rank",
     "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",
     "optim": "AdamW; others are warned of",
     "zero_optimization.stage": "ZeRO stage",
     "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
-    "zero_optimization.offload_param.device": "warned of: offloaded weights are not modelled",
+    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
+    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
     "train_micro_batch_size_per_gpu": "micro batch size, unless auto",
     "train_batch_size": "global batch size, unless auto",
     "data_types.grad_accum_dtype": "type of gradients",
@@ -46,6 +49,9 @@ _SWITCHES: Final = {
     "bf16": "precision bf16",
     "fp16": "precision fp16",
     "gradient_checkpointing": "recompute full",
+    "disable_gradient_checkpointing": "recompute none (LLaMA-Factory, where it is full)",
+    "load_in_4bit": "refused: quantized weights are not modelled",
+    "load_in_8bit": "refused: quantized weights are not modelled",
     "use_lora": "LoRA",
     "use_peft": "LoRA",
     "flash_attn": "flash attention",
@@ -71,7 +77,7 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
     given = Given(file, FLAGS, _PASSED)
     given.add_arguments(launch.arguments)
-    deepspeed = _add_configuration(given, file)
+    deepspeed = _add_configuration(given, launch, file)
     nodes, devices = cluster_of(launch, given)
     name = given.text("model", "model_name_or_path") or ""
     model = models.beside(name, Path(file)) or models.by_name(name)[0]
@@ -101,22 +107,23 @@ def read_trainer(launch: Launch, file: str) -> Recipe:
     return finished(given, recipe)
 
 
-def _add_configuration(given: Given, file: str) -> bool:
+def _add_configuration(given: Given, launch: Launch, file: str) -> bool:
     """Take the keys of the DeepSpeed configuration; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
         return False
-    name = given.text("zero_stage", entry.name) or ""
-    given.places.pop("zero_stage", None)
-    if entry.causes or not name:
+    name = entry.text
+    if not name or (entry.causes and launch.written(name) is None):
+        given.need(entry.causes, "zero_stage")
         return True
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{entry.value_line}: {name[:200]}: no such file beside the recipe")
-    for key in keys_of(path, read_document(path)):
+    found = configuration(launch, file, name, entry.value_line)
+    if found is None:
+        given.need(launch.files[plain_path(name)].causes, "zero_stage")
+        return True
+    for key in found.keys:
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
-            given.add(key.dotted, key.values, key.line, str(path))
+            given.add(key.dotted, key.values, key.line, found.file)
     return True
 
 
@@ -134,7 +141,9 @@ def _layout(given: Given) -> Layout:
     shards = given.text("zero_stage", "fsdp") or ""
     if stage is None:
         stage = 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
-    recompute = given.switch("recompute", "gradient_checkpointing")
+    # LLaMA-Factory recomputes unless it is told not to.
+    usual = given.has("finetuning_type") and not given.switch("recompute", "disable_gradient_checkpointing")
+    recompute = given.switch("recompute", "gradient_checkpointing", default=usual)
     micro = given.integer(
         "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", high=2**16
     )
@@ -147,11 +156,9 @@ def _layout(given: Given) -> Layout:
 
 
 def _offload(given: Given) -> Offload:
-    weights = given.text("offload", "zero_optimization.offload_param.device")
-    if weights not in (None, "none"):
-        given.remark(
-            "not-modelled", "error", "offloaded weights are not modelled", "zero_optimization.offload_param.device"
-        )
+    for name in ("offload_param", "offload_optimizer"):
+        if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
+            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
     where = given.text("offload", "zero_optimization.offload_optimizer.device")
     return "optimizer_tensorwise" if where not in (None, "none") else "none"
 
@@ -165,7 +172,14 @@ def _precision(given: Given) -> str | None:
 
 
 def _lora(given: Given) -> int | None:
-    if given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
+    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
+        if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
+            given.remark("not-modelled", "error", "quantized weights are not modelled", name)
+    kind = given.text("lora_rank", "finetuning_type")
+    given.places.pop("lora_rank", None)
+    if kind not in (None, "full", "lora"):
+        given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+    if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
         return given.integer("lora_rank", "lora_r", "lora_rank", high=2**16) or _LORA_RANK
     return None
 
@@ -180,6 +194,11 @@ def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
             "gradient_dtype": "fp32" if wide else "bf16",
             "foreach_optimizer": "false",
         }
+        if given.text("offload_parameters", "zero_optimization.offload_param.device") not in (None, "none"):
+            found["offload_parameters"] = "true"
+        ratio = given.text("offload_fraction", "zero_optimization.offload_optimizer.ratio")
+        if ratio is not None and re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?|0", ratio, re.ASCII):
+            found["offload_fraction"] = ratio
     elif given.text("parameter_dtype", "torch_dtype") in ("bfloat16", "float16"):
         found = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     attention = given.text("flash_attention", "attn_implementation")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
+import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +16,9 @@ from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.values import Value, text_value
-from simulator.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
+from simulator.specs.documents import MAXIMUM_BYTES, parse_json, parse_yaml, read_json, read_yaml
 
+_MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
 _MAXIMUM_KEYS: Final = 20_000
 
@@ -28,6 +33,8 @@ class Key:
     line: int
     content: Any
     """As the file holds it."""
+    file: str = ""
+    """Where the line is, if not in the file that is read."""
 
     @property
     def name(self) -> str:
@@ -40,9 +47,40 @@ class Key:
         return ".".join(self.path)
 
 
-def read_text(path: Path) -> str:
-    """Text of a file of acceptable size. Raises InputError."""
+def beside(file: str, name: str, line: int, settings: Mapping[str, Value]) -> Path:
+    """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
+
+    `settings` tell where a file is whose name leads elsewhere. Raises InputError where there is none.
+    """
+    named = settings[name].text if name in settings else name
+    if not named.startswith("~") and "\0" not in named and len(named) < _MAXIMUM_NAME:
+        start = Path(file).parent
+        inside = Path(os.path.normpath(start.absolute()))
+        above = [folder for folder in (inside, *inside.parents) if (folder / ".git").exists()][:1]
+        count = len(inside.parts) - len(above[0].parts) if above else 0
+        folders = [start / "/".join([".."] * steps) for steps in range(count + 1)]
+        if named is not name:
+            folders = [Path()]
+        elif named.startswith("/"):
+            folders = []
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                if (folder / named).is_file():
+                    return folder / named
+    shown = name[:200]
+    raise InputError(
+        f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
+        f"--set {shlex.quote(f'{shown}=PATH')}"
+    )
+
+
+def read_text(path: Path, *, newlines: bool = False) -> str:
+    """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
     try:
+        if path.is_dir():
+            raise InputError(f"{path}: a folder, not a file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: not a regular file")
         if not path.is_file():
             raise InputError(f"{path}: no such file")
         with path.open("rb") as stream:
@@ -54,9 +92,10 @@ def read_text(path: Path) -> str:
     if b"\0" in data:
         raise InputError(f"{path}: a binary file, no recipe")
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return text if newlines else text.replace("\r\n", "\n")
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -85,11 +124,45 @@ def _toml(path: Path) -> Any:
 
 def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
     """Every value of a document in its order, with its line."""
-    lines = read_text(path).split("\n")
-    finder = _Lines(lines)
+    return _keys(str(path), document, read_text(path), 1)
+
+
+def written_keys(where: str, name: str, content: Value) -> list[Key]:
+    """Every value of a file that a script writes, with its line in the script. Raises InputError.
+
+    A value that only the run knows is one.
+    """
+    text, holes = _marked(content, quotes=name.lower().endswith(".json"))
+    parse = parse_json if name.lower().endswith(".json") else parse_yaml
+    document = parse(where, text)
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: must hold a mapping of keys to values")
+    found = []
+    for key in _keys(where, document, text, max(content.line, 1)):
+        values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
+        found.append(dataclasses.replace(key, values=tuple(values)))
+    return found
+
+
+def _marked(content: Value, *, quotes: bool) -> tuple[str, dict[str, Value]]:
+    """The text with a word for every part that is not known, in quotes where it stands outside them."""
+    text = ""
+    holes: dict[str, Value] = {}
+    for piece in content.pieces:
+        if piece.known:
+            text += piece.text
+            continue
+        mark = f"unknown-{len(holes)}-"
+        holes[mark] = Value((piece,))
+        text += f'"{mark}"' if quotes and text.count('"') % 2 == 0 else mark
+    return text, holes
+
+
+def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) -> list[Key]:
+    finder = _Lines(text.split("\n"))
     found: list[Key] = []
     for keys, value in _flat(document, ()):
-        line = finder.of(keys)
+        line = finder.of(keys) + first_line - 1
         items = value if isinstance(value, list) else [value]
         if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
             continue

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
+from simulator.recipes.names import is_irrelevant, misspelled, plain
 from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.recipes.shell.values import Cause, Value, split_fields, text_value
 
@@ -57,164 +58,18 @@ class Entry:
         return frozenset().union(*(value.causes for value in self.values))
 
 
-_IRRELEVANT: Final = frozenset(
-    [
-        "log",
-        "logging",
-        "logs",
-        "save",
-        "saving",
-        "load",
-        "loading",
-        "eval",
-        "evaluation",
-        "evaluate",
-        "valid",
-        "validation",
-        "test",
-        "dataset",
-        "datasets",
-        "data",
-        "dataloader",
-        "datasource",
-        "tokenizer",
-        "wandb",
-        "tensorboard",
-        "visualdl",
-        "swanlab",
-        "lr",
-        "learning",
-        "seed",
-        "path",
-        "paths",
-        "dir",
-        "directory",
-        "file",
-        "warmup",
-        "dropout",
-        "interval",
-        "iters",
-        "iter",
-        "epochs",
-        "epoch",
-        "steps",
-        "samples",
-        "decay",
-        "beta1",
-        "beta2",
-        "eps",
-        "epsilon",
-        "clip",
-        "init",
-        "std",
-        "rotary",
-        "rope",
-        "theta",
-        "merge",
-        "bos",
-        "eos",
-        "prompt",
-        "template",
-        "report",
-        "disable",
-        "tqdm",
-        "timeout",
-        "timers",
-        "timing",
-        "exit",
-        "train",
-        "finetune",
-        "output",
-        "input",
-        "vdl",
-        "scheduler",
-        "name",
-        "project",
-        "ckpt",
-        "cache",
-        "split",
-        "num_workers",
-        "workers",
-        "nccl",
-        "distributed",
-        "backend",
-        "rng",
-        "loss_scale",
-        "initializer",
-        "softmax",
-        "norm_epsilon",
-        "metric",
-        "metrics",
-        "best",
-        "hub",
-        "push",
-        "resume",
-        "overwrite",
-        "ignore",
-        "unified",
-        "profiler",
-        "profile",
-        "trigger",
-        "memory",
-        "max_grad_norm",
-        "min",
-        "alpha",
-        "weight",
-        "device",
-        "tool",
-        "thinking",
-        "shuffle",
-        "packing",
-        "intokens",
-        "mix",
-        "strategy",
-        "port",
-        "rank",
-        "addr",
-        "master",
-        "prefetch",
-        "mmap",
-        "host",
-    ]
-)
-"""Words that mark a flag as one that changes neither memory nor speed."""
-_SURELY_IRRELEVANT: Final = frozenset(
-    [
-        "log",
-        "logging",
-        "tensorboard",
-        "wandb",
-        "visualdl",
-        "swanlab",
-        "eval",
-        "evaluation",
-        "dataset",
-        "data",
-        "tokenizer",
-        "path",
-        "dir",
-        "file",
-        "save",
-        "name",
-    ]
-)
-_RELEVANT: Final = re.compile(
-    r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
-    r"|optimizer|attention|batch|seq|hidden|layers|heads|vocab|mtp|quant|chunk|checkpoint_act|activation"
-)
-"""Words that mark a flag as one that may change them whatever its other words are."""
-
-
-def plain(name: str) -> str:
-    """A flag's name as the tables spell it: no dashes in front, underscores, lower case."""
-    return name.lstrip("-").replace("-", "_").lower()
-
-
-def is_irrelevant(name: str) -> bool:
-    """Whether a flag that no table has is one that changes neither memory nor speed."""
-    name = plain(name).rsplit(".", 1)[-1]
-    words = {name, *name.split("_")}
-    return bool(words & _SURELY_IRRELEVANT) or (bool(words & _IRRELEVANT) and not _RELEVANT.search(name))
+ARGUMENTS: Final = frozenset("@*")
+"""Names of the script's own arguments, all of them: nobody gave any."""
+ANY_FLAG: Final = "any_other_flag"
+"""What a text of unknown flags decides."""
+_MANY: Final = re.compile(r"(data_path|data|paths|files|dirs|datasets?|modules|targets)$")
+"""Flags that no table has and that take several values."""
+_BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\])?\}?", re.IGNORECASE)
+"""A variable whose name says that it holds flags rather than a value."""
+_BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")
+"""Flags that no table has and that take no value."""
+_BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
+"""Remarks on a flag that is not there."""
 
 
 class Given:
@@ -230,6 +85,10 @@ class Given:
         self.remarks: list[Remark] = []
         self.incomplete: set[str] = set()
         """Options whose value only the run knows."""
+        self.devices: int | None = None
+        """Processes that are started, where only their number is said."""
+        self.bags: set[Cause] = set()
+        """Texts that may hold any flag."""
         self._maybe: dict[str, frozenset[Cause]] = {}
         self._causes: dict[str, tuple[int, set[str]]] = {}
 
@@ -269,32 +128,62 @@ class Given:
 
     def _is_opaque(self, word: Value, flag: Value | None, values: list[Value]) -> bool:
         """Whether a word that is not known stands for flags rather than for a value."""
-        if word.known or any(piece.known and piece.text for piece in word.pieces) or word.pieces[0].quoted:
+        first = word.pieces[0] if word.pieces else None
+        if first is None or word.known:
             return False
-        alternatives = word.pieces[0].alternatives
-        if any(one.text.lstrip().startswith("--") for one in alternatives):
+        if any(piece.known and piece.text for piece in word.pieces):
+            return first.known and first.text in ("-", "--")
+        if _only_arguments(word) or any(one.text.lstrip().startswith("--") for one in first.alternatives):
             return True
-        known = self.table.get(plain(flag.text)) if flag else None
-        kind = known.kind if known else "value"
-        return flag is None or kind == "switch" or (bool(values) and kind in ("value", "optional"))
+        named = any(_BAG.fullmatch(name) for name in (word.text, *(cause.name for cause in word.causes)))
+        if flag is None:
+            return named or not first.quoted
+        name = plain(flag.text.partition("=")[0])
+        full = bool(values) or "=" in flag.text
+        if name in self.table:
+            kind = self.table[name].kind
+            return kind == "switch" or (full and kind in ("value", "optional"))
+        return named or _BARE.match(name) is not None or (full and _MANY.search(name) is None)
 
     def _add_opaque(self, word: Value) -> None:
         """Flags on some paths only: those on all paths count, the others may be there."""
-        piece = word.pieces[0]
+        if _only_arguments(word):
+            self._no_arguments(word)
+            return
+        alternatives = word.pieces[0].alternatives if word.pieces[0].causes == word.causes else ()
+        if not alternatives:
+            self.bags |= word.causes
         paths: list[dict[str, list[Entry]]] = []
-        for alternative in piece.alternatives:
+        for alternative in alternatives:
             inner = Given(self.file, self.table, self.known)
             inner.add_arguments(split_fields(alternative.unquoted()))
             paths.append(inner.entries)
             self._maybe |= inner._maybe
-        self._note(piece.causes, ())
+            self.bags |= inner.bags
+        self._note(word.causes, ())
         for name in dict.fromkeys(name for path in paths for name in path):
             found = [path.get(name) for path in paths]
             texts = {" ".join(entry.text for entry in entries) if entries else None for entries in found}
             if len(texts) == 1 and found[0]:
                 self.entries.setdefault(name, []).extend(found[0])
             else:
-                self._maybe[name] = self._maybe.get(name, frozenset()) | piece.causes
+                self._maybe[name] = self._maybe.get(name, frozenset()) | word.causes
+
+    def _no_arguments(self, word: Value) -> None:
+        """`"$@"`: the script is taken to be started without arguments."""
+        shown = f"{word.text} is taken as no arguments: nobody gave the script any"
+        place = Place(self.file, max(word.line, 1))
+        remark = Remark("assumed-unset", "note", shown, place, "--set '@=ARGUMENTS'")
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+    def note_bags(self, absent: Mapping[str, bool]) -> None:
+        """Note what waits for texts that may hold any flag: every flag, and what nothing else tells."""
+        if not self.bags:
+            return
+        for option in (ANY_FLAG, *(name for name, missing in absent.items() if missing)):
+            self.need(self.bags, option)
+        self.remarks = [remark for remark in self.remarks if remark.place and remark.rule not in _BY_ABSENCE]
 
     # Reading.
 
@@ -421,7 +310,7 @@ class Given:
         for name, entries in self.entries.items():
             if name in self.table or name in self.known or is_irrelevant(name):
                 continue
-            near = did_you_mean(name, names)
+            near = misspelled(name, names)
             self.remarks.append(
                 Remark(
                     "unknown-flag",
@@ -435,6 +324,12 @@ class Given:
 def _shown(entry: Entry) -> str:
     what = f"'{entry.text[:40]}'" if entry.values else "bare"
     return f"{what} on line {entry.place.line}"
+
+
+def _only_arguments(word: Value) -> bool:
+    """Whether a word is nothing but the script's own arguments."""
+    whole = all(piece.causes or not piece.text for piece in word.pieces)
+    return whole and bool(word.causes) and all(cause.name in ARGUMENTS for cause in word.causes)
 
 
 def _starts_flag(word: Value) -> bool:

@@ -87,8 +87,18 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         nodes=nodes,
         devices_per_node=devices,
     )
+    _schedule(given)
     _contradictions(given, recipe)
     return finished(given, recipe)
+
+
+def _schedule(given: Given) -> None:
+    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
+    for name in ("enable-zero-bubble", "zero-bubble-v-schedule", "enable-1f1b-v"):
+        if given.switch("schedule", name):
+            given.remark("not-modelled", "error", f"--{name}: this pipeline schedule is not modelled", name)
+    given.incomplete.discard("schedule")
+    given.places.pop("schedule", None)
 
 
 def finished(given: Given, recipe: Recipe) -> Recipe:
@@ -96,7 +106,14 @@ def finished(given: Given, recipe: Recipe) -> Recipe:
     given.remark_repeated()
     given.remark_unread()
     given.note_others()
+    shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
+    given.note_bags({"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision})
     layout = None if given.incomplete & LAYOUT_OPTIONS else recipe.layout
+    if layout and given.devices and recipe.nodes is None:
+        replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+        if given.devices % replica == 0:
+            layout = dataclasses.replace(layout, data_parallel=given.devices // replica)
+            given.places["dp"] = given.places["devices"]
     remarks = sorted(given.remarks, key=lambda remark: remark.place.line if remark.place else 0)
     found = dataclasses.replace(recipe, layout=layout, places=given.places, flags=given.flags())
     return dataclasses.replace(found, unknowns=given.unknowns(), remarks=tuple(remarks))
@@ -284,11 +301,17 @@ def _layout(given: Given, layers: int | None, virtual: int | None) -> Layout:
 
 
 def _fsdp(given: Given) -> int:
+    """ZeRO stage of Megatron's FSDP, as far as it is one of the distributed optimizer."""
     strategy = given.text("zero_stage", "data-parallel-sharding-strategy")
-    stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-    if any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp")):
-        return stages.get(strategy or "no_shard", 3)
-    return 3 if given.switch("zero_stage", "use-torch-fsdp2") else 0
+    sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
+    torch = given.switch("zero_stage", "use-torch-fsdp2")
+    if torch or (sharded and strategy not in (None, "no_shard", "optim")):
+        name = "use-torch-fsdp2" if torch else "data-parallel-sharding-strategy"
+        given.remark(
+            "not-modelled", "error", f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name
+        )
+        return 1
+    return int(sharded and strategy == "optim")
 
 
 def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
@@ -308,7 +331,7 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
     rest = layers - (first or 0) - (last or 0)
     if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
         given.remark(
-            "uneven-stages",
+            "no-even-share",
             "error",
             f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share",
             "decoder-first-pipeline-num-layers",
@@ -328,10 +351,10 @@ def _recompute(given: Given) -> tuple[RecomputeMode, RecomputeMethod, int]:
     method = given.text("recompute_method", "recompute-method")
     count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 1
     modules = given.text("recompute", "recompute-modules")
-    if modules and modules != "core_attn":
+    if modules and modules != "core_attn" and granularity != "full":
         given.remark(
             "not-modelled",
-            "warning",
+            "error",
             f"--recompute-modules {modules[:60]}: only core_attn is modelled",
             "recompute-modules",
         )
@@ -352,15 +375,23 @@ def _offload(given: Given) -> Offload:
     policy = given.text("offload", "optimizer-offload-policy")
     optimizer = given.switch("offload", "optimizer-cpu-offload") or policy is not None
     optimizer = optimizer or given.text("offload", "optimizer") == "hybridadam"
-    if optimizer and (policy == "auto" or (fraction and not re.fullmatch(r"1(\.0*)?", fraction))):
+    if optimizer and policy == "auto" and fraction is None:
         given.remark(
             "not-modelled",
-            "warning",
-            "part of the optimizer is offloaded; all of it is priced",
-            "optimizer-offload-fraction",
+            "error",
+            "how much of the optimizer is offloaded is decided during the run",
             "optimizer-offload-policy",
+            fix="--optimizer-offload-policy static with --optimizer-offload-fraction",
         )
-    if given.switch("offload", "cpu-offloading"):
+    layers = given.integer("offload", "cpu-offloading-num-layers", low=0)
+    if layers or given.switch("offload", "cpu-offloading"):
+        if layers is not None and layers + 1 < (given.integer("num_hidden_layers", "num-layers") or 0):
+            given.remark(
+                "not-modelled",
+                "error",
+                f"activations of {layers} layers only are offloaded; only those of all layers of a stage are modelled",
+                "cpu-offloading-num-layers",
+            )
         return "activations"
     return "optimizer_tensorwise" if optimizer else "none"
 
@@ -404,26 +435,14 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "tensor-model-parallel-size",
             fix="add --sequence-parallel",
         )
-    if not given.has("swiglu") and "intermediate_size" not in given.incomplete:
+    shaped = given.has("num-layers", "hidden-size") and "intermediate_size" not in given.incomplete
+    if shaped and not given.has("swiglu"):
         given.remark("not-modelled", "error", "no --swiglu: only gated feed-forward networks are modelled")
     if given.text("normalization", "normalization") == "LayerNorm":
         given.remark("not-modelled", "warning", "LayerNorm is priced as RMSNorm", "normalization")
     if given.has("rampup-batch-size"):
         given.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
-    if given.has("moe-expert-capacity-factor"):
-        given.remark(
-            "not-modelled",
-            "warning",
-            "tokens dropped at an expert's capacity are not modelled",
-            "moe-expert-capacity-factor",
-        )
-    if given.has("cpu-offloading-num-layers") and not given.has("cpu-offloading"):
-        given.remark(
-            "contradiction",
-            "warning",
-            "--cpu-offloading-num-layers has no effect without --cpu-offloading",
-            "cpu-offloading-num-layers",
-        )
+    _priced_otherwise(given)
     if given.has("recompute-method") and layout.recompute == "none" and "recompute" not in given.incomplete:
         given.remark(
             "contradiction",
@@ -431,3 +450,14 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "--recompute-method has no effect without --recompute-granularity full",
             "recompute-method",
         )
+
+
+def _priced_otherwise(given: Given) -> None:
+    """Flags for which something else is priced."""
+    if given.switch("parameter_dtype", "fp8-param-gather"):
+        given.remark(
+            "not-modelled", "warning", "weights in fp8 are not modelled; 16 bits are priced", "fp8-param-gather"
+        )
+    optimizer = given.text("optimizer", "optimizer")
+    if optimizer and "adam" not in optimizer.lower():
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as Adam", "optimizer")

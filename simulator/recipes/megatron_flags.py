@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.recipes.given import Flag, plain
+from simulator.recipes.given import Flag
+from simulator.recipes.names import plain
 
 
 def _table(values: dict[str, str], switches: dict[str, str]) -> dict[str, Flag]:
@@ -55,11 +56,11 @@ FLAGS: Final = _table(
         "recompute-granularity": "recompute: selective or full",
         "recompute-method": "recompute method: uniform or block",
         "recompute-num-layers": "layers per unit, or recomputed layers per chunk",
-        "recompute-modules": "recompute of core_attn only",
-        "cpu-offloading-num-layers": "offloaded layers",
-        "optimizer-offload-policy": "offload of the optimizer (Pai)",
-        "optimizer-offload-fraction": "part of the optimizer that is offloaded; only 1.0",
-        "optimizer": "adam, or Pai's hybridadam (offloaded)",
+        "recompute-modules": "recompute of core_attn; others are refused",
+        "cpu-offloading-num-layers": "offload of activations; fewer than all layers are refused",
+        "optimizer-offload-policy": "offload of the optimizer (Pai); auto is refused",
+        "optimizer-offload-fraction": "switch offload_fraction",
+        "optimizer": "adam, or Pai's hybridadam (offloaded); others are warned of",
         "fp8-format": "precision fp8",
         "fp8-recipe": "precision fp8",
         "transformer-impl": "flash attention: transformer_engine has it, local needs --use-flash-attn",
@@ -68,14 +69,14 @@ FLAGS: Final = _table(
         "main-params-dtype": "type of master weights; only fp32",
         "exp-avg-dtype": "type of the moments",
         "exp-avg-sq-dtype": "type of the moments",
-        "data-parallel-sharding-strategy": "ZeRO stage",
+        "data-parallel-sharding-strategy": "ZeRO stage: no_shard or optim; others are refused",
         "cp-comm-type": "how context parallelism exchanges",
         "rampup-batch-size": "warned of: the batch changes during the run",
         "train-mode": "pretrain or finetune (Pai)",
         "cross-entropy-fusion-impl": "which fused loss",
         "moe-router-load-balancing-type": "nothing; experts are taken as evenly loaded",
         "moe-token-dispatcher-type": "nothing; an exchange of all tokens is priced",
-        "moe-expert-capacity-factor": "warned of: dropped tokens are not modelled",
+        "moe-expert-capacity-factor": "switch expert_imbalance, with padding; below 1 is refused",
     },
     {
         "sequence-parallel": "sequence parallel",
@@ -86,12 +87,13 @@ FLAGS: Final = _table(
         "qk-layernorm": "norm of q and k",
         "multi-latent-attention": "MLA",
         "use-distributed-optimizer": "ZeRO stage 1",
-        "use-torch-fsdp2": "ZeRO stage 3",
-        "use-megatron-fsdp": "ZeRO stage 3",
-        "use-custom-fsdp": "ZeRO stage 3",
+        "use-torch-fsdp2": "refused: not modelled",
+        "use-megatron-fsdp": "ZeRO stage 1, for the strategy optim; others are refused",
+        "use-custom-fsdp": "as --use-megatron-fsdp",
         "recompute-activations": "recompute selective",
         "cpu-offloading": "offload of activations",
         "optimizer-cpu-offload": "offload of the optimizer",
+        "fp8-param-gather": "warned of: weights in fp8 are not modelled",
         "bf16": "precision bf16",
         "fp16": "precision fp16",
         "use-flash-attn": "flash attention",
@@ -103,9 +105,13 @@ FLAGS: Final = _table(
         "accumulate-allreduce-grads-in-fp32": "switch gradient_dtype",
         "grad-reduce-in-bf16": "switch gradient_dtype",
         "use-precision-aware-optimizer": "types of gradients and moments as named",
-        "account-for-embedding-in-pipeline-split": "warned of: the cut is not modelled",
-        "account-for-loss-in-pipeline-split": "warned of: the cut is not modelled",
-        "standalone-embedding-stage": "warned of: the cut is not modelled",
+        "moe-pad-expert-input-to-capacity": "switch expert_imbalance, with moe-expert-capacity-factor",
+        "account-for-embedding-in-pipeline-split": "refused: the cut is not modelled",
+        "account-for-loss-in-pipeline-split": "refused: the cut is not modelled",
+        "standalone-embedding-stage": "refused: the cut is not modelled",
+        "enable-zero-bubble": "refused: the schedule is not modelled",
+        "zero-bubble-v-schedule": "refused: the schedule is not modelled",
+        "enable-1f1b-v": "refused: the schedule is not modelled",
     },
 )
 
@@ -147,7 +153,6 @@ PASSED: Final = frozenset(
         "fp8-amax-history-len",
         "fp8-margin",
         "fp8-interval",
-        "fp8-param-gather",
         "no-create-attention-mask-in-dataloader",
         "no-gradient-accumulation-fusion",
         "no-bias-swiglu-fusion",
@@ -192,6 +197,7 @@ PASSED: Final = frozenset(
         "initial-loss-scale",
         "train-samples",
         "no-initialization",
+        "use-cpu-initialization",
         "enable-shared-expert",
         "dist-ckpt-strictness",
     ]

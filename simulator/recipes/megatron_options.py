@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -36,12 +37,40 @@ def options_of(given: Given, environment: Mapping[str, Value] | None, layout: La
             given.need(allocator.causes, "expandable_segments")
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
-    found |= _dtypes(given)
+    found |= _dtypes(given) | _capacity(given)
+    fraction = given.text("offload_fraction", "optimizer-offload-fraction")
+    if fraction is not None and layout.offload.startswith("optimizer"):
+        found["offload_fraction"] = _number(given, "optimizer-offload-fraction", fraction, most=1.0)
     if given.text("cp_communication", "cp-comm-type") in ("a2a", "a2a+p2p") and layout.context_parallel > 1:
         found["cp_communication"] = "all_to_all"
     if given.has("mtp-num-layers"):
         found["mtp"] = "true"
     return found
+
+
+def _number(given: Given, name: str, text: str, *, most: float) -> str:
+    """A share or factor as given. Raises InputError for other text."""
+    if not re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text, re.ASCII) or not 0.0 <= float(text or "-1") <= most:
+        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be a number from 0 to {most:g}")
+    return text
+
+
+def _capacity(given: Given) -> dict[str, str]:
+    """Experts padded to a capacity work on that many tokens; one above the even share alone drops none of them."""
+    factor = given.text("expert_imbalance", "moe-expert-capacity-factor")
+    padded = given.switch("expert_imbalance", "moe-pad-expert-input-to-capacity")
+    if factor is None:
+        return {}
+    value = _number(given, "moe-expert-capacity-factor", factor, most=64.0)
+    if float(value) < 1.0:
+        given.remark(
+            "not-modelled",
+            "error",
+            f"capacity factor {value}: experts that drop tokens of an even share are not modelled",
+            "moe-expert-capacity-factor",
+        )
+        return {}
+    return {"expert_imbalance": value} if padded else {}
 
 
 def _dtypes(given: Given) -> dict[str, str]:
@@ -61,18 +90,14 @@ def _dtypes(given: Given) -> dict[str, str]:
         else:
             given.remark(
                 "not-modelled",
-                "warning",
-                "moments in this type are not modelled; fp32 is priced",
+                "error",
+                "moments in this type are not modelled",
                 "exp-avg-dtype",
                 "exp-avg-sq-dtype",
             )
-        if (given.text("optimizer_dtype", "main-params-dtype") or "fp32") != "fp32":
-            given.remark(
-                "not-modelled",
-                "warning",
-                "master weights in 16 bits are not modelled; fp32 is priced",
-                "main-params-dtype",
-            )
+        masters = given.text("master_weight_dtype", "main-params-dtype")
+        if masters in _DTYPES:
+            found["master_weight_dtype"] = _DTYPES[masters]
     return found
 
 

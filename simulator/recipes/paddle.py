@@ -7,20 +7,19 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.errors import InputError
 from simulator.recipes import models
 from simulator.recipes.cluster import cluster_of
-from simulator.recipes.documents import Key, keys_of, read_document
+from simulator.recipes.configuration import configuration
+from simulator.recipes.documents import Key
 from simulator.recipes.given import Given, half_precision
 from simulator.recipes.megatron import finished
 from simulator.recipes.paddle_flags import FLAGS, PASSED
+from simulator.recipes.paddle_options import SHARDING, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.recipes.shell.values import Value, text_value
 from simulator.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
 
-_CHUNK_TOKENS: Final = 8192
-"""Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""
 _LORA_RANK: Final = 8
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _OWN_FLAGS: Final = frozenset(
@@ -28,7 +27,6 @@ _OWN_FLAGS: Final = frozenset(
 )
 _TP: Final = ("tensor_parallel_degree", "tensor_model_parallel_size")
 _PP: Final = ("pipeline_parallel_degree", "pipeline_model_parallel_size")
-_SHARDING: Final = ("sharding_parallel_degree", "sharding_parallel_size")
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -43,8 +41,8 @@ def read_paddle(launch: Launch, file: str) -> Recipe:
     positional = given.add_arguments(launch.arguments)
     for word in positional:
         name, equals, text = word.text.partition("=")
-        if word.text.endswith(_SUFFIXES) and word.known:
-            _add_file(given, _beside(file, word), before=True)
+        if word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
+            _add_file(given, launch, file, word)
         elif equals and word.known:
             given.add(name, [text_value(text, word.line)], word.line)
     nodes, devices = cluster_of(launch, given)
@@ -66,22 +64,16 @@ def _environment_count(launch: Launch, name: str) -> int | None:
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _beside(file: str, word: Value) -> Path:
-    """A configuration file as the recipe names it. Raises InputError where it is not beside the recipe."""
-    name = word.text
-    path = Path(file).parent / name
-    if name.startswith(("/", "~")) or "\0" in name or not path.is_file():
-        raise InputError(f"{file}:{word.line}: {name[:200]}: no such file beside the recipe")
-    return path
-
-
-def _add_file(given: Given, path: Path, *, before: bool) -> None:
+def _add_file(given: Given, launch: Launch, file: str, word: Value) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}
-    _add_keys(given, str(path), keys_of(path, read_document(path)))
-    if before:
-        given.entries |= flags
+    found = configuration(launch, file, word.text, word.line)
+    if found is None:
+        given.need(launch.files[plain_path(word.text)].causes, "tp")
+    else:
+        _add_keys(given, found.file, found.keys)
+    given.entries |= flags
 
 
 def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
@@ -115,13 +107,27 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         or (1 if batch is None and "gradient_accumulation_steps" not in given.incomplete else None),
         precision=_precision(given),
         lora_rank=_lora(given),
-        options=_options(given, layout),
+        options=options_of(given, layout),
         layout=layout,
         nodes=nodes,
         devices_per_node=devices,
     )
+    _schedule(given, layout)
     _contradictions(given, layout)
     return finished(given, recipe)
+
+
+def _schedule(given: Given, layout: Layout) -> None:
+    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
+    if layout.pipeline_parallel == 1:
+        return
+    names = ("pipeline_schedule_mode", "pp_schedule_mode")
+    mode = (given.text("schedule", *names) or "1F1B").upper()
+    if mode not in ("1F1B", "VPP"):
+        given.remark("not-modelled", "error", f"pipeline schedule {mode[:40]} is not modelled", *names)
+    for name in ("use_dualpipev", "use_dualpipe"):
+        if given.switch("schedule", name):
+            given.remark("not-modelled", "error", f"pipeline schedule of {name} is not modelled", name)
 
 
 def _model(given: Given, recipe: Path) -> str | None:
@@ -200,7 +206,7 @@ def _experts(given: Given, tensor: int) -> tuple[int, int]:
 
 def _zero_stage(given: Given) -> int:
     text = given.text("zero_stage", "sharding") or ""
-    degree = given.integer("sharding_degree", *_SHARDING, low=-1, high=2**20)
+    degree = given.integer("sharding_degree", *SHARDING, low=-1, high=2**20)
     match = re.search(r"stage([123])", text)
     if match is None:
         if text.strip() not in ("", "none", "None"):
@@ -211,10 +217,6 @@ def _zero_stage(given: Given) -> int:
     stage = int(match[1])
     if degree == 1 and stage == 1:
         return 0
-    if degree is not None and degree > 1:
-        given.remark(
-            "sharding-degree", "note", f"{text} over {degree} ranks is priced as over all replicas", *_SHARDING
-        )
     return stage
 
 
@@ -239,14 +241,15 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
             )
         return "none", "uniform", 1, ()
     if granularity in ("core_attn", "full_attn"):
-        if granularity == "full_attn":
+        if kept:
             given.remark(
                 "not-modelled",
-                "warning",
-                "recompute of the attention block is priced as of its core",
-                "recompute_granularity",
+                "error",
+                f"{granularity} of some layers only is not modelled",
+                "no_recompute_layers",
+                fix="--recompute attention" if granularity == "full_attn" else "--recompute selective",
             )
-        return "selective", "uniform", 1, ()
+        return "attention" if granularity == "full_attn" else "selective", "uniform", 1, ()
     if granularity != "full":
         given.remark(
             "unknown-value",
@@ -255,7 +258,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
             "recompute_granularity",
         )
     if given.has("refined_recompute"):
-        given.remark("not-modelled", "warning", "operators kept from recompute are not modelled", "refined_recompute")
+        given.remark("not-modelled", "error", "operators kept from recompute are not modelled", "refined_recompute")
     if kept and layers:
         return "full", "list", 1, tuple(layer for layer in range(layers) if layer not in kept)
     method: RecomputeMethod = "block" if given.text("recompute_method", "recompute_method") == "block" else "uniform"
@@ -310,79 +313,9 @@ def _lora(given: Given) -> int | None:
     return None
 
 
-def _options(given: Given, layout: Layout) -> dict[str, str]:
-    """Switches of the framework profile as the recipe sets them."""
-    found: dict[str, str] = {}
-    if given.has("amp_master_grad"):
-        found["gradient_dtype"] = "fp32" if given.switch("gradient_dtype", "amp_master_grad") else "bf16"
-    if given.switch("optimizer_dtype", "use_lowprecision_moment"):
-        found["optimizer_dtype"] = "bf16"
-    if given.text("parameter_dtype", "fp16_opt_level") == "O1":
-        found |= {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}
-    for switch, *names in (
-        ("fused_rms_norm", "fuse_rms_norm", "use_fused_rms_norm"),
-        ("fused_swiglu", "fuse_swiglu"),
-        ("flash_attention", "use_flash_attention", "use_flash_attn"),
-    ):
-        if given.has(*names):
-            found[switch] = str(given.switch(switch, *names)).lower()
-    if given.text("flash_attention", "attn_impl") in ("eager", "sdpa_math"):
-        found["flash_attention"] = "false"
-    found |= _overlap(given) | _loss(given)
-    if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
-        found["cp_communication"] = "all_to_all"
-    for switch in given.incomplete & set(found):
-        del found[switch]
-    return found
-
-
-def _overlap(given: Given) -> dict[str, str]:
-    """What runs under the computation."""
-    text = given.text("overlap", "sharding_parallel_config") or ""
-    given.places.pop("overlap", None)
-    found = {}
-    if "enable_stage1_overlap" in text or "enable_sharding_comm_overlap" in text:
-        found["overlap_grad_reduce"] = "true"
-    if "broadcast_overlap" in text:
-        found["overlap_param_gather"] = "true"
-    return found
-
-
-def _loss(given: Given) -> dict[str, str]:
-    """How the head and the loss are computed."""
-    sparse = given.switch("loss", "use_sparse_head_and_loss_fn")
-    fused = given.switch("loss", "use_fused_head_and_loss_fn")
-    if sparse and fused:
-        given.remark(
-            "contradiction",
-            "warning",
-            "use_sparse_head_and_loss_fn and use_fused_head_and_loss_fn are both on; the sparse one is taken",
-            "use_fused_head_and_loss_fn",
-            fix="drop one of them",
-        )
-    if sparse:
-        given.remark(
-            "upper-bound",
-            "note",
-            "the sparse head skips tokens without a label; all tokens are priced",
-            "use_sparse_head_and_loss_fn",
-        )
-    if fused and not sparse:
-        if given.switch("loss", "use_recompute_loss_fn", default=not given.has("use_recompute_loss_fn")):
-            tokens = given.integer("loss", "loss_subbatch_sequence_length", high=2**27) or _CHUNK_TOKENS
-            return {"cross_entropy_chunk_tokens": str(tokens)}
-        given.remark(
-            "inactive-flag",
-            "warning",
-            "use_fused_head_and_loss_fn has no effect without use_recompute_loss_fn",
-            "use_fused_head_and_loss_fn",
-        )
-    return {}
-
-
 def _contradictions(given: Given, layout: Layout) -> None:
     """What the flags say against each other."""
-    config = given.text("pipeline_parallel_config", "pipeline_parallel_config") or ""
+    config = pipeline_config(given)
     asked = given.switch("sequence_parallel", "sequence_parallel")
     if asked and layout.tensor_parallel == 1 and "tp" not in given.incomplete:
         given.remark(
@@ -423,6 +356,6 @@ def _contradictions(given: Given, layout: Layout) -> None:
         given.remark(
             "warmup-exceeds-steps", "note", f"warmup_steps {warmup} is more than max_steps {steps}", "warmup_steps"
         )
-    for option in ("steps", "optimizer", "pipeline_parallel_config"):
+    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule"):
         given.incomplete.discard(option)
         given.places.pop(option, None)

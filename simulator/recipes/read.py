@@ -11,14 +11,15 @@ from typing import Final
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.deepspeed import is_trainer, read_trainer
 from simulator.recipes.documents import keys_of, read_document, read_text
-from simulator.recipes.given import plain
 from simulator.recipes.megatron import is_megatron, read_megatron
-from simulator.recipes.nemo import is_nemo, read_nemo
+from simulator.recipes.names import plain
+from simulator.recipes.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.run import Script, read_script
-from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan
+from simulator.recipes.shell.script import Script, read_script
+from simulator.recipes.shell.values import Value
+from simulator.recipes.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
@@ -43,25 +44,27 @@ def read_recipe(
         raise InputError("a path has no NUL character")
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
-        return (_with_unused(_read_document(path), settings, sorted(settings)),)
+        recipe, used = _read_document(path, settings)
+        return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
-    text = read_text(path)
+    text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     return _read_shell(path, text, settings, environment or {})
 
 
-def _read_document(path: Path) -> Recipe:
+def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a configuration file, and the settings that it used."""
     document = read_document(path)
     keys = keys_of(path, document)
     names = {key.dotted for key in keys} | {key.name for key in keys}
     if is_torchtitan(keys):
-        return read_torchtitan(path, keys)
+        return read_torchtitan(path, keys), set()
     if is_nemo(keys):
-        return read_nemo(path, keys)
+        return read_nemo(path, keys, settings)
     if is_paddle(names) or is_trainer(names):
-        return read_paddle_document(path, keys)
+        return read_paddle_document(path, keys), set()
     if "zero_optimization" in document:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "model_type" in document:
@@ -73,7 +76,8 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    script = read_script(text, file, settings, environment)
+    script = read_script(text.replace("\r\n", "\n"), file, settings, environment)
+    named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
     for launch in script.launches:
@@ -82,8 +86,9 @@ def _read_shell(
             passed.append(launch)
         else:
             recipe = _conditional(recipe, launch)
-            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *_script_remarks(script, file)))
-            recipes.append(_with_unused(recipe, settings, script.unused_settings))
+            found = (*_line_ends(text, file), *_script_remarks(script, file))
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
+            recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
         return tuple(recipes)
     if passed:
@@ -97,12 +102,34 @@ def _read_shell(
     )
 
 
+def _named(value: Value) -> tuple[str, ...]:
+    """The file that `--flag=FILE` names."""
+    return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
+
+
+def _line_ends(text: str, file: str) -> Iterable[Remark]:
+    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        yield Remark(
+            "carriage-returns",
+            "warning",
+            "lines end in CR LF: bash stops at the carriage returns; read as if there were none",
+            Place(file, line),
+            "sed -i 's/\\r$//'",
+        )
+
+
 def _read_launch(launch: Launch, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
     names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
     files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
     if launch.launcher in ("accelerate", "other"):
         return None
+    if "job.config_file" in names:
+        return read_torchtitan_launch(launch, file)
+    if is_nemo_launch(launch):
+        return read_nemo_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):
@@ -125,6 +152,7 @@ def _conditional(recipe: Recipe, launch: Launch) -> Recipe:
 
 def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
     """What reading the script took for granted."""
+    yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
         line = script.assumed_unset[names[0]]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.recipes import models
-from simulator.recipes.documents import Key
+from simulator.recipes.cluster import cluster_of
+from simulator.recipes.documents import Key, beside, keys_of, read_document
 from simulator.recipes.given import Flag, Given
 from simulator.recipes.megatron import finished
 from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch
 from simulator.scenario.layout import Layout, RecomputeMethod, RecomputeMode
 
 FLAGS: Final = {
@@ -27,12 +30,12 @@ FLAGS: Final = {
         "training.mixed_precision_param": "precision",
         "training.mixed_precision_reduce": "type of gradients; only float32",
         "training.dtype": "type of the stored weights",
-        "parallelism.data_parallel_replicate_degree": "replicas",
-        "parallelism.data_parallel_shard_degree": "ZeRO stage: 1 shards nothing",
+        "parallelism.data_parallel_replicate_degree": "data parallel size, with the shard degree; sharding_degree",
+        "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
         "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
         "parallelism.pipeline_parallel_degree": "pipeline parallel size",
-        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B",
+        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B; others are refused",
         "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
         "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
         "parallelism.context_parallel_degree": "context parallel size",
@@ -74,11 +77,44 @@ def is_torchtitan(keys: Iterable[Key]) -> bool:
 
 def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
-    passed = [key.dotted for key in keys if key.path[0] in _IGNORED]
-    given = Given(str(path), FLAGS, passed)
+    given = Given(str(path), FLAGS, [key.dotted for key in keys if key.path[0] in _IGNORED])
+    _add_keys(given, str(path), keys)
+    return _recipe(given)
+
+
+def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
+    """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
+    given = Given(file, FLAGS)
+    given.add_arguments(launch.arguments)
+    flags = given.entries
+    given.entries = {}
+    place = flags.pop("job.config_file")[-1]
+    if place.causes:
+        given.need(place.causes, "model")
+    else:
+        path = beside(file, place.text, place.value_line, launch.environment)
+        _add_keys(given, str(path), keys_of(path, read_document(path)))
+    given.entries |= flags
+    given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
+    nodes, devices = cluster_of(launch, given)
+    recipe = _recipe(given)
+    return dataclasses.replace(
+        recipe,
+        title=PurePath(launch.script.text).name,
+        dialect="torchtitan-shell",
+        nodes=nodes,
+        devices_per_node=devices,
+        unknowns=given.unknowns(),
+    )
+
+
+def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
     for key in keys:
         name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
-        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line)
+        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line, file)
+
+
+def _recipe(given: Given) -> Recipe:
     model = _model(given)
     layers = models.load_model(model).num_hidden_layers if model else None
     layout, steps = _layout(given, layers)
@@ -91,7 +127,7 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     return finished(
         given,
         Recipe(
-            file=str(path),
+            file=given.file,
             framework="torch",
             dialect="torchtitan-toml",
             model=model,
@@ -99,7 +135,7 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
             global_batch_size=batch,
             gradient_accumulation_steps=None if batch else steps,
             precision=_precision(given),
-            options=_options(given),
+            options=_options(given, layout),
             layout=layout,
             virtual_stage_layers=virtual,
         ),
@@ -133,14 +169,15 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
     if pipeline > 1:
         micro = given.integer("micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", high=2**16) or 1
         steps = max(local // micro, 1)
+    replicas, shards = _data_parallel(given)
     mode, method, listed = _recompute(given, layers)
     schedule = given.text("vpp", "parallelism.pipeline_parallel_schedule") or "1F1B"
     chunks = 2 if schedule.lower().startswith("interleaved") else 1
-    if schedule.lower() not in ("1f1b", "interleaved1f1b"):
+    if pipeline > 1 and schedule.lower() not in ("1f1b", "interleaved1f1b"):
         given.remark(
             "not-modelled",
-            "warning",
-            f"schedule {schedule[:40]} is priced as 1F1B",
+            "error",
+            f"pipeline schedule {schedule[:40]} is not modelled",
             "parallelism.pipeline_parallel_schedule",
         )
     virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
@@ -152,6 +189,7 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         context_parallel=degree("cp", "context"),
         expert_parallel=degree("ep", "expert"),
         expert_tensor_parallel=degree("etp", "expert_tensor"),
+        data_parallel=replicas * shards,
         virtual_stages=chunks if pipeline > 1 else 1,
         micro_batch_size=micro,
         sequence_parallel=tensor > 1,
@@ -160,6 +198,24 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         recompute_method=method,
         recompute_layer_list=listed,
     ), steps
+
+
+def _data_parallel(given: Given) -> tuple[int, int]:
+    """Replicas, and ranks that share one; the latter 1 where the cluster decides (-1)."""
+    shards = given.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
+    replicas = given.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
+    if shards is None or shards < 1:
+        given.places.pop("dp", None)
+        if replicas > 1:
+            given.remark(
+                "not-modelled",
+                "error",
+                "replicas of groups whose size the cluster decides are not modelled",
+                "parallelism.data_parallel_replicate_degree",
+                fix="data_parallel_shard_degree = N",
+            )
+        return 1, 1
+    return max(replicas, 1), shards
 
 
 def _zero_stage(given: Given) -> int:
@@ -203,8 +259,11 @@ def _precision(given: Given) -> str | None:
     return "bf16"
 
 
-def _options(given: Given) -> dict[str, str]:
+def _options(given: Given, layout: Layout) -> dict[str, str]:
     found: dict[str, str] = {}
+    replicas, shards = _data_parallel(given)
+    if replicas > 1 and layout.zero_stage:
+        found["sharding_degree"] = str(shards * layout.context_parallel)
     if given.text("parameter_dtype", "training.dtype") == "bfloat16":
         found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     kind = given.text("foreach_optimizer", "optimizer.implementation")

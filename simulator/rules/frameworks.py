@@ -80,7 +80,11 @@ _BLAME: dict[str, tuple[str, ...]] = {
     "experts": ("ep", "etp"),
     "sequence_parallel": ("sequence_parallel", "tp"),
     "zero_stage": ("zero_stage", "pp"),
+    "sharding_groups": ("sharding_degree", "zero_stage"),
+    "parameters_on_host": ("offload_parameters", "zero_stage"),
     "offload_pipeline": ("offload", "pp"),
+    "offload_recompute": ("offload", "recompute"),
+    "two_stages": ("layers_per_virtual_stage", "vpp", "pp"),
     "recompute_layers": ("recompute_layers", "recompute"),
 }
 """Settings that decide a layout rule."""
@@ -149,6 +153,14 @@ def _te_checkpoint(launch: Launch) -> bool:
 
 
 _PADDLE = "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit"
+UNEVEN_STAGES: dict[str, str] = {
+    "paddle": (
+        "; Paddle 2 and early 3.0 that cut by layer stop with 'number of layers ({layers}) should be divided by part "
+        "number({stages})', later versions warn and cut unevenly (pp_seg_method with a list works in all)"
+    )
+}
+"""What a framework does with layers that do not divide over the stages, by its versions."""
+
 _TORCH = "torchtitan 0.1 and later"
 
 READER_RULES = frozenset({"partial-send-recv"})
@@ -173,7 +185,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         about="activation offloading does not work with recomputation",
         says="CPU offloading does not work when activation recomputation is enabled",
         fix=_says("--recompute none, or --offload none"),
-        broken=lambda x: x.layout.offload == "activations" and x.layout.recompute != "none",
+        layout_rule="offload_recompute",
         blame=("offload", "recompute"),
     ),
     FrameworkRule(
@@ -195,10 +207,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
             "should be greater than 2"
         ),
         fix=_says("--vpp 1, --pp 4, or leave the exchange overlapped"),
-        broken=lambda x: (
-            x.layout.virtual_stages > 1 and x.layout.pipeline_parallel == 2 and not x.scenario.framework.overlap_p2p
-        ),
-        blame=("layers_per_virtual_stage", "vpp", "pp"),
+        layout_rule="two_stages",
     ),
     FrameworkRule(
         id="pai-te-checkpoint",

@@ -146,11 +146,35 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _mask(block.zero_stage > highest)
 
 
+def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
+    degree = scenario.framework.sharding_degree
+    if not degree:
+        return _every(block, broken=False)
+    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+
+
+def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
+
+
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     activations = block.offload == OFFLOADS.index("activations")
     return _mask(
         activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
     )
+
+
+def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if scenario.framework.limits.activation_offload_with_recompute:
+        return _every(block, broken=False)
+    again = block.recompute != RECOMPUTE_MODES.index("none")
+    return _mask((block.offload == OFFLOADS.index("activations")) & again)
+
+
+def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    profile = scenario.framework
+    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    return _every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
 
 
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -306,6 +330,23 @@ RULES: tuple[Rule, ...] = (
         lambda _s, _x: "--zero-stage 1",
     ),
     Rule(
+        "sharding_groups",
+        "the ranks with the same parameters divide into groups that ZeRO shards over",
+        _sharding_degree,
+        lambda s, x: (
+            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into groups of "
+            f"{s.framework.sharding_degree}"
+        ),
+        lambda _s, _x: "--option sharding_degree=0, or a degree that divides data x context parallel",
+    ),
+    Rule(
+        "parameters_on_host",
+        "parameters on the host need ZeRO 3",
+        _offload_parameters,
+        lambda _s, x: f"parameters are kept on the host with ZeRO stage {x.zero_stage}",
+        lambda _s, _x: "--zero-stage 3, or --option offload_parameters=false",
+    ),
+    Rule(
         "offload_pipeline",
         "Megatron refuses activation offloading with a pipeline",
         _offload,
@@ -314,6 +355,20 @@ RULES: tuple[Rule, ...] = (
             "'Currently there is no support for Pipeline parallelism with CPU offloading'"
         ),
         lambda _s, _x: "--pp 1, or recompute instead of offload",
+    ),
+    Rule(
+        "offload_recompute",
+        "Megatron refuses activation offloading beside recomputation",
+        _offload_recompute,
+        lambda _s, x: f"activations offloaded beside recompute {x.recompute}",
+        lambda _s, _x: "--recompute none, or --offload none",
+    ),
+    Rule(
+        "two_stages",
+        "Megatron interleaves two pipeline ranks only with overlapped sends",
+        _two_stages,
+        lambda _s, x: f"{x.virtual_stages} virtual stages on 2 pipeline ranks whose sends nothing overlaps",
+        lambda _s, _x: "--vpp 1, --pp 4, or --option overlap_p2p=true",
     ),
     Rule(
         "recompute_layers",

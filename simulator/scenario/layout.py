@@ -7,11 +7,13 @@ from typing import Literal
 
 from simulator.errors import InputError, did_you_mean
 
-RecomputeMode = Literal["none", "selective", "full"]
+RecomputeMode = Literal["none", "selective", "full", "attention"]
 RecomputeMethod = Literal["uniform", "block", "list"]
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 
-RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")
+RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full", "attention")
+SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")
+"""What a search tries unless told otherwise."""
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = ("uniform", "block", "list")
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "optimizer_tensorwise", "activations")
 
@@ -41,7 +43,7 @@ class Layout:
     zero_stage: int = 1
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
     recompute: RecomputeMode = "none"
-    """What the backward pass computes again: nothing, the attention core, or whole layers."""
+    """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
     recompute_method: RecomputeMethod = "uniform"
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
     recompute_layers: int = 1

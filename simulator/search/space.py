@@ -14,6 +14,7 @@ from simulator.scenario.layout import (
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
+    SEARCHED_RECOMPUTE_MODES,
     check_choice,
     check_count,
     default_cut,
@@ -253,7 +254,8 @@ def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
 
 
 def _recompute_choices(space: Space) -> list[tuple[int, int, int]]:
-    modes = space.recompute or (("full",) if space.recompute_layer_list else RECOMPUTE_MODES)
+    default = ("full",) if space.recompute_layer_list else SEARCHED_RECOMPUTE_MODES
+    modes = space.recompute or default
     uniform = RECOMPUTE_METHODS.index("uniform")
     result: list[tuple[int, int, int]] = []
     for mode in modes:

@@ -27,7 +27,11 @@ _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(file: Path) -> Any:
     """Return what the YAML file holds, as plain values; None for an empty file."""
-    text = _read(file)
+    return parse_yaml(str(file), _read(file))
+
+
+def parse_yaml(file: str, text: str) -> Any:
+    """Return what the text of a YAML file holds, as plain values; None for an empty one."""
     try:
         return _YamlReader(file, text).document()
     except yaml.MarkedYAMLError as error:
@@ -40,6 +44,11 @@ def read_yaml(file: Path) -> Any:
 
 def read_json(file: Path) -> Any:
     """Return what the JSON file holds, as plain values."""
+    return parse_json(str(file), _read(file))
+
+
+def parse_json(file: str, text: str) -> Any:
+    """Return what the text of a JSON file holds, as plain values."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -56,7 +65,6 @@ def read_json(file: Path) -> Any:
         value = float(text)
         return value if math.isfinite(value) else constant(text[:40])
 
-    text = _read(file)
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
@@ -92,7 +100,7 @@ class _YamlReader:
     parser or Python runs out of stack, and aliases before they multiply.
     """
 
-    def __init__(self, file: Path, text: str) -> None:
+    def __init__(self, file: str, text: str) -> None:
         self._file = file
         self._loader = _Loader(text)
 

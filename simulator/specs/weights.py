@@ -44,15 +44,19 @@ class Weight:
         return self.inputs * self.outputs * self.copies
 
 
+def attention_weights(model: ModelSpec) -> tuple[Weight, ...]:
+    """Return the weights of one layer's attention block, without the norm before it."""
+    return _mla_weights(model) if model.attention == "mla" else _gqa_weights(model)
+
+
 @lru_cache(maxsize=256)
 def layer_weights(model: ModelSpec, moe: bool) -> tuple[Weight, ...]:  # noqa: FBT001
     """Return the weights of one decoder layer: a mixture-of-experts one if ``moe``."""
     hidden = model.hidden_size
-    attention = _mla_weights(model) if model.attention == "mla" else _gqa_weights(model)
     feed_forward = _moe_weights(model) if moe else _swiglu("", hidden, model.intermediate_size)
     return (
         _vector("input_norm", hidden),
-        *attention,
+        *attention_weights(model),
         _vector("post_attention_norm", hidden),
         *feed_forward,
     )

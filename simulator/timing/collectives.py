@@ -38,9 +38,9 @@ def context_group(block: LayoutBlock) -> Group:
     return Group(block.context_parallel, block.tensor_parallel)
 
 
-def shard_group(block: LayoutBlock) -> Group:
-    """Ranks with the same parameters: data x context parallel."""
-    return Group(block.replicas, block.tensor_parallel)
+def shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+    """Ranks with the same parameters: data x context parallel, or so many of them."""
+    return Group(block.replicas if degree is None else degree, block.tensor_parallel)
 
 
 def expert_group(block: LayoutBlock) -> Group:
@@ -53,9 +53,9 @@ def expert_tensor_group(block: LayoutBlock) -> Group:
     return Group(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
 
 
-def expert_shard_group(block: LayoutBlock) -> Group:
-    """Ranks with the same experts."""
-    return Group(block.expert_replicas, block.expert_ranks)
+def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+    """Ranks with the same experts, or so many of them."""
+    return Group(block.expert_replicas if degree is None else degree, block.expert_ranks)
 
 
 def pipeline_group(block: LayoutBlock) -> Group:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.memory.activations import routed_tokens, sequence_split, tokens_per_device
+from simulator.memory.loss import labelled_tokens
 from simulator.memory.parameters import WeightTotals, adapter_totals, weight_totals
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
 from simulator.specs.model import ModelSpec
-from simulator.specs.weights import head_weight, layer_weights, mtp_weights
+from simulator.specs.weights import attention_weights, head_weight, layer_weights, mtp_weights
 
 
 def attention_width(model: ModelSpec) -> float:
@@ -48,9 +49,12 @@ def _layer_flops_per_token(scenario: Scenario, *, moe: bool) -> float:
 
 
 def forward_flops_per_token(scenario: Scenario) -> float:
-    """Forward FLOPs per token of the whole model: layers and output layer (not the input table)."""
+    """Forward FLOPs per token of the whole model: layers and output layer (not the input table).
+
+    The output layer counts for the tokens that pass it.
+    """
     model = scenario.model
-    head = 2.0 * head_weight(model).parameters
+    head = 2.0 * head_weight(model).parameters * scenario.framework.labelled_token_fraction
     flops = layers_flops_per_token(scenario) + head
     if scenario.framework.mtp and model.num_nextn_predict_layers:
         projection = 2.0 * prediction_projection(model)
@@ -73,6 +77,12 @@ def model_flops_per_token(scenario: Scenario) -> float:
     if scenario.lora_rank is None:
         return 3.0 * forward
     return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario)
+
+
+def attention_block_flops_per_token(scenario: Scenario) -> float:
+    """Forward FLOPs per token of one layer's attention block: projections and, non-causal, the core."""
+    totals = weight_totals(attention_weights(scenario.model), matmul_only=True)
+    return 2.0 * (totals.split + totals.replicated) + 4.0 * scenario.seq_length * attention_width(scenario.model)
 
 
 def adapter_flops_per_token(scenario: Scenario) -> float:
@@ -130,4 +140,4 @@ def layer_work(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> LayerWor
 
 def head_flops(scenario: Scenario, block: LayoutBlock) -> Array:
     """Forward FLOPs of the output layer for one micro batch on one device, shape (n,)."""
-    return 2.0 * tokens_per_device(scenario, block) * head_weight(scenario.model).parameters / block.tensor_parallel
+    return 2.0 * labelled_tokens(scenario, block) * head_weight(scenario.model).parameters / block.tensor_parallel

@@ -13,8 +13,11 @@ from simulator.memory.activations import (
     tokens_per_device,
 )
 from simulator.memory.elements import HALF, element_bytes, gradient_bytes
+from simulator.memory.loss import labelled_tokens
+from simulator.memory.parameters import adapter_totals, weight_totals
 from simulator.scenario.block import Array, LayoutBlock
 from simulator.scenario.scenario import Scenario
+from simulator.specs.weights import attention_weights
 from simulator.timing.collectives import (
     all_to_all_seconds,
     context_group,
@@ -139,6 +142,35 @@ def attention_core_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
     """Forward seconds of one layer's attention core: its products and, without a flash kernel, its score traffic."""
     products = attention_seconds(scenario, layer_work(scenario, block, moe=False).attention_flops)
     return products + _score_seconds(scenario, block)
+
+
+def attention_block_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic) -> Array:
+    """Forward seconds of one layer's attention block, from the norm's output on: projections, core, collectives."""
+    model, values = scenario.model, scenario.coefficients.time
+    tokens, t, split = tokens_per_device(scenario, block), block.tensor_parallel, sequence_split(block)
+    totals = weight_totals(attention_weights(model), matmul_only=True)
+    flops = 2.0 * tokens * (totals.split / t + totals.replicated / split)
+    gemm, _ = product_seconds(scenario, flops, totals.split / t + totals.replicated)
+    if scenario.lora_rank is not None:
+        extra = adapter_totals(attention_weights(model), scenario.lora_rank)
+        gemm = gemm + 2.0 * tokens * (extra.split / t + extra.replicated / split) / gemm_rate(scenario)
+    core = attention_core_seconds(scenario, block)
+    moved = 4.0 * tokens * (model.query_width + model.kv_width) / t * (element_bytes(scenario) / HALF)
+    if scenario.precision == "fp8":
+        moved = moved + 4.0 * (tokens / split * model.hidden_size + tokens * model.value_width / t)
+    gathers = 2.0 * traffic.gather
+    if scenario.framework.tp_comm_overlap:
+        gathers = exposed(values.tensor_exposed, gathers, gemm)
+    return (
+        gemm
+        + core
+        + moved / memory_rate(scenario)
+        + gathers
+        + overlap_seconds(scenario, block, gemm)
+        + exposed(values.context_exposed, traffic.context, core)
+        + ring_seconds(scenario, block, core)
+        + values.layer_overhead_seconds / 6.0
+    )
 
 
 def _score_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
@@ -290,16 +322,21 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     parameters = scenario.model.vocab_size * float(scenario.model.hidden_size) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     products = np.maximum(head_flops(scenario, block) / rate, reads)
-    logits = tokens_per_device(scenario, block) * scenario.model.vocab_size / block.tensor_parallel
+    labelled = labelled_tokens(scenario, block)
+    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * logits / memory_rate(scenario)
+    passes = per_logit * (labelled * scenario.model.vocab_size / parts) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
-    split = np.where(block.tensor_parallel > 1.0, ends, 0.0)
+    around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
     accumulates = np.zeros(len(block))
     if not frozen and not scenario.framework.fused_gradient_accumulation:
         accumulates = accumulation_seconds(scenario, parameters)
-    return PassSeconds(
-        {"vocabulary": products + passes + split},
-        {"vocabulary": products * (1.0 if frozen else 2.0) + passes + split + accumulates},
-    )
+    forward: Parts = {"vocabulary": products + around}
+    backward: Parts = {"vocabulary": products * (1.0 if frozen else 2.0) + around + accumulates}
+    if not scenario.framework.vocabulary_parallel_loss:
+        # Every rank takes its own part of the gradient: nothing is sent back.
+        whole = element_bytes(scenario) * labelled * scenario.model.vocab_size
+        forward["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
+        backward["tensor_parallel"] = np.zeros(len(block))
+    return PassSeconds(forward, backward)

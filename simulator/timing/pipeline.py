@@ -18,6 +18,7 @@ from simulator.timing.layers import (
     PARTS,
     Parts,
     PassSeconds,
+    attention_block_seconds,
     attention_core_seconds,
     head_seconds,
     layer_seconds,
@@ -35,7 +36,7 @@ class Pieces:
     recompute_layer: dict[str, Array]
     """Computing one `dense` or `moe` layer again in full, shape (n,)."""
     core_recompute: Array
-    """Computing one layer's attention core again, zero unless recompute is selective, shape (n,)."""
+    """Computing one layer's attention again, its core or the whole block, zero for other recompute, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
         layers["projection"] = projection_seconds(scenario, block)
     selective = block.recompute == RECOMPUTE_MODES.index("selective")
     core = np.where(selective, attention_core_seconds(scenario, block), 0.0)
+    attention = block.recompute == RECOMPUTE_MODES.index("attention")
+    if attention.any():
+        core = np.where(attention, attention_block_seconds(scenario, block, traffic), core)
     return Pieces(layers, again, core)
 
 

@@ -15,9 +15,11 @@ from simulator.memory.elements import (
     parameter_dtype,
 )
 from simulator.memory.parameters import (
+    DeviceParameters,
     StageContents,
     device_parameters,
     shard,
+    shard_degrees,
 )
 from simulator.memory.peak import MemoryByStage
 from simulator.scenario.block import Array, KindArray, LayoutBlock
@@ -111,9 +113,12 @@ def data_parallel_seconds(
     gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
     gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
     gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
-    dense = _seconds_per_byte(scenario, has, shard_group(block))
-    routed = _seconds_per_byte(scenario, has, expert_shard_group(block))
+    degrees = shard_degrees(scenario, block)
+    dense = _seconds_per_byte(scenario, has, shard_group(block, degrees.dense))
+    routed = _seconds_per_byte(scenario, has, expert_shard_group(block, degrees.routed))
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
+    if profile.sharding_degree:
+        reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
@@ -141,6 +146,18 @@ def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBloc
     return exchanged * each * per_exchange
 
 
+def _between_shard_groups(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, trained: DeviceParameters
+) -> KindArray:
+    """Seconds per byte and gradient of summing the shards of several sharding groups, a scatter and a gather."""
+    degrees = shard_degrees(scenario, block)
+    across = Group(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
+    experts = Group(block.expert_replicas / degrees.routed, block.expert_ranks * degrees.routed)
+    dense = _seconds_per_byte(scenario, has, across) * trained.dense / degrees.dense
+    routed = _seconds_per_byte(scenario, has, experts) * trained.routed / degrees.routed
+    return np.where(block.zero_stage >= 1, 2.0 * (dense + routed), 0.0)
+
+
 def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> KindArray:
     """Gathering or scattering one byte over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
@@ -158,14 +175,15 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     per_byte = _on_own_devices(
         scenario, has, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member)
     )
-    return shard(block, trained, 1) * per_parameter * per_byte
+    return shard(scenario, block, trained, 1) * per_parameter * per_byte
 
 
 def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:
     """Host traffic that compute does not hide.
 
     Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the
-    pacing rank's compute; what takes longer than it is exposed.
+    pacing rank's compute; what takes longer than it is exposed. So do parameters on the host, in for the forward and
+    for the backward pass of every micro batch, and out after the step.
     """
     per_byte = _on_own_devices(
         scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
@@ -173,7 +191,12 @@ def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStag
     optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
         block.offload == OFFLOADS.index("optimizer_tensorwise")
     )
-    state = 2.0 * _largest(memory.state.optimizer * per_byte)
+    state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
     traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
     beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
-    return np.where(optimizer, state, 0.0) + beyond
+    seconds = np.where(optimizer, state, 0.0) + beyond
+    if not scenario.framework.offload_parameters:
+        return seconds
+    parameters = _largest(memory.state.parameters_on_host * per_byte)
+    copied = np.maximum(2.0 * parameters - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
+    return seconds + copied + parameters

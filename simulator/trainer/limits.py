@@ -50,6 +50,8 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
             yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
     if layout.offload != "none":
         yield f"offload {layout.offload}: the reference trainer has none only"
+    if layout.recompute == "attention":
+        yield "recompute attention: the reference trainer has none, selective and full"
     if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
         yield f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
 

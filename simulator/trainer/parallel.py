@@ -21,7 +21,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from simulator.errors import UnsupportedError
-from simulator.scenario.layout import Layout
+from simulator.scenario.layout import Layout, model_chunks
+from simulator.trainer.job import TrainingJob
 from simulator.trainer.limits import check_layout
 from simulator.trainer.model import Attention, DecoderLayer, Stage
 from simulator.trainer.norm import RMSNorm
@@ -35,6 +36,31 @@ class _SameEverywhere(ParallelStyle):
             whole = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(whole))
         return module
+
+
+def spread_stage(job: TrainingJob, mesh: DeviceMesh, pipeline_rank: int, chunk: int) -> Stage:
+    """A model chunk of a pipeline rank on the device `meta`, spread as the job says.
+
+    `mesh` has the dimensions `dp` and `tp`. Give it memory by `to_empty`, then call `tie` and `initialize`.
+    """
+    layout = job.layout
+    chunks = model_chunks(layout.stage_layers, layout.virtual_stages)[pipeline_rank]
+    first, layers = chunks[chunk]
+    last_rank = pipeline_rank == layout.pipeline_parallel - 1
+    with torch.device("meta"):
+        stage = Stage(
+            job.model,
+            range(first, first + layers),
+            seq_length=job.seq_length,
+            embedding=pipeline_rank == 0 and chunk == 0,
+            head=last_rank and chunk == len(chunks) - 1,
+        )
+        apply_tensor_parallel(stage, mesh["tp"], sequence_parallel=layout.sequence_parallel)
+        apply_recompute(stage, layout)
+        # In fp32 and without replicas there is nothing to cast, to gather or to reduce.
+        if job.precision != "fp32" or layout.data_parallel > 1:
+            apply_data_parallel(stage, mesh["dp"], layout, job.precision)
+    return stage
 
 
 def apply_tensor_parallel(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:

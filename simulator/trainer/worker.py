@@ -106,24 +106,10 @@ class Trainer:
 
     def _build(self, chunk: int) -> Stage:
         """One model chunk, filled with the values of the job's seed: whole weights never exist on the device."""
-        job, mesh, layout = self._job, self._mesh, self._job.layout
-        first, layers = self._chunks[chunk]
-        last_rank = self._pipeline_rank == layout.pipeline_parallel - 1
-        with torch.device("meta"):
-            stage = Stage(
-                job.model,
-                range(first, first + layers),
-                seq_length=job.seq_length,
-                embedding=self._pipeline_rank == 0 and chunk == 0,
-                head=last_rank and chunk == len(self._chunks) - 1,
-            )
-        apply_tensor_parallel(stage, mesh["tp"], sequence_parallel=layout.sequence_parallel)
-        apply_recompute(stage, layout)
-        if job.precision != "fp32" or layout.data_parallel > 1:
-            apply_data_parallel(stage, mesh["dp"], layout, job.precision)
+        stage = spread_stage(self._job, self._mesh, self._pipeline_rank, chunk)
         stage.to_empty(device=self._backend.device)
         stage.tie()
-        stage.initialize(job.seed)
+        stage.initialize(self._job.seed)
         return stage
 
     def _timed_step(self, *, keep: bool) -> tuple[float, float | None]:

@@ -160,3 +160,35 @@ def test_baselines_that_are_none(tmp_path: Path) -> None:
         assert "is not what `simulate check --format json` writes" in refusal(
             "check", MEGATRON, "--baseline", str(file)
         )
+
+
+DEGREES = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+global_batch_size = 64
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 2
+"""
+
+
+def test_the_degrees_of_torchtitan_size_the_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(DEGREES, encoding="utf-8")
+    (found,) = checked(str(file))
+    assert found["estimate"]["devices"] == 32
+    assert found["estimate"]["layout"]["dp"] == 16
+    assert "other-replicas" not in [remark["rule"] for remark in found["remarks"]]
+    (found,) = checked(str(file), "--nodes", "2")
+    assert (found["estimate"]["devices"], found["estimate"]["layout"]["dp"]) == (16, 8)
+    assert "other-replicas" in [remark["rule"] for remark in found["remarks"]]
+    file.write_text(DEGREES.replace("data_parallel_shard_degree = 8\n", ""), encoding="utf-8")
+    (found,) = checked(str(file), "--nodes", "2", code=3)
+    assert "not modelled" in found["reasons"][0]
+    file.write_text(DEGREES.replace("replicate_degree = 2", "replicate_degree = 1").replace("= 8\n", "= -1\n"), "utf-8")
+    (found,) = checked(str(file), code=3)
+    assert "--nodes N" in found["reasons"][0]

@@ -91,6 +91,22 @@ def test_page_shows_configuration_that_parses() -> None:
     assert "--format junit" in command
 
 
+def test_page_says_what_its_placeholders_stand_for() -> None:
+    shown = "\n".join(blocks(PAGE, "yaml"))
+    explained = PAGE.split("\n## In CI\n", 1)[1].split("```", 1)[0]
+    assert (
+        set(re.findall(r"<[a-z]+>", shown)) == set(re.findall(r"<[a-z]+>", explained)) == {"<owner>", "<repo>", "<tag>"}
+    )
+    assert not re.search(r"OWNER|example\.com", PAGE)
+    workflow, gitlab, hooks = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
+    assert workflow["jobs"]["check"]["steps"][1]["uses"] == "<owner>/<repo>@<tag>"
+    assert gitlab["recipes"]["script"][0].endswith("/<owner>/<repo>@<tag>")
+    assert (hooks["repos"][0]["repo"], hooks["repos"][0]["rev"]) == ("https://github.com/<owner>/<repo>", "<tag>")
+    # `uses: ./` takes the action at the top of the repository.
+    assert "`uses: ./`" in explained
+    assert action()["runs"]["using"] == "composite"
+
+
 def test_page_names_all_words() -> None:
     words = code_words(PAGE)
     assert set(OUTCOMES) <= words

@@ -62,7 +62,9 @@ def test_002_full_training(tmp_path: Path) -> None:
     without = found["without_offload"]
     assert without["layout"]["offload"] == "none"
     assert without["memory"]["device_mib"] > found["estimate"]["memory"]["device_mib"]
-    assert "uneven-stages" in [remark["rule"] for remark in found["remarks"]]
+    (uneven,) = [remark for remark in found["remarks"] if remark["rule"] == "uneven-stages"]
+    assert uneven["severity"] == "warning"
+    assert "number of layers (54) should be divided by part number(16)" in uneven["message"]
 
 
 def test_002_on_more_and_fewer_devices(tmp_path: Path) -> None:

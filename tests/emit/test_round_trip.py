@@ -57,6 +57,15 @@ LAYOUTS = [
     ("paddle", "--model llama3.1-8b --nodes 1 --tp 2 --zero-stage 3 --global-batch-size 64"),
     ("paddle", "--model qwen3-30b-a3b --nodes 2 --tp 2 --ep 8 --global-batch-size 64 --recompute selective"),
     ("paddle", "--model llama3.1-8b --nodes 1 --pp 2 --vpp 2 --offload optimizer_tensorwise --num-layers 16"),
+    (
+        "paddle",
+        (
+            "--model llama3.1-8b --nodes 2 --tp 2 --global-batch-size 64 --recompute attention "
+            "--option release_grads=true --option sharding_degree=4 --option vocabulary_parallel_loss=false"
+        ),
+    ),
+    ("megatron", "--model llama3.1-8b --nodes 1 --offload optimizer_tensorwise --option offload_fraction=0.5"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 2 --global-batch-size 64 --option sharding_degree=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 1 --global-batch-size 64"),
     ("torchtitan", "--model llama3.1-70b --nodes 8 --tp 8 --global-batch-size 64 --recompute full"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --tp 2 --zero-stage 2 --global-batch-size 64"),
@@ -81,11 +90,14 @@ def test_round_trip(target: str, options: str, tmp_path: Path) -> None:
     words = options.split()
     file, before = estimated(target, words, tmp_path)
     recipe = tmp_path / f"recipe{SUFFIX[target]}"
-    written = run("emit", str(file), "--framework", target, "--output", str(recipe))
+    # A file of estimates does not hold the switches.
+    switches = [word for i, word in enumerate(words) if "--option" in words[max(i - 1, 0) : i + 1]]
+    written = run("emit", str(file), "--framework", target, "--output", str(recipe), *switches)
     assert written.exit_code == 0, written.stderr
     hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "z2000"
-    # A configuration of torchtitan does not hold how many devices start it.
-    cluster = ["--devices", str(before["devices"])] if target == "torchtitan" else []
+    # A configuration of torchtitan that shards over all that is left does not hold how many devices start it.
+    open_size = "data_parallel_shard_degree = -1" in recipe.read_text(encoding="utf-8")
+    cluster = ["--devices", str(before["devices"])] if open_size else []
     result = run("check", str(recipe), "--hardware", hardware, *cluster, "--format", "json", "--exit-zero")
     (found,) = json.loads(result.stdout)["results"]
     assert found["outcome"] in ("fits", "starved", "does_not_fit"), found["reasons"]
@@ -143,6 +155,13 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ),
         ("paddle", "--model llama3.1-8b --model-field hidden_size=8192", "names a published model"),
         ("paddle", "--model llama3.1-8b --option expandable_segments=true", "has no setting"),
+        ("megatron", "--model llama3.1-8b --recompute attention", "core or whole layers"),
+        ("torchtitan", "--model llama3.1-8b --recompute attention", "keeps some operators"),
+        (
+            "torchtitan",
+            "--model llama3.1-8b --nodes 2 --cp 4 --option sharding_degree=2",
+            "whole context groups",
+        ),
         ("torchtitan", "--model llama-13b", "no flavor"),
         ("torchtitan", "--model llama3.1-8b --lora-rank 8", "no adapters"),
         ("torchtitan", "--model llama3.1-8b --precision fp16", "bf16, fp8 or fp32"),

@@ -30,11 +30,17 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model": "llama3.1-8b", "devices": 8, "seq_length": 256, "options": {"flash_attention": "false"}}, {}),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
+    # One micro batch a step; ZeRO 3; state on the host.
+    ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
 ]
 # A switch that only acts beside another one.
 BESIDE = {
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
+    "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
+    "fp32_router": {"parameter_dtype": "bf16"},
+    "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
+    "release_grads": {"fully_shard": "false"},
 }
 
 
@@ -45,7 +51,9 @@ def other(name: str, current: object) -> str:
     (spec,) = [f for f in switches() if f.name == name]
     if isinstance(current, str):
         return next(choice for choice in spec.metadata["choices"] if choice != current)
-    return {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}.get(name) or str(int(str(current)) + 2)
+    values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
+    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
+    return values.get(name) or str(int(str(current)) + 2)
 
 
 @cache

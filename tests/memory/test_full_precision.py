@@ -6,6 +6,7 @@ from simulator.memory.activations import attention_score_bytes, layer_bytes, lay
 from simulator.memory.loss import loss_bytes
 from simulator.memory.outside import outside_allocator
 from simulator.memory.peak import buffer_bytes, embedding_gradient_bytes, layer_gradient_bytes
+from simulator.pricing.build import provenance
 from simulator.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, scenario_of, small_dense
 
@@ -59,3 +60,8 @@ def test_registered_buffers_are_as_wide() -> None:
     wide, narrow = sizes["fp32"], sizes["bf16"]
     assert only(wide.user_buffers) - fixed == pytest.approx(2 * (only(narrow.user_buffers) - fixed))
     assert only(wide.ring_buffers) == 2 * only(narrow.ring_buffers) > 0
+
+
+def test_an_estimate_says_what_its_rates_rest_on() -> None:
+    assert any("tf32 is not assumed" in note for note in provenance(small()).notes)
+    assert not any("tf32" in note for note in provenance(scenario_of(small_dense())).notes)

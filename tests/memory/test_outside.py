@@ -7,8 +7,8 @@ import numpy as np
 
 from simulator.coefficients import Coefficients, MemoryCoefficients
 from simulator.memory.loss import head_input_bytes, loss_bytes
-from simulator.memory.outside import outside_allocator
 from simulator.memory.moment import MOMENTS
+from simulator.memory.outside import outside_allocator
 from simulator.memory.peak import buffer_bytes
 from simulator.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, priced, scenario_of, small_dense

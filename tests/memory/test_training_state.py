@@ -59,6 +59,7 @@ def test_experts_shard_over_their_own_replicas() -> None:
         ("megatron", {"gradient_dtype": "bf16"}, (2, 2, 12)),
         ("megatron", {"optimizer_dtype": "bf16"}, (2, 4, 8)),
         ("megatron", {"master_weights": "false"}, (2, 4, 8)),
+        ("megatron", {"master_weight_dtype": "bf16"}, (2, 4, 10)),
         # Stored in fp32, computed with a 16-bit copy.
         ("megatron", {"parameter_dtype": "fp32"}, (6, 4, 8)),
         ("paddle", {}, (2, 2, 12)),
@@ -92,6 +93,52 @@ def test_fp32_training_freezes_fp32_weights_and_gathers_fp32_layers() -> None:
     found = training_state(scenario_of(small_dense(), precision="fp32"), here, has)
     # Two gathered layers, one layer's gradients, the gathered table.
     assert only(found.gathered) == 2 * 43_136 * 4 + 43_136 * 4 + 64_000 * 4
+
+
+def test_zero_shards_over_a_part_of_the_ranks() -> None:
+    scenario = scenario_of(small_dense(), options={"sharding_degree": "2"})
+    assert state(scenario, zero_stage=1)[2] == 12 * DENSE / 2
+    assert state(scenario, zero_stage=0)[2] == 12 * DENSE
+    assert state(scenario_of(small_dense(), options={"sharding_degree": "64"}), zero_stage=1)[2] == 12 * DENSE / 8
+    # 8 ranks in two groups of 4; of the two copies of each expert each group has one.
+    experts = scenario_of(small_moe(), options={"sharding_degree": "4"})
+    assert state(experts, expert_parallel=4, zero_stage=1)[2] == 12 * (MOE / 4 + ROUTED / 4)
+    here = block(scenario, zero_stage=1)
+    assert only(largest_state_tensor(scenario, here)) == 12 * 64_000 / 2
+
+
+def test_routers_in_fp32() -> None:
+    # Three layers with a router of 64 x 8: fp32 parameters and gradients, moments, no master copy.
+    routers = 3 * 64 * 8
+    plain = scenario_of(small_moe(), profile="paddle", options={"fp32_router": "false"})
+    wide = scenario_of(small_moe(), profile="paddle")
+    before, after = (state(scenario, zero_stage=0) for scenario in (plain, wide))
+    assert after == (before[0] + 2 * routers, before[1] + 2 * routers, before[2] - 4 * routers)
+    assert state(wide, zero_stage=1)[2] == state(plain, zero_stage=1)[2] - 4 * routers / 8
+    options = {"fp32_router": "false"}
+    frozen = state(scenario_of(small_moe(), profile="paddle", lora_rank=8))
+    narrow = state(scenario_of(small_moe(), profile="paddle", lora_rank=8, options=options))
+    assert frozen == (narrow[0] + 2 * routers, *narrow[1:])
+
+
+def test_parameters_on_the_host_leave_the_gathered_layers() -> None:
+    scenario = scenario_of(small_dense(), options={"offload_parameters": "true"})
+    here, has = contents(scenario, zero_stage=3)
+    found = training_state(scenario, here, has)
+    assert only(found.parameters) == 0
+    assert only(found.parameters_on_host) == 2 * DENSE / 8
+    assert only(found.gathered) == 2 * 43_136 * 2 + 43_136 * 4 + 64_000 * 2
+
+
+@pytest.mark.parametrize(("offload", "in_step"), [("optimizer", 12.0), ("optimizer_tensorwise", 6.0)])
+def test_a_part_of_the_optimizer_on_the_host(offload: str, in_step: float) -> None:
+    scenario = scenario_of(small_dense(), options={"offload_fraction": "0.5"})
+    here, has = contents(scenario, offload=offload, zero_stage=0)
+    passes, step = (memory_by_stage(scenario, here, has).moments[i] for i in (0, -1))
+    assert only(passes.resident) == 6 * DENSE
+    # Tensor by tensor the largest one comes back: the table.
+    largest = 12 * 64_000 if offload == "optimizer_tensorwise" else 0
+    assert only(step.resident) == in_step * DENSE + largest
 
 
 def test_fp32_parameters_by_zero_stage() -> None:

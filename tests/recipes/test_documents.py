@@ -1,5 +1,7 @@
 """NeMo, Megatron-Bridge, torchtitan and DeepSpeed, and files that are no recipes."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -236,3 +238,154 @@ def test_fp32_of_torchtitan_and_nemo(tmp_path: Path) -> None:
         (recipe,) = read_recipe(file)
         assert recipe.precision == precision
         assert "full-precision" not in rules(recipe)
+
+
+def test_carriage_returns_are_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    text = "#!/bin/bash\ntorchrun t.py --model_name_or_path q \\\n --per_device_train_batch_size 1 --bf16\n"
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    (recipe,) = read_recipe(file)
+    (remark,) = (remark for remark in recipe.remarks if remark.rule == "carriage-returns")
+    assert (remark.severity, remark.place and remark.place.line) == ("warning", 1)
+    assert recipe.layout is not None
+    assert recipe.layout.micro_batch_size == 1
+    file.write_bytes(text.encode())
+    assert "carriage-returns" not in rules(read_recipe(file)[0])
+
+
+def test_what_is_no_file_says_so(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sh")
+    (tmp_path / "dir.sh").mkdir()
+    for name, problem in (("pipe.sh", "not a regular file"), ("dir.sh", "a folder"), ("no.sh", "no such file")):
+        with pytest.raises(InputError, match=problem):
+            read_recipe(tmp_path / name)
+
+
+def run_in(folder: Path, name: str) -> Path:
+    """A script that names a configuration file."""
+    file = folder / "scripts" / "run.sh"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"CUDA_VISIBLE_DEVICES=0,1,2,3 erniekit train {name}\n", encoding="utf-8")
+    return file
+
+
+def test_a_configuration_file_named_from_the_root_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "examples").mkdir()
+    shutil.copy(DATA / "ernie-lora.yaml", tmp_path / "examples" / "x.yaml")
+    (recipe,) = read_recipe(run_in(tmp_path, "examples/x.yaml"))
+    assert recipe.dialect == "paddle-shell"
+    assert recipe.places["model"].file.endswith("examples/x.yaml")
+
+
+@pytest.mark.parametrize("name", ["examples/x.yaml", "/elsewhere/x.yaml", "$ROOT/x.yaml"])
+def test_where_a_configuration_file_is_can_be_told(name: str, tmp_path: Path) -> None:
+    shutil.copy(DATA / "ernie-lora.yaml", tmp_path / "x.yaml")
+    file = run_in(tmp_path, name)
+    told = {"ROOT": "/elsewhere"} if "$" in name else {}
+    meant = name.replace("$ROOT", "/elsewhere")
+    with pytest.raises(InputError, match=rf"run\.sh:1: {meant}: no such file .*--set {meant}=PATH"):
+        read_recipe(file, told)
+    (recipe,) = read_recipe(file, {**told, meant: str(tmp_path / "x.yaml")})
+    assert recipe.model is not None
+    assert "unused-setting" not in rules(recipe)
+
+
+def test_a_file_outside_the_repository_is_not_found_by_name(tmp_path: Path) -> None:
+    shutil.copy(DATA / "ernie-lora.yaml", tmp_path / "x.yaml")
+    inside = tmp_path / "inside"
+    (inside / ".git").mkdir(parents=True)
+    with pytest.raises(InputError, match="no such file"):
+        read_recipe(run_in(inside, "x.yaml"))
+
+
+TITAN = 'torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ${CONFIG:-"./t.toml"}'
+
+
+def test_the_launch_of_torchtitan(tmp_path: Path) -> None:
+    shutil.copy(DATA / "torchtitan.toml", tmp_path / "t.toml")
+    file = tmp_path / "run.sh"
+    flags = '--training.seq_len 4096 --parallelism.tensor_parallel_degree=4 --compile.enable "$@"'
+    file.write_text(f"{TITAN} {flags}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert (recipe.dialect, recipe.title, recipe.model) == ("torchtitan-shell", "torchtitan.train", "llama3-8b")
+    assert (recipe.nodes, recipe.devices_per_node, recipe.seq_length) == (1, 8, 4096)
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel) == (4, 2)
+    assert (recipe.places["tp"].file, recipe.places["pp"].file) == (str(file), str(tmp_path / "t.toml"))
+    assert rules(recipe) == {"assumed-unset"}
+    file.write_text(f"{TITAN} $MORE\n", encoding="utf-8")
+    (recipe,) = read_recipe(file, {"CONFIG": "t.toml"})
+    assert [unknown.affects for unknown in recipe.unknowns] == [("any_other_flag",)]
+
+
+TRAINER = """torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 --cutoff_len 2048
+--per_device_train_batch_size 1""".replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule", "rank", "recompute"),
+    [
+        ("--load_in_4bit True", "not-modelled", None, "none"),
+        ("--use_peft --lora_r 4 --load_in_8bit", "not-modelled", 4, "none"),
+        ("--load_in_4bit False", "", None, "none"),
+        ("--finetuning_type lora", "", 8, "full"),
+        ("--finetuning_type lora --lora_rank 64", "", 64, "full"),
+        ("--finetuning_type full --disable_gradient_checkpointing", "", None, "none"),
+        ("--finetuning_type lora --quantization_bit 4", "not-modelled", 8, "full"),
+        ("--finetuning_type freeze", "not-modelled", None, "full"),
+        ("--memory_efficient_norm True", "unknown-flag", None, "none"),
+        ("--train_adapters_only True", "unknown-flag", None, "none"),
+        ("--stage sft --plot_loss --model_type qwen", "", None, "none"),
+    ],
+)
+def test_trainer_flags(flags: str, rule: str, rank: int | None, recompute: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"{TRAINER} {flags}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert rules(recipe) == ({rule} if rule else set())
+    assert recipe.lora_rank == rank
+    assert recipe.layout is not None
+    assert recipe.layout.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "refused"),
+    [
+        ('"offload_param": {"device": "cpu"}', {"offload_parameters": "true"}, False),
+        ('"offload_param": {"device": "none"}', {}, False),
+        ('"offload_param": {"device": "nvme"}', {"offload_parameters": "true"}, True),
+        ('"offload_optimizer": {"device": "cpu", "ratio": 0.3}', {"offload_fraction": "0.3"}, False),
+    ],
+)
+def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], refused: bool, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 3, {text}}}}}', encoding="utf-8")
+    file = tmp_path / "run.sh"
+    base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --deepspeed ds.json"
+    file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    kept = {"parameter_dtype", "master_weights", "gradient_dtype", "foreach_optimizer"}
+    assert {name: value for name, value in recipe.options.items() if name not in kept} == options
+    assert ("not-modelled" in rules(recipe)) is refused
+
+
+@pytest.mark.parametrize(
+    ("degrees", "replicas", "options"),
+    [
+        ("data_parallel_shard_degree = 8", 8, {}),
+        ("data_parallel_shard_degree = 4\ndata_parallel_replicate_degree = 2", 8, {"sharding_degree": "4"}),
+        ("data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 8", 8, {}),
+        ("data_parallel_shard_degree = -1", 1, {}),
+    ],
+)
+def test_replicas_of_torchtitan(degrees: str, replicas: int, options: dict[str, str], tmp_path: Path) -> None:
+    recipe = titan(tmp_path, ("data_parallel_shard_degree = -1", degrees))
+    assert recipe.layout is not None
+    assert recipe.layout.data_parallel == replicas
+    assert ("dp" in recipe.places) is ("-1" not in degrees)
+    assert {name: text for name, text in recipe.options.items() if name == "sharding_degree"} == options
+
+
+def test_torchtitan_s_open_groups_are_not_modelled(tmp_path: Path) -> None:
+    degrees = "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 2"
+    assert "not-modelled" in rules(titan(tmp_path, ("data_parallel_shard_degree = -1", degrees)))

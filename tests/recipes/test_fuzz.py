@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import SimulateError
 from simulator.recipes.read import read_recipe
-from simulator.recipes.shell.run import read_script
+from simulator.recipes.shell.script import read_script
 from tests.recipes.seeds import DATA
 
 LONGEST_S = 10
@@ -52,6 +52,23 @@ WORDS = [
     "${x//a/b}",
     "torchrun ",
     "-m ",
+    "declare -A ",
+    "]=",
+    "let ",
+    "printf -v x ",
+    "read a <<< ",
+    "for ((",
+    "$(echo ",
+    "$(f)",
+    "<<EOF\n",
+    "=~ ",
+    "srun bash -c '",
+    'ssh h "',
+    '"$@" ',
+    "$EXTRA ",
+    "${oc.env:",
+    "${.a}",
+    "???",
 ]
 EDIT = st.tuples(st.floats(0, 1), st.integers(0, 40), st.sampled_from(["", *SIGNS, *WORDS]))
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.check.asked import Asked
+from simulator.check.judge import check_recipe
+from simulator.check.verdict import Gates
 from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.read import read_recipe
 from simulator.recipes.recipe import Recipe
@@ -53,8 +56,8 @@ def test_base(tmp_path: Path) -> None:
         ("--context-parallel-size 2", "context_parallel", 2),
         ("--sequence-parallel", "sequence_parallel", True),
         ("--use-distributed-optimizer", "zero_stage", 1),
-        ("--use-torch-fsdp2", "zero_stage", 3),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "zero_stage", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", "zero_stage", 0),
         ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2", "virtual_stages", 4),
         ("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2", "virtual_stages", 2),
         (FIRST_AND_LAST, "stage_layers", (5, 10, 10, 7)),
@@ -63,6 +66,8 @@ def test_base(tmp_path: Path) -> None:
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "recompute_layers", 4),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 4", "recompute_method", "block"),
         ("--cpu-offloading --cpu-offloading-num-layers 2", "offload", "activations"),
+        ("--cpu-offloading-num-layers 31", "offload", "activations"),
+        ("--cpu-offloading-num-layers 0", "offload", "none"),
         ("--optimizer-cpu-offload", "offload", "optimizer_tensorwise"),
         ("--optimizer hybridadam --optimizer-offload-policy static", "offload", "optimizer_tensorwise"),
         ("--expert-model-parallel-size 4", "expert_parallel", 4),
@@ -86,6 +91,17 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
         ("--cross-entropy-loss-fusion", "", {"fused_cross_entropy": "true"}),
         ("", "export PYTORCH_CUDA_ALLOC_CONF=a:1,expandable_segments:True", {"expandable_segments": "true"}),
         ("--grad-reduce-in-bf16", "", {"gradient_dtype": "bf16"}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "", {"offload_fraction": "0.5"}),
+        (
+            "--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity",
+            "",
+            {"expert_imbalance": "1.25"},
+        ),
+        (
+            "--use-precision-aware-optimizer --main-params-dtype fp16",
+            "",
+            {"master_weight_dtype": "bf16"},
+        ),
         ("--transformer-impl local", "", {"flash_attention": "false"}),
         (
             "--use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
@@ -149,7 +165,12 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--fp16", "contradiction", "--bf16 and --fp16"),
         ("--recompute-activations --recompute-granularity full", "contradiction", "full counts"),
         ("--recompute-method uniform", "contradiction", "no effect"),
-        ("--cpu-offloading-num-layers 2", "contradiction", "without --cpu-offloading"),
+        ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
+        ("--use-torch-fsdp2", "not-modelled", "--use-torch-fsdp2: Megatron's FSDP"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
+        ("--optimizer sgd", "not-modelled", "sgd is priced as Adam"),
+        ("--optimizer muon", "not-modelled", "muon is priced as Adam"),
+        ("--fp8-param-gather", "not-modelled", "weights in fp8"),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),
@@ -157,8 +178,10 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
         ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
         ("--recompute-modules mlp", "not-modelled", "core_attn"),
-        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "uneven-stages", "no even share"),
-        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "not-modelled", "part of the optimizer"),
+        ("--enable-zero-bubble", "not-modelled", "schedule"),
+        ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
+        ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
     ],
 )
 def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:
@@ -169,6 +192,18 @@ def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:
 
 def test_no_swiglu_is_not_modelled(tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(BASE.replace("--swiglu", ""), tmp_path))
+
+
+def test_all_offloaded_layers_and_adam_are_silent(tmp_path: Path) -> None:
+    flags = "--cpu-offloading --cpu-offloading-num-layers 31 --optimizer adam"
+    assert read(f"{BASE} {flags}", tmp_path).remarks == ()
+
+
+def test_megatrons_own_sharding_is_not_modelled_rather_than_refused(tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", tmp_path)
+    found = check_recipe(recipe, Asked(hardware="h100-sxm-80g", nodes=2), Gates())
+    assert found.outcome == "not_modelled"
+    assert not any("does not offer" in reason for reason in found.reasons)
 
 
 def test_irrelevant_flags_are_silent(tmp_path: Path) -> None:

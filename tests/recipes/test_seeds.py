@@ -29,7 +29,11 @@ def test_000_mixed_devices(tmp_path: Path) -> None:
     recipe = read_script_of("000", 0, tmp_path)
     holds(recipe, **ERNIE, model="ernie-4.5-21b-a3b", lora_rank=32, nodes=2, devices_per_node=8)
     holds(
-        recipe, gradient_accumulation_steps=2, global_batch_size=None, options={"flash_attention": "true"}, unknowns=()
+        recipe,
+        gradient_accumulation_steps=2,
+        global_batch_size=None,
+        options={"flash_attention": "true", "release_grads": "true", "vocabulary_parallel_loss": "false"},
+        unknowns=(),
     )
     assert recipe.layout == Layout(
         tensor_parallel=8,
@@ -50,7 +54,9 @@ def test_000_mixed_devices(tmp_path: Path) -> None:
 def test_001_lora_on_one_machine(tmp_path: Path) -> None:
     recipe = read_script_of("001", 0, tmp_path)
     holds(recipe, **ERNIE, model="ernie-4.5-21b-a3b", lora_rank=32, nodes=1, devices_per_node=16, unknowns=())
-    holds(recipe, options={"flash_attention": "true", "fused_rms_norm": "false"}, gradient_accumulation_steps=2)
+    switches = {"flash_attention": "true", "fused_rms_norm": "false"}
+    switches |= {"release_grads": "true", "vocabulary_parallel_loss": "false"}
+    holds(recipe, options=switches, gradient_accumulation_steps=2)
     assert recipe.layout == Layout(
         tensor_parallel=4,
         pipeline_parallel=4,
@@ -67,7 +73,12 @@ def test_002_full_training(tmp_path: Path) -> None:
     recipe = read_script_of("002", 0, tmp_path)
     holds(recipe, **ERNIE, model="ernie-4.5-300b-a47b", lora_rank=None, nodes=8, devices_per_node=16, unknowns=())
     holds(recipe, gradient_accumulation_steps=8)
-    assert recipe.options == {"gradient_dtype": "fp32", "flash_attention": "true", "fused_rms_norm": "false"}
+    assert recipe.options == {
+        "gradient_dtype": "fp32",
+        "flash_attention": "true",
+        "fused_rms_norm": "false",
+        "release_grads": "true",
+    }
     assert recipe.layout == Layout(
         tensor_parallel=8,
         pipeline_parallel=16,

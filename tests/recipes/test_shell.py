@@ -7,7 +7,7 @@ import pytest
 
 from simulator.errors import InputError, SimulateError
 from simulator.recipes.shell.launch import Launch
-from simulator.recipes.shell.run import Script, read_script
+from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
 
 BASH = shutil.which("bash")
@@ -61,6 +61,40 @@ CASES = {
         "<yes>]\n[<2>",
     ),
     "heredoc": ("cat > /dev/null <<EOF\ntorchrun no\nEOF\ntorchrun t.py 1", "<1>"),
+    "array-comments": ('A=( --a 1 # one\n # --b 2\n --c\n); torchrun t.py "${A[@]}"', "<--a><1><--c>"),
+    "keys": (
+        (
+            'declare -A L=([8b]=32 ["7 b"]=80); L[x]=2; k=8b; L[$k]+=1; '
+            'torchrun t.py ${L[8b]} ${L[$k]} ${L["7 b"]} ${L[x]} ${#L[@]} x${L[none]}'
+        ),
+        "<321><321><80><2><3><x>",
+    ),
+    "items": ('A=(1 2); A[1]=3; A[2]=4; i=1; torchrun t.py ${A[i+1]} ${A[$i]} ${A[-1]} "${A[@]}"', None),
+    "keys-of": ("declare -A L; L[a]=1; for k in ${!L[@]}; do torchrun t.py $k ${L[$k]}; done", "<a><1>"),
+    "keys-again": ("declare -A L=([a]=1); L=(); L[b]=2; unset L; torchrun t.py x${L[a]}${L[b]}", "<x>"),
+    "let": ('let "a=64*2" b=a+1; let a++; torchrun t.py $a $b', "<129><129>"),
+    "printf": ('printf -v x "%d-%s" 4 q; torchrun t.py $x $(printf "%s " a b) "$(printf "a%%\\n")"', "<4-q><a><b><a%>"),
+    "here-string": ('read -r a <<< "2"; IFS=, read -r b c <<< "1,2,3"; torchrun t.py $a $b "$c"', "<2><1><2,3>"),
+    "counted-for": (
+        "for ((i=0;i<3;i++)); do S=$S$i; done; for ((;;)); do break; done; torchrun t.py $S $i",
+        "<012><3>",
+    ),
+    "expression": (
+        (
+            "[[ abc =~ ^a.c$ ]] && x=1; [[ 8.5 =~ ^8\\.5$ ]] && y=1; [[ 8x5 =~ ^8\\.5$ ]] || z=1; "
+            '[[ q =~ "." ]] || w=1; [[ 7b =~ ^[[:digit:]]+b$ ]] && v=1; torchrun t.py $x$y$z$w$v'
+        ),
+        "<11111>",
+    ),
+    "output": (
+        (
+            'f() { local n=$1; echo "--a $n"; [ $n = 1 ] && echo --one; }\ng() {\ncat <<EOF\n--b $(f 1)\nEOF\n}\n'
+            'torchrun t.py $(f 2) `echo x` "$(g)" $(expr 4 \\* 2) $(echo no >&2) "$(echo -n y)"'
+        ),
+        None,
+    ),
+    "output-as-written": ("x=1; torchrun t.py $(cat <<'EOF'\n--a $x\nEOF\n)", "<--a><$x>"),
+    "output-with-tabs": ("torchrun t.py $(cat <<-EOF\n\t\t--a\n\tEOF\n)", "<--a>"),
     "brackets-in-arithmetic": ("N=32 P=2\nV=$(( $N / $P / 4 )); torchrun t.py $V $(( ($N / $P) % ${V} ))", "<4><0>"),
 }
 
@@ -211,6 +245,11 @@ def test_options_of_the_script_keep_their_defaults() -> None:
         ("OMP_NUM_THREADS=1 deepspeed --num_gpus 8 t.py --x", "deepspeed", "t.py", {"num_gpus": "8"}),
         ("CUDA_VISIBLE_DEVICES=0 python t.py --x", "python", "t.py", {}),
         ("bash -c 'torchrun t.py --x'", "torch", "t.py", {}),
+        ("srun -l --nodes 2 bash -lc 'cd x; torchrun t.py --x'", "torch", "t.py", {}),
+        ("run='python -u t.py --x'; srun sh -c \"$run\"", "python", "t.py", {}),
+        ("ssh -p 22 host 'cd x && torchrun --nnodes 2 t.py --x' &", "torch", "t.py", {"nnodes": "2"}),
+        ("docker run --gpus all img torchrun t.py --x", "torch", "t.py", {}),
+        ("docker exec c bash -c 'torchrun t.py --x'", "torch", "t.py", {}),
         ("$PYTHON -m torch.distributed.run --nnodes 2 t.py --x", "torch", "t.py", {"nnodes": "2"}),
     ],
 )
@@ -218,6 +257,103 @@ def test_launchers(text: str, launcher: str, script: str, options: dict[str, str
     launch = only(read(text))
     assert (launch.launcher, launch.script.text, words(launch)) == (launcher, script, ["--x"])
     assert options.items() <= {name: value.text for name, value in launch.options.items()}.items()
+
+
+def test_slurm_sets_what_its_header_asks_for() -> None:
+    text = """#!/bin/bash
+#SBATCH -N 4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gres=gpu:h100:8
+srun bash -c "torchrun --nnodes \\$SLURM_NNODES --nproc_per_node $SLURM_GPUS_ON_NODE t.py $SLURM_JOB_NUM_NODES"
+"""
+    launch = only(read(text))
+    assert words(launch) == ["4"]
+    assert {name: value.text for name, value in launch.options.items()} == {"nnodes": "4", "nproc_per_node": "8"}
+    assert launch.arguments[0].line == 2
+    assert words(only(read(text, SLURM_JOB_NUM_NODES="2"))) == ["2"]
+
+
+def test_how_processes_are_spread() -> None:
+    text = "mpirun -np 32 -npernode 8 bash -c 'python t.py'; srun -n16 --ntasks-per-node=4 python t.py; python t.py"
+    first, second, third = read(text).launches
+    assert {name: value.text for name, value in first.spread.items()} == {
+        "starter": "mpirun",
+        "tasks": "32",
+        "tasks_per_node": "8",
+    }
+    assert {name: value.text for name, value in second.spread.items()} == {
+        "starter": "srun",
+        "tasks": "16",
+        "tasks_per_node": "4",
+    }
+    assert third.spread == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$(cat file)",
+        "$(ls)",
+        "$(echo a | tr a b)",
+        "$(f() { echo $(f); }; f)",
+        "$(echo -e 'a\\nb')",
+        "$(printf '%5d' 3)",
+        "$(g)",
+    ],
+)
+def test_output_that_only_the_run_knows(text: str) -> None:
+    (value,) = only(read(f"g() {{ echo a; nvidia-smi; }}\ntorchrun t.py {text}")).arguments
+    assert causes(value) == {text}
+
+
+def test_output_under_an_unknown_condition() -> None:
+    value = only(read("f() { if [ $1 = $N ]; then echo --a; fi; }\ntorchrun t.py $(f 1)")).arguments[0]
+    assert causes(value) == {"$(f 1)"}
+
+
+def test_arithmetic_that_is_not_known_sets_its_variable() -> None:
+    values = only(read("a=1; b=1; let a=$N; ((b += $2)); ((c = 2)); torchrun t.py $a $b $c")).arguments
+    assert [causes(value) for value in values] == [{"N"}, {"2"}, set()]
+
+
+def test_a_key_that_is_not_known() -> None:
+    values = only(read("declare -A L=([a]=1); A=(x); torchrun t.py ${L[$K]} ${A[8b]} ${HOSTS[1]}")).arguments
+    assert [causes(value) for value in values] == [{"K"}, {"${A[8b]}"}, {"HOSTS"}]
+    assert [min(value.causes).line for value in values] == [1, 1, 1]
+
+
+def test_loops_over_arguments_that_nobody_gave() -> None:
+    script = read('TP=2; for a in "$@"; do case $a in --tp=*) TP=${a#*=};; esac; done; torchrun t.py $TP')
+    assert words(only(script)) == ["2"]
+    assert set(script.assumed_unset) == {"@"}
+
+
+def test_all_arguments_in_one_setting() -> None:
+    text = 'torchrun t.py $# "$@" $2'
+    assert words(only(read(text, **{"@": "--a 'b c' d"}))) == ["3", "--a", "b c", "d", "b", "c"]
+    script = read(text, **{"@": ""})
+    assert words(only(script)) == ["0"]
+    assert script.unused_settings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("torchrun t.py --a \\\n # --b \\\n --c 1", 3), ("torchrun t.py --a \\ \n--c 1", 2), ("torchrun t.py\n\n--c", 3)],
+)
+def test_a_line_that_begins_with_a_flag_is_told_of(text: str, line: int) -> None:
+    (remark,) = read(text).remarks
+    assert (remark.rule, remark.severity) == ("broken-line", "warning")
+    assert "--c begins a command of its own" in remark.message
+    assert remark.place is not None
+    assert remark.place.line == line
+
+
+def test_a_script_that_is_not_read_is_told_of() -> None:
+    (remark,) = read("x=1\nsource ~/.bashrc\n. /etc/profile.d/modules.sh\n. ./env.sh\ntorchrun t.py").remarks
+    assert (remark.rule, remark.severity) == ("not-read", "warning")
+    assert "./env.sh is not read" in remark.message
+    assert remark.place is not None
+    assert remark.place.line == 4
 
 
 def test_exports_reach_the_launch() -> None:

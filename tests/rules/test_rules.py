@@ -110,6 +110,22 @@ CASES: dict[str, list[Case]] = {
         Case({"zero_stage": 3}, {"zero_stage": 3}, small_dense(), {}, {"profile": "torch"}),
         Case({"zero_stage": 2, "pipeline_parallel": 2}, {"zero_stage": 2}, question={"profile": "paddle"}),
     ],
+    "sharding_groups": [
+        Case(
+            {"zero_stage": 1},
+            {"zero_stage": 1},
+            question={"options": {"sharding_degree": "3"}},
+            kept_question={"options": {"sharding_degree": "4"}},
+        ),
+        Case({"zero_stage": 1}, {"zero_stage": 0}, question={"options": {"sharding_degree": "3"}}),
+    ],
+    "parameters_on_host": [
+        Case(
+            {"zero_stage": 2},
+            {"zero_stage": 3},
+            question={"profile": "torch", "options": {"offload_parameters": "true"}},
+        ),
+    ],
     "offload_pipeline": [
         Case({"offload": "activations", "pipeline_parallel": 2}, {"offload": "activations"}),
         Case(
@@ -118,6 +134,34 @@ CASES: dict[str, list[Case]] = {
             small_dense(),
             {},
             {"profile": "torch"},
+        ),
+    ],
+    "offload_recompute": [
+        Case({"offload": "activations", "recompute": mode}, {"offload": "activations"})
+        for mode in ("selective", "full", "attention")
+    ]
+    + [
+        Case(
+            {"offload": "activations", "recompute": "full"},
+            {"offload": "activations", "recompute": "full"},
+            small_dense(),
+            {},
+            {"profile": "torch"},
+        )
+    ],
+    "two_stages": [
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            small_dense(),
+            {"options": {"overlap_p2p": "false"}},
+            {"profile": "paddle"},
+        ),
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"virtual_stages": 2, "pipeline_parallel": 4},
+            small_dense(num_hidden_layers=8),
+            {"options": {"overlap_p2p": "false"}},
         ),
     ],
     "recompute_layers": [

@@ -13,7 +13,7 @@ from simulator.pricing.build import estimate_layout
 from simulator.pricing.estimate import Estimate
 from simulator.rules.layout import ACROSS_NODES, RULES
 from simulator.scenario.block import block_of
-from simulator.scenario.layout import RECOMPUTE_MODES, Layout, default_cut
+from simulator.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, default_cut
 from simulator.scenario.scenario import Scenario
 from simulator.search import rank as rank_module
 from simulator.search.rank import search
@@ -36,7 +36,7 @@ def every_layout(scenario: Scenario) -> list[Layout]:
         if model.is_moe:
             counts = [e for e in range(1, devices + 1) if model.num_experts % e == 0]
             experts = [(ep, etp) for ep in counts for etp in sorted({1, t})]
-        for v, (ep, etp), mbs, mode in itertools.product(chunks, experts, (1, 2, 4, 8), RECOMPUTE_MODES):
+        for v, (ep, etp), mbs, mode in itertools.product(chunks, experts, (1, 2, 4, 8), SEARCHED_RECOMPUTE_MODES):
             found.append(
                 Layout(
                     tensor_parallel=t,

@@ -7,9 +7,12 @@ elementwise kernels at half of 3350 GB/s (1675), NVLink at 75 % of 450 GB/s (337
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.memory.parameters import device_parameters
 from simulator.scenario.scenario import Scenario
+from simulator.timing.collectives import Group, gather_seconds
 from simulator.timing.layers import layer_elementwise_bytes
 from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense, small_moe
 
@@ -189,3 +192,39 @@ def test_recompute_repeats_the_forward_pass() -> None:
         M * LAYERS * 2 * T * T * 4096 / 247.25e12
     )
     assert parts(llama())["recompute"] == 0
+
+
+def test_groups_that_shard_on_their_own_sum_their_shards() -> None:
+    options = {"sharding_degree": "4", "overlap_grad_reduce": "false", "overlap_param_gather": "false"}
+    scenario = scenario_of("llama3.1-8b", devices=16, options=options, coefficients=ROUND)
+    answer = priced(scenario, zero_stage=1)
+    size = only(device_parameters(scenario, answer.block, answer.memory.has).dense)
+
+    def seconds(ranks: float, stride: float, size_bytes: float) -> float:
+        return only(gather_seconds(scenario, Group(np.array([ranks]), np.array([stride])), np.array([size_bytes])))
+
+    # Gradients are scattered in groups of four, the quarters summed over four groups, parameters gathered.
+    latency_free = seconds(4, 1, 4 * size) + 2 * seconds(4, 4, 4 * size / 4) + seconds(4, 1, 2 * size)
+    assert only(answer.step.data_parallel) == pytest.approx(latency_free, rel=1e-2)
+
+
+def test_parameters_on_the_host_come_in_twice_a_micro_batch_and_go_out_once() -> None:
+    found = []
+    for word in ("false", "true"):
+        scenario = scenario_of("llama3.1-8b", options={"offload_parameters": word}, coefficients=ROUND, seq_length=64)
+        found.append(priced(scenario, zero_stage=3))
+    part = only(found[1].memory.state.parameters_on_host) / scenario.hardware.host_bandwidth_bytes_per_second
+    pace = only(found[0].step.pipeline.pace_seconds)
+    assert 2 * part > pace
+    expected = 128 * (2 * part - pace) + part
+    assert only(found[1].step.offload) == pytest.approx(expected)
+    assert only(found[0].step.offload) == 0
+
+
+def test_a_part_of_the_state_takes_a_part_of_the_host_s_time() -> None:
+    found = []
+    for share in ("1.0", "0.25"):
+        scenario = scenario_of("llama3.1-8b", options={"offload_fraction": share}, coefficients=ROUND)
+        found.append(only(priced(scenario, offload="optimizer").step.offload))
+    assert found[0] > 0
+    assert found[1] == pytest.approx(found[0] / 4)

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
+from simulator.recipes.shell.capture import echoed, formatted, prints, reckoned
 from simulator.recipes.shell.conditions import Test, Truth
 from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
 from simulator.recipes.shell.words import Words
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 WITHOUT_EFFECT: Final = frozenset(
     [
-        "echo",
-        "printf",
         "cd",
         "pushd",
         "popd",
@@ -33,7 +32,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "pwd",
         "env",
         "ls",
-        "cat",
         "tee",
         "sleep",
         "wait",
@@ -100,15 +98,71 @@ def _shift(runner: Runner, argv: list[Value], _line: int) -> Truth:
 def _read(runner: Runner, argv: list[Value], line: int) -> Truth:
     """`read X` and `getopts`: the names get what the run reads."""
     cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
+    text = runner.stdin
+    if argv[0].text == "read" and text is not None and text.known:
+        return _read_text(runner, argv, text.text.split("\n")[0], line)
     for value in argv[1:]:
         if _NAME.fullmatch(value.text):
             runner.machine.assign(value.text, hole(f"${value.text}", line, cause), line)
     return cause
 
 
+def _read_text(runner: Runner, argv: list[Value], text: str, line: int) -> Truth:
+    """`read A B <<< "text"`."""
+    names = [value.text for value in argv[1:] if _NAME.fullmatch(value.text)]
+    separators = runner.prefix.get("IFS")
+    marks = re.escape(separators.text) if separators is not None and separators.known and separators.text else r" \t"
+    words = re.split(rf"[{marks}]+", text.strip(" \t"), maxsplit=max(len(names) - 1, 0))
+    for number, name in enumerate(names):
+        runner.machine.assign(name, text_value(words[number].strip() if number < len(words) else "", line), line)
+    return True
+
+
+def _echo(runner: Runner, argv: list[Value], line: int) -> Truth:
+    prints(runner, echoed(argv, line))
+    return True
+
+
+def _printf(runner: Runner, argv: list[Value], line: int) -> Truth:
+    if len(argv) > 2 and argv[1].text == "-v":
+        found = formatted(argv[3:], line)
+        if _NAME.fullmatch(argv[2].text):
+            name = argv[2].text
+            runner.machine.assign(name, found or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
+    else:
+        prints(runner, formatted(argv[1:], line))
+    return True
+
+
+def _cat(runner: Runner, argv: list[Value], _line: int) -> Truth:
+    prints(runner, runner.stdin if len(argv) == 1 else None)
+    return True
+
+
+def _expr(runner: Runner, argv: list[Value], line: int) -> Truth:
+    prints(runner, reckoned(argv, line))
+    return True
+
+
+def _let(runner: Runner, argv: list[Value], line: int) -> Truth:
+    words = Words(runner.machine, runner.source)
+    number = text_value("0", line)
+    for value in argv[1:]:
+        number = words.number(value, value.text, line)
+    return number.text != "0" if number.known else number.causes
+
+
 def _source(runner: Runner, argv: list[Value], line: int) -> Truth:
     """Another script is not read; what it sets stays unknown."""
     target = argv[1].text if len(argv) > 1 else ""
+    if target and not _SURROUNDINGS.search(target):
+        runner.machine.remark(
+            "not-read",
+            "warning",
+            f"{target[:100]} is not read: what it sets is not known, and variables set here are taken as they stand",
+            line,
+            "--set NAME=VALUE",
+        )
     if PurePath(target).name in ("$0", PurePath(runner.machine.file).name, "${BASH_SOURCE[0]}"):
         raise InputError(f"{runner.machine.file}:{line}: the script includes itself")
     return True
@@ -121,6 +175,10 @@ def _test(runner: Runner, argv: list[Value], line: int) -> Truth:
     ).truth()
 
 
+_SURROUNDINGS: Final = re.compile(
+    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv)"
+)
+"""Scripts that set up compilers, libraries and Python."""
 BUILTINS: Final[Mapping[str, Callable[[Runner, list[Value], int], Truth]]] = {
     "eval": _eval,
     "exit": _exit,
@@ -136,5 +194,10 @@ BUILTINS: Final[Mapping[str, Callable[[Runner, list[Value], int], Truth]]] = {
     "source": _source,
     ".": _source,
     "test": _test,
+    "echo": _echo,
+    "printf": _printf,
+    "cat": _cat,
+    "expr": _expr,
+    "let": _let,
     "false": lambda _runner, _argv, _line: False,
 }

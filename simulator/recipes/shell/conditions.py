@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.recipes.shell.machine import Machine, is_outside
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, split_fields
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole, split_fields
 from simulator.recipes.shell.words import Words, filled, pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
     from simulator.recipes.shell.source import Source
+
+_MAXIMUM_EXPRESSION: Final = 200
+_MAXIMUM_REPEATS: Final = 2
 
 Truth = bool | frozenset[Cause]
 """Whether a test holds, or what it depends on."""
@@ -59,9 +63,17 @@ def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
     words = Words(machine, source)
     tokens: list[Value] = []
     for leaf in _leaves(node):
-        value = words.value(leaf)
+        value = _pattern(source, leaf) if leaf.type == "regex" else words.value(leaf)
         tokens += [value if value.pieces else EMPTY] if double else split_fields(value)
     return Test(machine, words, tokens, line, double=double).truth()
+
+
+def _pattern(source: Source, node: Node) -> Value:
+    """The pattern of `=~`, whose backslashes are its own."""
+    raw = source.raw(node)
+    plain = not re.search(r"""["'`]|[$][\w{(@]""", raw)
+    pieces = source.pieces(node.start_byte, node.end_byte)
+    return Value(tuple(pieces)) if plain else hole(raw, source.line(node.start_byte), [Cause(0, raw[:80])])
 
 
 def _leaves(node: Node) -> list[Node]:
@@ -173,6 +185,8 @@ class Test:
         if operator in ("=", "==", "!="):
             equal = self._equal(left, right)
             return negated(equal) if operator == "!=" else equal
+        if operator == "=~" and not causes and (found := _matched(left.text, right)) is not None:
+            return found
         if operator in ("<", ">") and not causes:
             return (left.text < right.text) == (operator == "<") and left.text != right.text
         return causes or self._asked(f"{left.text} {operator} {right.text}")
@@ -187,3 +201,18 @@ class Test:
             return pattern(right, self._machine.file).match(left.text) is not None
         wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in right.pieces)
         return causes if wild or could_equal(left, right) else False
+
+
+def _matched(text: str, expression: Value) -> bool | None:
+    """Whether a text matches a regular expression; None for one that is not read, or that could take long."""
+    wanted = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
+    for name, marks in (("digit", "0-9"), ("alpha", "A-Za-z"), ("alnum", "A-Za-z0-9"), ("space", r"\s")):
+        wanted = wanted.replace(f"[:{name}:]", marks)
+    if max(len(wanted), len(text)) > _MAXIMUM_EXPRESSION or re.search(r"\)[*+{]|\(\?|\[\[|\[:|--|&&|~~", wanted):
+        return None
+    if len(re.findall(r"[*+{]", wanted)) > _MAXIMUM_REPEATS:
+        return None
+    try:
+        return re.search(wanted, text) is not None
+    except re.error:
+        return None

@@ -10,26 +10,10 @@ from pathlib import PurePath
 from typing import Final, Literal
 
 from simulator.recipes.shell.values import Cause, Value
+from simulator.recipes.shell.wrappers import WRAPPERS, spread
 
 Launcher = Literal["torch", "paddle", "deepspeed", "python", "accelerate", "other"]
 
-_WRAPPERS: Final = frozenset(
-    [
-        "nohup",
-        "exec",
-        "time",
-        "sudo",
-        "env",
-        "srun",
-        "numactl",
-        "stdbuf",
-        "timeout",
-        "nice",
-        "taskset",
-        "command",
-        "mpirun",
-    ]
-)
 _PROGRAMS: Final[Mapping[str, Launcher]] = {
     "torchrun": "torch",
     "deepspeed": "deepspeed",
@@ -82,14 +66,32 @@ class Launch:
     environment: Mapping[str, Value]
     conditions: frozenset[Cause] = field(default_factory=frozenset)
     """What decides whether the command runs at all."""
+    spread: Mapping[str, Value] = field(default_factory=dict)
+    """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
+    files: Mapping[str, Value] = field(default_factory=dict)
+    """Files that the script has written before, by name."""
 
-    def on_condition(self, causes: frozenset[Cause]) -> Launch:
-        """The launch, if it depends on something only the run knows."""
-        return dataclasses.replace(self, conditions=causes)
+    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> Launch:
+        """The launch, if it depends on something only the run knows, beside files that the script wrote."""
+        return dataclasses.replace(self, conditions=causes, files=dict(files))
+
+    def written(self, name: str) -> Value | None:
+        """Text of a file that the script has written under this name."""
+        return self.files.get(plain_path(name))
+
+
+def plain_path(name: str) -> str:
+    """A file's name without leading `./`."""
+    return re.sub(r"^(\./+)+", "", name)
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
     """The launch a command is, or None."""
+    found = _launch(argv, environment, line)
+    return None if found is None else dataclasses.replace(found, spread=spread(argv))
+
+
+def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
     start = _program(argv)
     if start is None:
         return None
@@ -120,7 +122,7 @@ def _program(argv: Sequence[Value]) -> int | None:
             return number
         if number == 0 and not value.known and len(argv) > 2 and argv[1].text == "-m":
             return number
-        wrapped = wrapped or name in _WRAPPERS
+        wrapped = wrapped or name in WRAPPERS
         if not wrapped:
             return None
     return None
@@ -160,7 +162,7 @@ def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, lis
         name, equals, _ = text.partition("=")
         key = name.lstrip("-").replace("-", "_")
         if equals:
-            options[key] = _after(value, len(name) + 1)
+            options[key] = value.after(len(name) + 1)
             position += 1
         elif key in _WITHOUT_VALUE or position + 1 >= len(rest):
             options[key] = value
@@ -169,15 +171,3 @@ def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, lis
             options[key] = rest[position + 1]
             position += 2
     return options, None, []
-
-
-def _after(value: Value, count: int) -> Value:
-    """The value without its first `count` characters, which are known."""
-    pieces = []
-    for piece in value.pieces:
-        if count >= len(piece.text) and piece.known:
-            count -= len(piece.text)
-            continue
-        pieces.append(dataclasses.replace(piece, text=piece.text[count:]) if count else piece)
-        count = 0
-    return Value(tuple(pieces))

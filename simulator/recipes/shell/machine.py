@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.errors import InputError
+from simulator.recipes.recipe import Place, Remark, Severity
 from simulator.recipes.shell.values import EMPTY, Cause, Value, hole, joined, one_of, text_value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+    from simulator.recipes.shell.capture import Output
     from simulator.recipes.shell.source import Source
 
 MAXIMUM_STEPS: Final = 50_000
@@ -45,6 +48,8 @@ class State:
     variables: dict[str, Content] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     functions: dict[str, Function] = field(default_factory=dict)
+    files: dict[str, Value] = field(default_factory=dict)
+    """Text of files that here documents wrote, by the name the script gave them."""
     positional: tuple[Value, ...] | None = None
     """Parameters; None while they are the command line's, which nobody gave."""
     shifted: int = 0
@@ -57,17 +62,26 @@ class State:
         other.variables = dict(self.variables)
         other.exported = set(self.exported)
         other.functions = dict(self.functions)
+        other.files = dict(self.files)
         return other
 
 
 class Machine:
     """The state of the path being read, the values given from outside, and what was found out."""
 
-    def __init__(self, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        file: str,
+        settings: Mapping[str, str],
+        environment: Mapping[str, str],
+        scheduled: Mapping[str, Value] | None = None,
+    ) -> None:
+        """`scheduled` are variables that the scheduler sets, as the script asks it to."""
         self.file = file
         self.state = State()
         self.settings = settings
         self.environment = environment
+        self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
         self.assumed_unset: dict[str, int] = {}
         self.own_names: set[str] = set()
@@ -75,11 +89,23 @@ class Machine:
         self.conditions: tuple[frozenset[Cause], ...] = ()
         self.steps = 0
         self.calls: list[str] = []
+        self.spread: Mapping[str, Value] = {}
+        """How the command that is being followed spreads what it starts."""
+        self.remarks: list[Remark] = []
+        self.output: Output | None = None
+        """What the commands print, where that is asked for."""
+        self.keyed: set[str] = set()
+        """Lists whose items were set one by one."""
+        self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
+        """What the command of a `$( )` prints, where the script tells."""
         given = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
         if given:
             self.state.positional = self._given_parameters(given)
+        elif "@" in settings:
+            self.used_settings.add("@")
+            self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
 
     def _given_parameters(self, given: Mapping[int, str]) -> tuple[Value, ...]:
         """Parameters by number; a number left out stays unknown."""
@@ -95,12 +121,18 @@ class Machine:
         if self.steps > MAXIMUM_STEPS:
             raise InputError(f"{self.file}:{line}: takes more than {MAXIMUM_STEPS} steps to read; not a launch script")
 
+    def remark(self, rule: str, severity: Severity, message: str, line: int, fix: str = "") -> None:
+        """Say something about a line, once."""
+        remark = Remark(rule, severity, message, Place(self.file, max(line, 1)), fix)
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
     def given(self, name: str, line: int) -> Value | None:
         """What the user or the environment says about a name."""
         if name in self.settings:
             self.used_settings.add(name)
             return text_value(self.settings[name], line)
-        return text_value(self.environment[name], line) if name in self.environment else None
+        return text_value(self.environment[name], line) if name in self.environment else self.scheduled.get(name)
 
     def lookup(self, name: str, line: int) -> Content:
         """Content of a variable or parameter; None where it is certainly not set, a hole where nobody can tell."""
@@ -153,6 +185,34 @@ class Machine:
             content = found
         self.state.variables[name] = content
 
+    def elements(self, name: str) -> dict[str, Value]:
+        """Items of a list that were set one by one, by their key."""
+        if name not in self.keyed:
+            return {}
+        start = f"{name}["
+        return {
+            key[len(start) : -1]: content
+            for key, content in self.state.variables.items()
+            if key.startswith(start) and isinstance(content, Value)
+        }
+
+    def assign_element(self, name: str, key: str, content: Value, line: int) -> None:
+        """Set one item of a list."""
+        items = self.state.variables.get(name)
+        number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
+        if isinstance(items, tuple) and name not in self.keyed and 0 <= number <= len(items):
+            self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
+            return
+        if not isinstance(items, tuple):
+            self.assign(name, () if items is None else (items,), line)
+        self.keyed.add(name)
+        self.assign(f"{name}[{key}]", content, line)
+
+    def forget(self, name: str) -> None:
+        """Drop the items of a list that were set one by one."""
+        for key in self.elements(name):
+            del self.state.variables[f"{name}[{key}]"]
+
     def shift(self, count: int) -> None:
         """Drop parameters from the front."""
         if self.state.positional is None:
@@ -170,6 +230,10 @@ class Machine:
         merged = going[0].fork()
         for name in {name for state in going for name in state.variables}:
             merged.variables[name] = self._merged(name, going, causes, line)
+        for name in {name for state in going for name in state.files}:
+            texts = [state.files[name] for state in going if name in state.files]
+            same = all(text == texts[0] for text in texts)
+            merged.files[name] = texts[0] if same else one_of(texts, name, texts[0].line, causes)
         for state in going[1:]:
             merged.exported |= state.exported
             merged.functions |= state.functions
@@ -189,6 +253,14 @@ class Machine:
             return found
         place = next((value.line for value in values if value.line), line)
         return one_of(values, f"${name}", place, causes)
+
+
+def _split(text: str) -> list[str]:
+    """The words of a command line."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def words(content: tuple[Value, ...] | None) -> Value:

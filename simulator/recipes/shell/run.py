@@ -2,85 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
+from simulator.recipes.shell.capture import prints, silent, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
+from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import Launch, find_launch
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, State
-from simulator.recipes.shell.source import Source, is_hole
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine
+from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import (
     EMPTY,
     Cause,
-    TooLargeError,
     Value,
-    could_equal,
     hole,
     joined,
     text_value,
 )
-from simulator.recipes.shell.words import Words, pattern
+from simulator.recipes.shell.walk import Walk
+from simulator.recipes.shell.wrappers import carried, spread
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_MAXIMUM_ROUNDS: Final = 256
 _MAXIMUM_LAUNCHES: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What was read from a script."""
-
-    launches: tuple[Launch, ...]
-    assumed_unset: Mapping[str, int]
-    """Variables of the environment read as not set, with the line that asked."""
-    exits: Mapping[int, frozenset[Cause]]
-    """Lines where the script may end early, and what that depends on."""
-    exit_line: int
-    """Line of the `exit` that every path reaches; 0 if there is none."""
-    unused_settings: tuple[str, ...]
-
-
-def read_script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """Read a shell script. Raises InputError for text that is none."""
-    for name, value in (("the script", text), *settings.items(), *environment.items()):
-        if any(is_hole(mark) for mark in value):
-            raise InputError(f"{file}: private-use characters in {name[:40]}")
-    machine = Machine(file, settings, environment)
-    try:
-        runner = Runner(machine, Source(file, text_value(text, 1)), [])
-        machine.own_names = runner.assigned_names()
-        runner.all(runner.root.children)
-    except TooLargeError as error:
-        raise InputError(f"{file}: a value outgrows every command line; not a launch script") from error
-    except RecursionError as error:
-        raise InputError(f"{file}: nested too deep for a launch script") from error
-    return Script(
-        launches=tuple(runner.launches),
-        assumed_unset=machine.assumed_unset,
-        exits=machine.exits,
-        exit_line=machine.state.exit_line if machine.state.flow == "exit" else 0,
-        unused_settings=tuple(sorted(set(settings) - machine.used_settings)),
-    )
-
-
-class Runner:
+class Runner(Walk):
     """Statements of one source, over a machine's state."""
 
     def __init__(self, machine: Machine, source: Source, launches: list[Launch]) -> None:
-        self.machine = machine
-        self.source = source
-        self.root = source.root
-        self.launches = launches
-        self._words = Words(machine, source)
-        self._statements: Mapping[str, Callable[[Node], Truth]] = {
+        super().__init__(machine, source, launches)
+        self.statements = {
             "command": self._command,
             "declaration_command": self._declaration,
             "variable_assignment": self._assignment,
@@ -89,7 +47,7 @@ class Runner:
             "if_statement": self._if,
             "case_statement": self._case,
             "for_statement": self._for,
-            "c_style_for_statement": self._repeated,
+            "c_style_for_statement": self._counted,
             "while_statement": self._while,
             "function_definition": self._function,
             "compound_statement": self._compound,
@@ -117,32 +75,36 @@ class Runner:
                     found.add(name)
         return found
 
-    def all(self, nodes: Iterable[Node]) -> Truth:
-        """Run statements until one leaves."""
-        truth: Truth = True
-        for node in nodes:
-            if self.machine.state.flow:
-                break
-            if node.is_named and node.type != "comment":
-                truth = self.run(node)
-        return truth
-
-    def run(self, node: Node) -> Truth:
-        """Run one statement; whether it would succeed."""
-        self.machine.step(self._line(node))
-        if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
-            return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
-        statement = self._statements.get(node.type)
-        return statement(node) if statement else True
-
-    def _line(self, node: Node) -> int:
-        return self.source.line(node.start_byte)
-
     def _each(self, node: Node) -> Truth:
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        return self.all(node.children[:1])
+        """A command with redirections; what `cat` or `tee` writes from a here document is kept."""
+        outer = self.machine.output, self.stdin
+        document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
+        if document is not None:
+            self.stdin = self._heredoc(document)
+            self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
+        redirects = (child for child in node.children[1:] if child.type == "file_redirect")
+        if any(_takes_output(self.source.raw(child)) for child in redirects):
+            self.machine.output = None
+        truth = self.all(node.children[:1])
+        self.machine.output, self.stdin = outer
+        if document is None:
+            return truth
+        return self.all(child for child in document.children if child.type in ("command", "list")) and truth
+
+    def _heredoc(self, node: Node) -> Value | None:
+        """The text of a here document; None where more than the text follows its start."""
+        parts = {child.type: child for child in node.named_children}
+        if not parts.keys() <= {"heredoc_start", "heredoc_body", "heredoc_end"} or "heredoc_start" not in parts:
+            return None
+        body = parts.get("heredoc_body")
+        if body is None:
+            return EMPTY
+        expands = not set(self.source.raw(parts["heredoc_start"])) & set("'\"\\")
+        text = self._words.heredoc(body, expands=expands)
+        return without_tabs(text) if node.children[0].type == "<<-" else text
 
     # Assignments.
 
@@ -151,14 +113,11 @@ class Runner:
         line = self._line(node)
         appends = any(child.type == "+=" for child in node.children)
         if target.type == "subscript":
-            name = self.source.raw(target.named_children[0])
-            self.machine.assign(name, hole(f"${{{name}}}", line, [Cause(line, name)]), line)
-            return True
+            return self._element(node, target, value, appends=appends)
         name = self.source.raw(target)
         old = self.machine.lookup(name, line) if appends else None
         if value and value[0].type == "array":
-            items = tuple(field for item in value[0].named_children for field in self._fields(item))
-            self.machine.assign(name, (*_items(old), *items), line)
+            self._list_of(name, _items(old), value[0], line)
             return True
         new = self._words.value(value[0]) if value else EMPTY
         if isinstance(old, tuple):
@@ -167,6 +126,38 @@ class Runner:
         else:
             self.machine.assign(name, joined([old, new]) if old is not None else new, line)
         return True
+
+    def _element(self, node: Node, target: Node, value: Sequence[Node], *, appends: bool) -> Truth:
+        """`X[key]=value`."""
+        line = self._line(node)
+        name = self.source.raw(target.named_children[0])
+        key = self._words.value(target.named_children[-1])
+        if not key.known or len(target.named_children) < 2:
+            self.machine.forget(name)
+            self.machine.assign(name, hole(f"${{{name}}}", line, key.causes or [Cause(line, name)]), line)
+            return True
+        new = self._words.value(value[0]) if value else EMPTY
+        old = self._words.element(name, key, line) if appends else EMPTY
+        self.machine.assign_element(name, key.text, joined([old, new]), line)
+        return True
+
+    def _list_of(self, name: str, old: Sequence[Value], node: Node, line: int) -> None:
+        """`X=(a b)` and `X=([key]=a)`."""
+        items = list(old)
+        if not items:
+            self.machine.forget(name)
+        self.machine.assign(name, tuple(items), line)
+        for item in node.named_children:
+            if item.type == "comment":
+                continue
+            keyed = self.source.data.startswith(b"[", item.start_byte)
+            match = re.match(r"\[([^]]*)\]=", (whole := self._words.value(item)).text) if keyed else None
+            if match:
+                self.machine.assign_element(name, match[1], whole.after(match.end()), line)
+            else:
+                items += self._fields(item)
+        if len(items) > len(old):
+            self.machine.assign(name, tuple(items), line)
 
     def _declaration(self, node: Node) -> Truth:
         """`export`, `declare`, `local`, `readonly`, `typeset`."""
@@ -187,24 +178,9 @@ class Runner:
             name = self.source.raw(child)
             if _NAME.fullmatch(name):
                 self.machine.state.variables[name] = None
+                self.machine.forget(name)
                 self.machine.state.exported.discard(name)
         return True
-
-    # Branches.
-
-    def _branches(self, paths: Sequence[Callable[[], object]], causes: frozenset[Cause], line: int) -> Truth:
-        """Follow paths of which the run takes one."""
-        start = self.machine.state
-        outer = self.machine.conditions
-        states: list[State] = []
-        self.machine.conditions = (*outer, causes)
-        for path in paths:
-            self.machine.state = start.fork()
-            path()
-            states.append(self.machine.state)
-        self.machine.conditions = outer
-        self.machine.join(states, causes, line)
-        return causes
 
     def _if(self, node: Node) -> Truth:
         return self._choice(node, node.children)
@@ -227,101 +203,6 @@ class Runner:
             return self._choice(rest[0], [*rest[0].children, *rest[1:]])
         return self.all(rest[:1] if rest and rest[0].type == "else_clause" else ())
 
-    def _case(self, node: Node) -> Truth:
-        subject = self._words.value(node.named_children[0])
-        items = [child for child in node.children if child.type == "case_item"]
-        possible: list[Node] = []
-        certain = False
-        for item in items:
-            matches = [self._matches(subject, choice) for choice in _choices(item)]
-            if any(match is True for match in matches):
-                possible.append(item)
-                certain = True
-                break
-            if any(match is None for match in matches):
-                possible.append(item)
-        if certain and len(possible) == 1:
-            return self._case_body(possible[0])
-        if not possible:
-            return True
-        paths: list[Callable[[], object]] = [lambda item=item: self._case_body(item) for item in possible]  # type: ignore[misc]
-        if not certain:
-            paths.append(lambda: True)
-        return self._branches(paths, subject.causes, self._line(node))
-
-    def _matches(self, subject: Value, choice: Node) -> bool | None:
-        value = self._words.value(choice)
-        if not value.known:
-            return None
-        wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in value.pieces)
-        if value.text == "*":
-            return True
-        if subject.known:
-            return pattern(value, self.machine.file).match(subject.text) is not None
-        return None if wild or could_equal(subject, value) else False
-
-    def _case_body(self, item: Node) -> Truth:
-        start = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
-        return self.all(item.children[start + 1 :])
-
-    # Loops.
-
-    def _for(self, node: Node) -> Truth:
-        name = self.source.raw(node.named_children[0])
-        line = self._line(node)
-        body = node.named_children[-1]
-        values = [field for item in node.named_children[1:-1] for field in self._fields(item)]
-        if not any(child.type == "in" for child in node.children):
-            content = self.machine.lookup("@", line)
-            values = list(content) if isinstance(content, tuple) else [EMPTY if content is None else content]
-        if len(values) > _MAXIMUM_ROUNDS:
-            raise InputError(f"{self.machine.file}:{line}: a loop over more than {_MAXIMUM_ROUNDS} words")
-        if not all(value.known for value in values):
-            causes = frozenset(cause for value in values for cause in value.causes)
-
-            def once() -> None:
-                self.machine.assign(name, hole(f"${name}", line, causes), line)
-                self._body(body)
-
-            return self._branches((once, lambda: True), causes, line)
-        for value in values:
-            self.machine.assign(name, value, line)
-            if not self._body(body):
-                break
-        return True
-
-    def _body(self, body: Node) -> bool:
-        """One round; whether another may follow."""
-        self.all(body.children)
-        state = self.machine.state
-        if state.flow in ("break", "continue"):
-            again = state.flow == "continue"
-            state.flow = ""
-            return again
-        return not state.flow
-
-    def _while(self, node: Node) -> Truth:
-        body = node.named_children[-1]
-        line = self._line(node)
-        until = node.children[0].type == "until"
-        for _ in range(_MAXIMUM_ROUNDS):
-            truth = self.all(node.children[1:-1])
-            if isinstance(truth, frozenset):
-                if all(_reads_arguments(cause) for cause in truth):
-                    for cause in truth:
-                        self.machine.assumed_unset.setdefault(cause.name, cause.line)
-                    return True
-                return self._branches((lambda: self._body(body), lambda: True), truth, line)
-            if truth == until or not self._body(body):
-                return True
-        raise InputError(f"{self.machine.file}:{line}: a loop of more than {_MAXIMUM_ROUNDS} rounds")
-
-    def _repeated(self, node: Node) -> Truth:
-        """`for ((...))`: its body is read once, as it may run or not."""
-        line = self._line(node)
-        causes = frozenset({Cause(line, "for ((...))")})
-        return self._branches((lambda: self._body(node.named_children[-1]), lambda: True), causes, line)
-
     # Groups.
 
     def _function(self, node: Node) -> Truth:
@@ -339,15 +220,9 @@ class Runner:
         """A group whose assignments and exit stay inside."""
         return self._apart(lambda: self.all(node.children))
 
-    def _apart(self, run: Callable[[], Truth]) -> Truth:
-        before = self.machine.state
-        self.machine.state = before.fork()
-        truth = run()
-        self.machine.state = before
-        return truth
-
     def _pipeline(self, node: Node) -> Truth:
         truth: Truth = True
+        prints(self, None)
         for child in node.named_children:
             truth = self._apart(lambda child=child: self.run(child))  # type: ignore[misc]
         return truth
@@ -369,9 +244,6 @@ class Runner:
 
     # Commands.
 
-    def _fields(self, node: Node) -> list[Value]:
-        return self._words.fields(node)
-
     def _command(self, node: Node) -> Truth:
         line = self._line(node)
         prefix: dict[str, Value] = {}
@@ -384,10 +256,15 @@ class Runner:
                     for key, value in prefix.items():
                         self.machine.assign(key, value, line)
                     prefix = {}
+            elif child.type == "herestring_redirect":
+                self.stdin = joined([self._words.value(child.named_children[-1]), text_value("\n", line)])
             elif "redirect" not in child.type and child.type != "comment":
                 argv += self._fields(child)
         if argv:
-            return self._called(argv, prefix, line)
+            self.prefix = prefix
+            truth = self._called(argv, prefix, line)
+            self.stdin = None
+            return truth
         for name, value in prefix.items():
             self.machine.assign(name, value, line)
         return True
@@ -404,17 +281,32 @@ class Runner:
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)
+        if not silent(name):
+            prints(self, None)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
+            launch = dataclasses.replace(launch, spread={**self.machine.spread, **launch.spread})
             causes: frozenset[Cause] = frozenset().union(*self.machine.conditions)
-            self.launches.append(launch.on_condition(causes))
+            self.launches.append(launch.after(causes, self.machine.state.files))
             if len(self.launches) > _MAXIMUM_LAUNCHES:
                 raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
             return True
-        if PurePath(name).name in ("bash", "sh") and len(argv) > 2 and argv[1].text in ("-c", "-lc"):
-            return self._apart(lambda: self.evaluate(argv[2], line))
+        if (text := carried(argv)) is not None:
+            outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
+            truth = self._apart(lambda: self.evaluate(text, line))
+            self.machine.spread = outer
+            return truth
         if name in WITHOUT_EFFECT:
             return True
+        if argv[0].known and re.match(r"--?[A-Za-z]", name):
+            self.machine.remark(
+                "broken-line",
+                "warning",
+                f"{name[:60]} begins a command of its own: the line before does not continue here, as after a comment "
+                "or a backslash with a space behind it; these flags do not reach the launch",
+                line,
+                "end the line before with a backslash",
+            )
         return frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
 
     def _environment(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
@@ -422,6 +314,7 @@ class Runner:
         found = {
             name: text_value(text, 0) for name, text in {**self.machine.environment, **self.machine.settings}.items()
         }
+        found = dict(self.machine.scheduled) | found
         for name in sorted(self.machine.state.exported):
             content = self.machine.lookup(name, 0)
             if isinstance(content, Value):
@@ -455,23 +348,12 @@ class Runner:
         return truth
 
 
-def _reads_arguments(cause: Cause) -> bool:
-    """Whether a loop goes over the script's own arguments: nobody gave any."""
-    return cause.name in ("#", "@", "1") or cause.name.startswith("getopts ")
+def _takes_output(redirect: str) -> bool:
+    """Whether a redirection takes what a command prints elsewhere."""
+    return re.match(r"1?>|&>", redirect) is not None
 
 
 def _items(content: object) -> tuple[Value, ...]:
     if isinstance(content, tuple):
         return content
     return (content,) if isinstance(content, Value) else ()
-
-
-def _choices(item: Node) -> list[Node]:
-    """Patterns of a case item."""
-    found = []
-    for child in item.children:
-        if child.type == ")":
-            break
-        if child.is_named and child.type != "comment":
-            found.append(child)
-    return found

@@ -91,6 +91,17 @@ class Value:
         """As an expansion outside quotes inserts it."""
         return Value(tuple(dataclasses.replace(piece, splits=True, quoted=False) for piece in self.pieces))
 
+    def after(self, count: int) -> Value:
+        """The value without its first `count` characters, which are known."""
+        pieces = []
+        for piece in self.pieces:
+            if count >= len(piece.text) and piece.known:
+                count -= len(piece.text)
+                continue
+            pieces.append(dataclasses.replace(piece, text=piece.text[count:]) if count else piece)
+            count = 0
+        return Value(tuple(pieces))
+
     def inside_quotes(self) -> Value:
         """As an expansion inside quotes inserts it."""
         return Value(tuple(dataclasses.replace(piece, splits=False, quoted=True) for piece in self.pieces))

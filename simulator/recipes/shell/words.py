@@ -67,8 +67,10 @@ class Words:
         self._machine.step(self._source.line(node.start_byte))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
 
-    def heredoc(self, node: Node) -> Value:
+    def heredoc(self, node: Node, *, expands: bool) -> Value:
         """The text of a here document."""
+        if not expands:
+            return Value(tuple(self._source.pieces(node.start_byte, node.end_byte, quoted=True)))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=True)))
 
     def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
@@ -112,7 +114,7 @@ class Words:
         if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
             return self.arithmetic(node, line)
         if kind in ("command_substitution", "process_substitution"):
-            found = self._command(self._source.node_text(node).strip(), line)
+            found = self._command(node, line)
         elif kind == "simple_expansion":
             name = self._source.text(begin + 1, node.end_byte)
             return self._inserted(self._name(name, line), quoted=quoted, apart=name == "@")
@@ -133,11 +135,12 @@ class Words:
         raw = self._source.text(begin, node.end_byte)
         return raw.startswith("$((") and raw.endswith("))")
 
-    def _command(self, text: str, line: int) -> Value:
-        """A command in `$( )`, which only the run can answer."""
-        name = " ".join(text.split())
+    def _command(self, node: Node, line: int) -> Value:
+        """A command in `$( )`, which only the run can answer, but for one that prints what the script says."""
+        name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        return self._machine.given(name, line) or hole(name, line, [Cause(line, name)])
+        found = self._machine.given(name, line)
+        return found or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
         if name in ("?", "$", "!", "-", "_"):
@@ -161,10 +164,12 @@ class Words:
             return hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])
         name, operator = match["name"], match["operator"] or ""
         content = self._name(name, line)
-        if match["indirect"]:
+        if match["indirect"] and match["index"] is None:
             content = self._indirect(content, line)
         if match["index"] is not None:
-            content = _item(content, match["index"])
+            start = begin + len(raw[: match.start("index")].encode())
+            index = Value(tuple(self._interpolated(node, start, start + len(match["index"].encode()), quoted=False)))
+            content = self._chosen(name, content, index, keys=bool(match["indirect"]))
         if match["length"]:
             return self._length(content, raw, line)
         operand_start = begin + len(match[0].encode())
@@ -178,6 +183,41 @@ class Words:
             else:
                 content = self._edited(self._inserted(content, quoted=quoted), operator, operand, raw, line)
         return self._inserted(content, quoted=quoted, apart=apart)
+
+    def _chosen(self, name: str, content: Content, index: Value, *, keys: bool) -> Content:
+        """`${X[index]}`, `${X[@]}` or, with `keys`, `${!X[@]}`."""
+        if isinstance(content, Value) and not content.known:
+            return content
+        if index.text not in ("@", "*"):
+            return self.element(name, index, index.line)
+        items = content if isinstance(content, tuple) else (content,) if content is not None else ()
+        more = self._machine.elements(name)
+        if keys:
+            return tuple(text_value(key, index.line) for key in (*map(str, range(len(items))), *more))
+        return (*items, *more.values())
+
+    def element(self, name: str, key: Value, line: int) -> Value:
+        """One item of a list; nothing where it is not set, a hole where nobody can tell."""
+        content = self._machine.lookup(name, line)
+        shown = f"${{{name}[{key.text}]}}"[:_MAXIMUM_NAME]
+        if not key.known:
+            return hole(shown, line, key.causes)
+        if isinstance(content, Value) and not content.known:
+            return content
+        items = content if isinstance(content, tuple) else (content,) if content is not None else ()
+        keyed = self._machine.elements(name)
+        if key.text in keyed:
+            return keyed[key.text]
+        number = self.integer(key, line)
+        if number is None:
+            return EMPTY if keyed or content is None else hole(shown, line, [Cause(line, shown)])
+        inside = -len(items) <= number < len(items)
+        return keyed.get(str(number), items[number] if inside else EMPTY)
+
+    def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
+        """Value of the arithmetic expression between two bytes; 1 for nothing, as in `for ((;;))`."""
+        pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
+        return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
 
     def _indirect(self, content: Content, line: int) -> Content:
         if isinstance(content, Value) and content.known and re.fullmatch(r"[A-Za-z_]\w*", content.text, re.ASCII):
@@ -236,8 +276,12 @@ class Words:
             try:
                 return text_value(str(self._computed(expression.text, line)), line)
             except _UnknownError as unknown:
-                return hole(shown, line, unknown.causes, filled=True)
-        return hole(shown, line, expression.causes, filled=True)
+                found = hole(shown, line, unknown.causes, filled=True)
+        else:
+            found = hole(shown, line, expression.causes, filled=True)
+        for name in _assigned(expression.text):
+            self._machine.assign(name, hole(f"${name}", line, found.causes, filled=True), line)
+        return found
 
     def _computed(self, text: str, line: int) -> int:
         def lookup(name: str, depth: int = 0) -> int:
@@ -263,6 +307,12 @@ class Words:
             return self._computed(value.text, line)
         except (InputError, _UnknownError):
             return None
+
+
+def _assigned(expression: str) -> Iterator[str]:
+    """Variables that an arithmetic expression sets."""
+    for match in re.finditer(r"([A-Za-z_]\w{0,100})\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)", expression):
+        yield match[1]
 
 
 def _retagged(value: Value, *, quoted: bool) -> Value:
@@ -315,16 +365,6 @@ def _without_escapes(text: str, *, quoted: bool) -> str:
             out.append(mark)
         out.append(following)
     return "".join(out)
-
-
-def _item(content: Content, index: str) -> Content:
-    """An item of an array, or the whole array."""
-    items = content if isinstance(content, tuple) else (content,) if content is not None else ()
-    if index in ("@", "*"):
-        return content if isinstance(content, Value) and not content.known else items
-    if index.isascii() and index.isdigit() and len(index) < 8:
-        return items[int(index)] if int(index) < len(items) else None
-    return hole(f"[{index}]", 0, [Cause(0, index[:_MAXIMUM_NAME])])
 
 
 def pattern(value: Value, file: str) -> re.Pattern[str]:

@@ -1,0 +1,144 @@
+"""What commands print, where that follows from the script alone: `echo`, `printf`, `cat` of a here document, `expr`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from simulator.recipes.shell.run import Runner
+
+_SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr"])
+_SILENT: Final = frozenset(["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap"])
+_SILENT_SIGNS: Final = frozenset([":", "true"])
+_MARK: Final = re.compile(r"%[sdi%]|\\n|\\t|\\.|%")
+_MAXIMUM_ARGUMENTS: Final = 256
+
+
+@dataclass(slots=True)
+class Output:
+    """What was printed so far."""
+
+    depth: int
+    """Conditions that hold where the printing starts; what is printed under more of them may not be printed."""
+    parts: list[Value] = field(default_factory=list)
+    whole: bool = True
+    """Whether every part is there."""
+
+
+def captured(runner: Runner, node: Node) -> Value | None:
+    """What the command in `$( )` prints, without the line breaks at its end; None where the script does not tell."""
+    machine = runner.machine
+    statements = [child for child in node.named_children if child.type != "comment"]
+    if not statements or not _speaks(runner, statements[0]):
+        return None
+    outer = machine.state, machine.output, machine.conditions, len(machine.calls)
+    output = Output(len(machine.conditions))
+    machine.state, machine.output = machine.state.fork(), output
+    try:
+        runner.all(statements)
+    except InputError:
+        output.whole = False
+    machine.state, machine.output, machine.conditions = outer[:3]
+    del machine.calls[outer[3] :]
+    return _without_end(joined(output.parts)) if output.whole else None
+
+
+def _speaks(runner: Runner, node: Node) -> bool:
+    """Whether a statement starts with a command whose output is read."""
+    while node.type in ("redirected_statement", "command") and node.named_children:
+        node = node.named_children[0]
+    name = runner.source.raw(node)
+    return name in _SPEAKING or name in runner.machine.state.functions
+
+
+def silent(name: str) -> bool:
+    """Whether a command prints nothing."""
+    return name in _SILENT or name in _SILENT_SIGNS
+
+
+def prints(runner: Runner, text: Value | None) -> None:
+    """A command prints a text; None for one that nobody can tell."""
+    output = runner.machine.output
+    if output is None:
+        return
+    if text is None or len(runner.machine.conditions) != output.depth:
+        output.whole = False
+    else:
+        output.parts.append(text)
+
+
+def echoed(argv: Sequence[Value], line: int) -> Value | None:
+    """What `echo` prints."""
+    words = list(argv[1:])
+    ends = True
+    while words and words[0].known and re.fullmatch(r"-[neE]+", words[0].text):
+        if "e" in words[0].text and any("\\" in word.text for word in words):
+            return None
+        ends = ends and "n" not in words[0].text
+        words.pop(0)
+    space = text_value(" ", line)
+    parts = [part for number, word in enumerate(words) for part in ((space, word) if number else (word,))]
+    return joined([*parts, text_value("\n", line)] if ends else parts)
+
+
+def formatted(words: Sequence[Value], line: int) -> Value | None:
+    """What `printf` makes of a format and its arguments; None for a format that is not read."""
+    if not words or not words[0].known or len(words) > _MAXIMUM_ARGUMENTS:
+        return None
+    rest = list(words[1:])
+    found: list[Value] = []
+    while True:
+        before = len(rest)
+        for text in re.split(rf"({_MARK.pattern})", words[0].text):
+            if text in ("%s", "%d", "%i"):
+                found.append(rest.pop(0) if rest else EMPTY)
+            elif text in ("%%", "\\n", "\\t", "\\\\"):
+                found.append(text_value({"%%": "%", "\\n": "\n", "\\t": "\t"}.get(text, "\\"), line))
+            elif _MARK.fullmatch(text):
+                return None
+            else:
+                found.append(text_value(text, line))
+        if not rest or len(rest) == before:
+            return joined(found)
+
+
+def reckoned(argv: Sequence[Value], line: int) -> Value | None:
+    """What `expr` prints for whole numbers."""
+    words = [value.text for value in argv[1:]]
+    if not all(value.known for value in argv) or not all(re.fullmatch(r"-?\d{1,18}|[-+*/%()]", word) for word in words):
+        return None
+    try:
+        return text_value(f"{arithmetic.evaluate(' '.join(words), lambda _name: 0)}\n", line)
+    except arithmetic.ArithmeticProblemError:
+        return None
+
+
+def _without_end(value: Value) -> Value:
+    """The value without the line breaks at its end."""
+    pieces = list(value.pieces)
+    while pieces and pieces[-1].known:
+        last = pieces.pop()
+        text = last.text.rstrip("\n")
+        if text:
+            pieces.append(Piece(text, last.line, quoted=last.quoted, splits=last.splits))
+            break
+    return Value(tuple(pieces))
+
+
+def without_tabs(value: Value) -> Value:
+    """A here document of `<<-`."""
+    return Value(
+        tuple(
+            Piece(piece.text.lstrip("\t"), piece.line, quoted=piece.quoted) if piece.known else piece
+            for piece in value.pieces
+        )
+    )

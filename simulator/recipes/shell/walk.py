@@ -1,0 +1,208 @@
+"""What following a script's statements has in common: one after another, several paths, choices and loops."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell.conditions import Truth, test_truth
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.machine import Machine, State
+from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole
+from simulator.recipes.shell.words import Words, pattern
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MAXIMUM_ROUNDS: Final = 256
+
+
+class Walk:
+    """Statements of one source, over a machine's state."""
+
+    statements: Mapping[str, Callable[[Node], Truth]]
+    """What to do for each kind of statement."""
+
+    def __init__(self, machine: Machine, source: Source, launches: list[Launch]) -> None:
+        self.machine = machine
+        self.source = source
+        self.root = source.root
+        self.launches = launches
+        self.stdin: Value | None = None
+        """What the command at hand reads, where the script holds it."""
+        self.prefix: Mapping[str, Value] = {}
+        """Assignments in front of the command at hand."""
+        self._words = Words(machine, source)
+
+    def all(self, nodes: Iterable[Node]) -> Truth:
+        """Run statements until one leaves."""
+        truth: Truth = True
+        for node in nodes:
+            if self.machine.state.flow:
+                break
+            if node.is_named and node.type != "comment":
+                truth = self.run(node)
+        return truth
+
+    def run(self, node: Node) -> Truth:
+        """Run one statement; whether it would succeed."""
+        self.machine.step(self._line(node))
+        if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
+            return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
+        statement = self.statements.get(node.type)
+        return statement(node) if statement else True
+
+    def _line(self, node: Node) -> int:
+        return self.source.line(node.start_byte)
+
+    def _fields(self, node: Node) -> list[Value]:
+        return self._words.fields(node)
+
+    def _branches(self, paths: Sequence[Callable[[], object]], causes: frozenset[Cause], line: int) -> Truth:
+        """Follow paths of which the run takes one."""
+        start = self.machine.state
+        outer = self.machine.conditions
+        states: list[State] = []
+        self.machine.conditions = (*outer, causes)
+        for path in paths:
+            self.machine.state = start.fork()
+            path()
+            states.append(self.machine.state)
+        self.machine.conditions = outer
+        self.machine.join(states, causes, line)
+        return causes
+
+    def _apart(self, run: Callable[[], Truth]) -> Truth:
+        before = self.machine.state
+        self.machine.state = before.fork()
+        truth = run()
+        before.files |= self.machine.state.files
+        self.machine.state = before
+        return truth
+
+    # Choices and loops.
+
+    def _case(self, node: Node) -> Truth:
+        subject = self._words.value(node.named_children[0])
+        items = [child for child in node.children if child.type == "case_item"]
+        possible: list[Node] = []
+        certain = False
+        for item in items:
+            matches = [self._matches(subject, choice) for choice in _choices(item)]
+            if any(match is True for match in matches):
+                possible.append(item)
+                certain = True
+                break
+            if any(match is None for match in matches):
+                possible.append(item)
+        if certain and len(possible) == 1:
+            return self._case_body(possible[0])
+        if not possible:
+            return True
+        paths: list[Callable[[], object]] = [lambda item=item: self._case_body(item) for item in possible]  # type: ignore[misc]
+        if not certain:
+            paths.append(lambda: True)
+        return self._branches(paths, subject.causes, self._line(node))
+
+    def _matches(self, subject: Value, choice: Node) -> bool | None:
+        value = self._words.value(choice)
+        if not value.known:
+            return None
+        wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in value.pieces)
+        if value.text == "*":
+            return True
+        if subject.known:
+            return pattern(value, self.machine.file).match(subject.text) is not None
+        return None if wild or could_equal(subject, value) else False
+
+    def _case_body(self, item: Node) -> Truth:
+        start = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
+        return self.all(item.children[start + 1 :])
+
+    def _for(self, node: Node) -> Truth:
+        name = self.source.raw(node.named_children[0])
+        line = self._line(node)
+        body = node.named_children[-1]
+        values = [field for item in node.named_children[1:-1] for field in self._fields(item)]
+        if not any(child.type == "in" for child in node.children):
+            content = self.machine.lookup("@", line)
+            values = list(content) if isinstance(content, tuple) else [EMPTY if content is None else content]
+        if len(values) > _MAXIMUM_ROUNDS:
+            raise InputError(f"{self.machine.file}:{line}: a loop over more than {_MAXIMUM_ROUNDS} words")
+        if not all(value.known for value in values):
+            causes = frozenset(cause for value in values for cause in value.causes)
+            if self._over_arguments(causes):
+                return True
+
+            def once() -> None:
+                self.machine.assign(name, hole(f"${name}", line, causes), line)
+                self._body(body)
+
+            return self._branches((once, lambda: True), causes, line)
+        for value in values:
+            self.machine.assign(name, value, line)
+            if not self._body(body):
+                break
+        return True
+
+    def _body(self, body: Node) -> bool:
+        """One round; whether another may follow."""
+        self.all(body.children)
+        state = self.machine.state
+        if state.flow in ("break", "continue"):
+            again = state.flow == "continue"
+            state.flow = ""
+            return again
+        return not state.flow
+
+    def _while(self, node: Node) -> Truth:
+        body = node.named_children[-1]
+        line = self._line(node)
+        until = node.children[0].type == "until"
+        for _ in range(_MAXIMUM_ROUNDS):
+            truth = self.all(node.children[1:-1])
+            if isinstance(truth, frozenset):
+                if self._over_arguments(truth):
+                    return True
+                return self._branches((lambda: self._body(body), lambda: True), truth, line)
+            if truth == until or not self._body(body):
+                return True
+        raise InputError(f"{self.machine.file}:{line}: a loop of more than {_MAXIMUM_ROUNDS} rounds")
+
+    def _over_arguments(self, causes: frozenset[Cause]) -> bool:
+        """Whether a loop goes over the script's own arguments: nobody gave any."""
+        over = all(cause.name in ("#", "@", "*", "1") or cause.name.startswith("getopts ") for cause in causes)
+        for cause in causes if over else ():
+            self.machine.assumed_unset.setdefault(cause.name, cause.line)
+        return over
+
+    def _counted(self, node: Node) -> Truth:
+        """`for ((a; b; c))`."""
+        line = self._line(node)
+        body = node.named_children[-1]
+        signs = [child for child in node.children if child.type in ("((", ";", "))")][:4]
+        first, condition, step = ((left.end_byte, right.start_byte) for left, right in itertools.pairwise(signs))
+        self._words.reckoned(node, *first, line)
+        for _ in range(_MAXIMUM_ROUNDS):
+            self.machine.step(line)
+            number = self._words.reckoned(node, *condition, line)
+            if not number.known:
+                return self._branches((lambda: self._body(body), lambda: True), number.causes, line)
+            if number.text == "0" or not self._body(body):
+                return True
+            self._words.reckoned(node, *step, line)
+        raise InputError(f"{self.machine.file}:{line}: a loop of more than {_MAXIMUM_ROUNDS} rounds")
+
+
+def _choices(item: Node) -> list[Node]:
+    """Patterns of a case item."""
+    found = []
+    for child in item.children:
+        if child.type == ")":
+            break
+        if child.is_named and child.type != "comment":
+            found.append(child)
+    return found

@@ -1,0 +1,128 @@
+"""Commands that start another: on other machines, in a container, under a scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final
+
+from simulator.recipes.shell.values import Value, joined, text_value
+
+MPI: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
+STARTERS: Final = frozenset(["srun", *MPI])
+"""Commands that start several processes of what follows."""
+_REMOTE: Final = frozenset(["ssh", "pdsh", "clush"])
+_CONTAINERS: Final = frozenset(["docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "kubectl"])
+WRAPPERS: Final = (
+    frozenset(
+        ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
+    )
+    | STARTERS
+    | _REMOTE
+    | _CONTAINERS
+)
+_SHELLS: Final = frozenset(["bash", "sh", "zsh"])
+_VALUED: Final = re.compile(r"-[pilFJwo]")
+"""Options of `ssh` and its kin that take a value."""
+_FARTHEST: Final = 64
+_NAMES: Final = {
+    "srun": {
+        "-N": "nodes",
+        "--nodes": "nodes",
+        "-n": "tasks",
+        "--ntasks": "tasks",
+        "--ntasks-per-node": "tasks_per_node",
+    },
+    "mpirun": {
+        "-np": "tasks",
+        "-n": "tasks",
+        "--np": "tasks",
+        "-c": "tasks",
+        "-N": "tasks_per_node",
+        "-npernode": "tasks_per_node",
+        "--npernode": "tasks_per_node",
+        "-ppn": "tasks_per_node",
+        "--map-by": "map",
+        "-map-by": "map",
+    },
+}
+_HEADER: Final = re.compile(r"#SBATCH[ \t]+(--?[A-Za-z][A-Za-z-]*)(?:[ \t]*=[ \t]*|[ \t]+|(?<=-[Nn])(?=\d))(\S+)")
+_VARIABLES: Final = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "tasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "tasks_per_node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus_per_node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+"""Variables that Slurm sets, by what a `#SBATCH` line asks for."""
+
+
+def carried(argv: Sequence[Value]) -> Value | None:
+    """The text that a command hands to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`."""
+    first = PurePath(argv[0].text).name
+    if first not in WRAPPERS and first not in _SHELLS:
+        return None
+    for number, value in enumerate(argv[:_FARTHEST]):
+        if PurePath(value.text).name in _SHELLS:
+            place = number + 1
+            while place < len(argv) - 1 and argv[place].known and argv[place].text.startswith("-"):
+                if re.fullmatch(r"-[a-z]*c", argv[place].text):
+                    return argv[place + 1]
+                place += 1
+    return _remote(argv[1:]) if first in _REMOTE else None
+
+
+def _remote(words: Sequence[Value]) -> Value | None:
+    """What `ssh` runs: the words after its options and the host."""
+    place = 0
+    while place < len(words) and words[place].text.startswith("-"):
+        place += 2 if _VALUED.fullmatch(words[place].text) else 1
+    space = text_value(" ", 0)
+    rest = [part for word in words[place + 1 :] for part in (word, space)]
+    return joined(rest) if rest else None
+
+
+def spread(argv: Sequence[Value]) -> dict[str, Value]:
+    """How many processes `srun` or `mpirun` starts, as far as its options say; empty for other commands."""
+    for number, value in enumerate(argv[:_FARTHEST]):
+        name = PurePath(value.text).name
+        if name in STARTERS:
+            return {"starter": value} | _options(argv[number + 1 :], _NAMES["srun" if name == "srun" else "mpirun"])
+        if name not in WRAPPERS and not value.text.startswith("-"):
+            return {}
+    return {}
+
+
+def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for number, word in enumerate(words):
+        name, equals, _ = word.text.partition("=")
+        option = names.get(name)
+        short = re.fullmatch(r"(-[Nn])(\d+)", word.text)
+        if short:
+            found[names[short[1]]] = text_value(short[2], word.line)
+        elif option and equals:
+            found[option] = word.after(len(name) + 1)
+        elif option and number + 1 < len(words):
+            found[option] = words[number + 1]
+        if PurePath(word.text).name in _SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
+            break
+    ratio = re.fullmatch(r"ppr:(\d+):node.*", found.pop("map", text_value("", 0)).text)
+    if ratio:
+        found["tasks_per_node"] = text_value(ratio[1], words[0].line)
+    return found
+
+
+def slurm_variables(text: str) -> dict[str, Value]:
+    """Variables that Slurm sets for a job with the `#SBATCH` lines of a script."""
+    found: dict[str, Value] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _HEADER.match(line)
+        if match is None:
+            continue
+        option, value = match.groups()
+        count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
+        name = _NAMES["srun"].get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
+        if name and count:
+            found |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    return found

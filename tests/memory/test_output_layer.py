@@ -1,0 +1,55 @@
+"""The output layer and the loss: gathered logits, labelled tokens."""
+
+import pytest
+
+from simulator.memory.loss import head_input_bytes, loss_bytes
+from simulator.timing.flops import forward_flops_per_token, head_flops
+from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense
+
+T, V = 64, 1000
+FUSED = {"fused_cross_entropy": "true"}
+
+
+def test_gathered_logits_are_whole_on_every_rank() -> None:
+    fields = {"tensor_parallel": 2, "micro_batch_size": 2}
+    sizes = []
+    for word in ("true", "false"):
+        options = FUSED | {"vocabulary_parallel_loss": word}
+        scenario = scenario_of(small_dense(), profile="paddle", seq_length=32, options=options)
+        sizes.append(only(loss_bytes(scenario, block(scenario, **fields))))
+    assert sizes == [10 * T * V / 2, 10 * T * V]
+
+
+def test_chunks_of_gathered_logits() -> None:
+    options = FUSED | {"vocabulary_parallel_loss": "false", "cross_entropy_chunk_tokens": "16"}
+    scenario = scenario_of(small_dense(), profile="paddle", seq_length=32, options=options)
+    # 16 tokens of whole logits, the hidden gradient, an fp32 gradient of half the weight.
+    expected = 10 * 16 * V + 2 * T * 64 + 4 * V / 2 * 64
+    assert only(loss_bytes(scenario, block(scenario, tensor_parallel=2, micro_batch_size=2))) == expected
+
+
+def test_gathering_logits_takes_time() -> None:
+    found = []
+    for word in ("true", "false"):
+        options = FUSED | {"vocabulary_parallel_loss": word, "tp_comm_overlap": "false"}
+        scenario = scenario_of("llama3.1-8b", options=options, coefficients=ROUND, global_batch_size=4)
+        answer = priced(scenario, tensor_parallel=2, sequence_parallel=True)
+        found.append({k: only(v) for k, v in answer.step.parts(answer.block, answer.memory).items()})
+    link = scenario.hardware.links[0]
+    gather = 2 * 8192 * 128256 / 2 / (link.bandwidth_bytes_per_second * 0.75) + link.latency_seconds
+    assert found[1]["tensor_parallel"] - found[0]["tensor_parallel"] == pytest.approx(gather)
+    # Eight bytes a logit in either pass, of twice the logits.
+    passes = 2 * 8 * 8192 * 128256 / 2 / 1675e9
+    assert found[1]["vocabulary"] - found[0]["vocabulary"] == pytest.approx(passes)
+
+
+def test_tokens_without_a_label_skip_the_output_layer() -> None:
+    options = FUSED | {"labelled_token_fraction": "0.25"}
+    scenario = scenario_of(small_dense(), profile="paddle", seq_length=32, options=options)
+    here = block(scenario, micro_batch_size=2)
+    assert only(loss_bytes(scenario, here)) == 10 * T / 4 * V
+    # The norm keeps all tokens, its output only those that go on.
+    assert only(head_input_bytes(scenario, here)) == 2 * T * 64 + 4 * T + 2 * T / 4 * 64
+    assert only(head_flops(scenario, here)) == 2 * T / 4 * 64 * V
+    whole = scenario_of(small_dense(), profile="paddle", seq_length=32, options=FUSED)
+    assert forward_flops_per_token(whole) - forward_flops_per_token(scenario) == 2 * 64 * V * 0.75

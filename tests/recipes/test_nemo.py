@@ -1,0 +1,171 @@
+"""NeMo and Megatron-Bridge: values that refer to others, sections, adapters and keys that are not read."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.recipes.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.seeds import about, rules
+
+SHAPE = """  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  activation: swiglu
+  vocab_size: 128256
+  share_embeddings_and_output_weights: false
+"""
+TEXT = f"""trainer: {{devices: 8, num_nodes: 2, precision: bf16-mixed}}
+model:
+  tensor_model_parallel_size: TP
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  micro_batch_size: 1
+  global_batch_size: 128
+{SHAPE}"""
+
+
+def read(text: str, folder: Path, **settings: str) -> Recipe:
+    file = folder / "x.yaml"
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file, settings)
+    return recipe
+
+
+def affected(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    return {unknown.name: unknown.affects for unknown in recipe.unknowns if unknown.affects}
+
+
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [
+        ("${par.tp}", "par: {tp: 4}"),
+        ("${.other}", "  other: 4"),
+        ("${..par.tp}", "par: {tp: 4}"),
+        ("${model.other}", "  other: ${par.tp}\npar: {tp: 4}"),
+        ("${multiply:2,${par.half}}", "par: {half: 2}"),
+        ("${oc.env:TP,4}", ""),
+        ("${oc.env:TP,${par.tp}}", "par: {tp: 4}"),
+        ("4", ""),
+    ],
+)
+def test_values_that_refer_to_others(value: str, more: str, tmp_path: Path) -> None:
+    text = TEXT.replace(": TP", f': "{value}"')
+    recipe = read(f"{text}{more}\n", tmp_path)
+    assert recipe.layout is not None
+    assert recipe.layout.tensor_parallel == 4
+    assert recipe.unknowns == ()
+    assert rules(recipe) == ({"assumed-unset"} if "oc.env" in value else set())
+    assert recipe.places["tp"].line == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("${oc.env:SIZE}", "SIZE"),
+        ("${par.tp}", "${par.tp}"),
+        ("${.tensor_model_parallel_size}", "${.tensor_model_parallel_size}"),
+        ("${custom:4}", "${custom:4}"),
+        ("???", "model.tensor_model_parallel_size"),
+    ],
+)
+def test_values_that_only_the_run_knows(value: str, name: str, tmp_path: Path) -> None:
+    text = TEXT.replace(": TP", f': "{value}"')
+    recipe = read(text, tmp_path)
+    assert affected(recipe) == {name: ("tp",)}
+    assert recipe.layout is None
+    recipe = read(text, tmp_path, **{name: "2"})
+    assert recipe.layout is not None
+    assert recipe.layout.tensor_parallel == 2
+    assert "unused-setting" not in rules(recipe)
+
+
+def test_other_settings_that_only_the_run_knows(tmp_path: Path) -> None:
+    text = TEXT.replace("TP", "1").replace("devices: 8", "devices: '${oc.env:N}'")
+    text = text.replace("bf16-mixed", "'${oc.env:P}'").replace("size: 128\n", "size: ${oc.env:GBS}\n")
+    recipe = read(text.replace("parallel: true", "parallel: ${oc.env:SP}"), tmp_path)
+    assert affected(recipe) == {
+        "N": ("devices_per_node",),
+        "P": ("precision",),
+        "GBS": ("global_batch_size",),
+        "SP": ("sequence_parallel",),
+    }
+    assert (recipe.devices_per_node, recipe.precision, recipe.global_batch_size) == (None, None, None)
+
+
+def test_the_models_own_keys_count(tmp_path: Path) -> None:
+    more = """  vision: {num_layers: 24, hidden_size: 1024}
+  data:
+    seq_length: 128
+    validation_ds: {micro_batch_size: 8, global_batch_size: 8}
+data: {seq_length: 256, micro_batch_size: 4}
+"""
+    plain, found = read(TEXT.replace("TP", "2"), tmp_path), read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert found.model == plain.model == "llama3-8b"
+    assert (found.layout, found.seq_length, found.global_batch_size) == (plain.layout, 4096, 128)
+    assert about(found, "not-modelled") == ["vision: a second model beside the one that is trained is not modelled"]
+
+
+@pytest.mark.parametrize(
+    ("more", "rank"),
+    [
+        ("  peft:\n    peft_scheme: lora\n    lora_tuning: {adapter_dim: 16}\n", 16),
+        ("  peft:\n    peft_scheme: lora\n", 32),
+        ("  peft:\n    peft_scheme: null\n    lora_tuning: {adapter_dim: 16}\n", None),
+        ("peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n  dim: 8\n", 8),
+        ("peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n", 32),
+    ],
+)
+def test_adapters(more: str, rank: int | None, tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert recipe.lora_rank == rank
+    assert rules(recipe) == set()
+
+
+def test_other_adapters_are_not_modelled(tmp_path: Path) -> None:
+    recipe = read(f"{TEXT.replace('TP', '2')}  peft: {{peft_scheme: ptuning}}\n", tmp_path)
+    (remark,) = recipe.remarks
+    assert (remark.rule, remark.severity, remark.place and remark.place.line) == ("not-modelled", "error", 16)
+
+
+def test_keys_that_are_not_read(tmp_path: Path) -> None:
+    more = """  some_new_memory_switch: true
+  another_offload: false
+  init_method_std: 0.01
+  fp8_param: true
+  optim: {name: adafactor, grad_sync_dtype: bf16, lr: 1e-4}
+  tokenizer: {library: x, vocab_file: y}
+exp_manager: {new_parallel_thing: 4}
+"""
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert sorted(remark.place.line for remark in recipe.remarks if remark.place) == [16, 19, 20, 20]
+    assert about(recipe, "unknown-flag") == [
+        "model.some_new_memory_switch is not read; it may change memory or speed",
+        "model.optim.grad_sync_dtype is not read; it may change memory or speed",
+    ]
+    assert about(recipe, "not-modelled")[1] == "optimizer adafactor is priced as Adam"
+
+
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [
+        ("megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B", "llama3-8b"),
+        ("megatron.bridge.models.llama.Llama31ModelProvider8B", "llama3.1-8b"),
+        ("nemo.collections.llm.Llama3Config8B", "llama3-8b"),
+        ("megatron.bridge.models.Qwen25ModelProvider7B", "qwen2.5-7b"),
+        ("megatron.bridge.models.deepseek.DeepSeekV3ModelProvider", "deepseek-v3"),
+    ],
+)
+def test_models_by_class(target: str, model: str, tmp_path: Path) -> None:
+    text = f"model:\n  _target_: {target}\n  tensor_model_parallel_size: 2\nmixed_precision: bf16_mixed\n"
+    recipe = read(text, tmp_path)
+    assert recipe.model == model
+    assert "not-modelled" not in rules(recipe)
+
+
+def test_a_configuration_without_a_shape_lacks_no_flag(tmp_path: Path) -> None:
+    recipe = read("model:\n  tensor_model_parallel_size: 2\n  _target_: my.OwnProvider\n", tmp_path)
+    assert recipe.model is None
+    assert "not-modelled" not in rules(recipe)

@@ -1,0 +1,67 @@
+"""How many processes a launch starts where `srun`, `mpirun` or `python` alone does it."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.check.asked import Asked
+from simulator.check.judge import check_files
+from simulator.check.verdict import Gates
+from simulator.errors import InputError
+from simulator.recipes.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.test_megatron import BASE
+
+TRAIN = f"python -u pretrain_gpt.py {' '.join(BASE.split())} --recompute-activations"
+HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
+
+
+def read(text: str, folder: Path, **settings: str) -> Recipe:
+    file = folder / "run.sh"
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file, settings)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "devices"),
+    [
+        (TRAIN, 1, 1),
+        (f"srun -N 2 --ntasks-per-node 8 {TRAIN}", 2, 8),
+        (f"srun -n 32 -N4 {TRAIN}", 4, 8),
+        (f"{HEADER}srun {TRAIN}", 4, 8),
+        (f"{HEADER}srun -l --container-image x sh -c '{TRAIN}'", 4, 8),
+        (f"{HEADER}srun -N 2 {TRAIN}", 2, 8),
+        (f"mpirun -np 32 -npernode 8 --hostfile h {TRAIN}", 4, 8),
+        (f"mpirun -np 16 --map-by ppr:8:node {TRAIN}", 2, 8),
+        (f"mpiexec -n 16 -ppn 4 {TRAIN}", 4, 4),
+    ],
+)
+def test_processes(text: str, nodes: int, devices: int, tmp_path: Path) -> None:
+    recipe = read(text, tmp_path)
+    assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+
+
+def test_a_number_of_processes_alone(tmp_path: Path) -> None:
+    recipe = read(f"mpirun -np 32 --hostfile hosts {TRAIN} --tensor-model-parallel-size 4", tmp_path)
+    assert (recipe.nodes, recipe.devices_per_node) == (None, None)
+    assert recipe.layout is not None
+    assert recipe.layout.devices == 32
+    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.estimate is not None
+    assert found.estimate.layout.devices == 32
+
+
+def test_processes_that_only_the_run_knows(tmp_path: Path) -> None:
+    recipe = read(f"srun {TRAIN}", tmp_path)
+    affected = {unknown.name: unknown.affects for unknown in recipe.unknowns if unknown.affects}
+    assert affected == {"SLURM_NNODES": ("nodes",), "SLURM_NTASKS_PER_NODE": ("devices_per_node",)}
+    recipe = read(f"srun {TRAIN}", tmp_path, SLURM_NNODES="2", SLURM_NTASKS_PER_NODE="8")
+    assert (recipe.nodes, recipe.devices_per_node) == (2, 8)
+    recipe = read(f"mpirun -np $NP {TRAIN}", tmp_path)
+    assert [unknown.affects for unknown in recipe.unknowns] == [("devices",)]
+
+
+def test_a_wrong_number_of_processes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.sh:1: tasks: 'many' given; must be a whole number"):
+        read(f"mpirun -np many {TRAIN}", tmp_path)

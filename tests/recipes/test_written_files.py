@@ -1,0 +1,133 @@
+"""Configurations that a script writes itself, and keys of NeMo on a command line."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.recipes.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.seeds import rules
+
+TRAINER = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --model_max_length 4096 --bf16"
+LAUNCH = f"deepspeed --num_gpus 8 train.py --deepspeed ds.json {TRAINER}\n"
+JSON = '{\n  "zero_optimization": {\n    "stage": 2,\n    "offload_optimizer": {"device": "cpu"}\n  }\n}\n'
+
+
+def read(folder: Path, text: str, **settings: str) -> Recipe:
+    file = folder / "run.sh"
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file, settings)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "cat > ds.json <<EOF\n",
+        "cat >./ds.json <<'EOF'\n",
+        "cat <<EOF > ds.json\n",
+        'cat << "EOF" | tee ds.json\n',
+        "tee ds.json <<-EOF\n",
+        "if [ ! -f ds.json ]; then :; fi; cat > ds.json <<EOF\n",
+    ],
+)
+def test_a_here_document_is_the_file(start: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"{start}{JSON}EOF\n{LAUNCH}")
+    assert recipe.layout is not None
+    assert (recipe.dialect, recipe.layout.zero_stage, recipe.layout.offload) == (
+        "deepspeed-shell",
+        2,
+        "optimizer_tensorwise",
+    )
+    place = recipe.places["zero_stage"]
+    assert place.file.endswith("run.sh")
+    assert '"stage": 2' in Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1]
+
+
+def test_a_launch_behind_the_here_document(tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"cat > ds.json <<EOF && {LAUNCH.rstrip()}\n{JSON}EOF\n")
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == 2
+
+
+def test_values_of_the_script_fill_it_in(tmp_path: Path) -> None:
+    body = JSON.replace("2,", "$STAGE,").replace("cpu", "${WHERE}")
+    text = f"STAGE=3\ncat > ds.json <<EOF\n{body}EOF\nSTAGE=1\n{LAUNCH}"
+    recipe = read(tmp_path, text, WHERE="none")
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.layout.offload) == (3, "none")
+    waiting = read(tmp_path, text)
+    assert waiting.layout is None
+    assert [(unknown.name, unknown.place.line) for unknown in waiting.unknowns if unknown.affects] == [("WHERE", 6)]
+
+
+def test_a_quoted_end_word_keeps_the_text_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run.sh:2: ds.json:3: not valid JSON"):
+        read(tmp_path, f"cat > ds.json <<'EOF'\n{JSON.replace('2,', '$STAGE,')}EOF\n{LAUNCH}")
+
+
+def test_one_of_two_texts_is_not_known(tmp_path: Path) -> None:
+    other = JSON.replace("2,", "3,")
+    text = (
+        f'if [ "$MODE" = a ]; then\ncat > ds.json <<EOF\n{JSON}EOF\nelse\ncat > ds.json <<EOF\n{other}EOF\nfi\n{LAUNCH}'
+    )
+    assert read(tmp_path, text, MODE="a").layout is not None
+    unknowns = read(tmp_path, text).unknowns
+    assert [unknown.name for unknown in unknowns if "zero_stage" in unknown.affects] == ["MODE"]
+
+
+def test_paddle_reads_what_the_script_wrote(tmp_path: Path) -> None:
+    text = (
+        "cat > sft.yaml <<EOF\nmodel_name_or_path: facebook/llama-13b\ntensor_parallel_degree: 2\n"
+        "sequence_parallel: true\nbf16: true\nmax_seq_len: 4096\nEOF\n"
+        "python -m paddle.distributed.launch --gpus 0,1,2,3 train.py sft.yaml\n"
+    )
+    recipe = read(tmp_path, text)
+    assert recipe.layout is not None
+    assert (recipe.model, recipe.layout.tensor_parallel, recipe.places["tp"].line) == ("llama-13b", 2, 3)
+
+
+NEMO = (
+    "python /opt/NeMo/megatron_gpt_pretraining.py {flags} trainer.num_nodes=$NODES trainer.devices=8 "
+    "trainer.precision=bf16 model.micro_batch_size=2 model.global_batch_size=256 model.encoder_seq_length=4096 "
+    "model.tensor_model_parallel_size=4 ++model.sequence_parallel=True model.num_layers=32 model.hidden_size=4096 "
+    "model.ffn_hidden_size=14336 model.num_attention_heads=32 +model.num_query_groups=8 model.activation=fast-swiglu "
+    "model.share_embeddings_and_output_weights=false model.optim.name=distributed_fused_adam "
+    "model.tokenizer.vocab_size=128256 'model.data.data_prefix=[1.0,data/x]'\n"
+)
+
+
+def test_keys_of_nemo_on_a_command_line(tmp_path: Path) -> None:
+    recipe = read(tmp_path, "NODES=4\n" + NEMO.format(flags=""))
+    assert (recipe.framework, recipe.dialect, recipe.nodes, recipe.devices_per_node) == ("megatron", "nemo-shell", 4, 8)
+    assert (recipe.seq_length, recipe.global_batch_size, recipe.precision) == (4096, 256, "bf16")
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.tensor_parallel, layout.sequence_parallel, layout.micro_batch_size) == (4, True, 2)
+    assert layout.zero_stage == 1
+    assert recipe.places["tp"].line == 2
+    assert recipe.remarks == ()
+
+
+def test_unknown_nodes_of_nemo(tmp_path: Path) -> None:
+    recipe = read(tmp_path, NEMO.format(flags="").replace("=True", "=$SP"))
+    affected = {unknown.name: unknown.affects for unknown in recipe.unknowns}
+    assert affected == {"NODES": ("nodes",), "SP": ("sequence_parallel",)}
+    assert (recipe.nodes, recipe.layout) == (None, None)
+
+
+def test_the_command_line_replaces_keys_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    base = (
+        "trainer:\n  precision: 32\nmodel:\n  tensor_model_parallel_size: 1\n  context_parallel_size: 2\n  fp8: true\n"
+    )
+    (tmp_path / "conf" / "gpt.yaml").write_text(base, encoding="utf-8")
+    flags = "--config-path=conf --config-name gpt ~model.fp8"
+    recipe = read(tmp_path, "NODES=2\n" + NEMO.format(flags=flags))
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.context_parallel, recipe.precision) == (4, 2, "bf16")
+    assert recipe.places["cp"].file.endswith("gpt.yaml")
+    assert recipe.places["cp"].line == 5
+    missing = read(tmp_path, "NODES=2\n" + NEMO.format(flags="--config-name other"))
+    assert rules(missing) == {"base-configuration"}
