@@ -1,1 +1,1 @@
-"""One pipeline stage built at full size with tensors that hold no data, and the bytes alive in it."""
+"""One pipeline stage at full size on tensors that hold no data: the bytes alive in it, beside the predicted ones."""

@@ -26,6 +26,8 @@ GATHERED = "gathered"
 REDUCTION = "reduction"
 """Buffers in which it adds up the gradients of all replicas."""
 
+_WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001 - what traces of collectives are made of
+
 
 class LiveBytes(TorchDispatchMode):
     """Context in which every storage is counted from its birth to its end.
@@ -103,7 +105,7 @@ class LiveBytes(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # A distributed tensor: its operators on the local parts come by in their turn.
             return NotImplemented
-        if func is torch.ops._c10d_functional.wait_tensor.default and isinstance(args[0], FakeTensor):
+        if func is _WAIT and isinstance(args[0], FakeTensor):
             # Waiting hands back the tensor waited for; for a fake one torch makes a second.
             return args[0]
         result = func(*args, **(kwargs or {}))

@@ -55,11 +55,11 @@ def spread_stage(job: TrainingJob, mesh: DeviceMesh, pipeline_rank: int, chunk: 
             embedding=pipeline_rank == 0 and chunk == 0,
             head=last_rank and chunk == len(chunks) - 1,
         )
-        apply_tensor_parallel(stage, mesh["tp"], sequence_parallel=layout.sequence_parallel)
-        apply_recompute(stage, layout)
-        # In fp32 and without replicas there is nothing to cast, to gather or to reduce.
-        if job.precision != "fp32" or layout.data_parallel > 1:
-            apply_data_parallel(stage, mesh["dp"], layout, job.precision)
+    apply_tensor_parallel(stage, mesh["tp"], sequence_parallel=layout.sequence_parallel)
+    apply_recompute(stage, layout)
+    # In fp32 and without replicas there is nothing to cast, to gather or to reduce.
+    if job.precision != "fp32" or layout.data_parallel > 1:
+        apply_data_parallel(stage, mesh["dp"], layout, job.precision)
     return stage
 
 

@@ -16,7 +16,7 @@ from simulator.trainer.backend import Backend
 from simulator.trainer.data import replica_batch
 from simulator.trainer.job import RankResult, TrainingJob
 from simulator.trainer.model import Stage
-from simulator.trainer.parallel import apply_data_parallel, apply_recompute, apply_tensor_parallel, loss_context
+from simulator.trainer.parallel import loss_context, spread_stage
 from simulator.trainer.pipeline import Accumulation, Passes, Pipeline
 from simulator.trainer.tied import TiedTable
 from simulator.trainer.watch import Watch, peak_parts
