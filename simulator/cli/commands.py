@@ -47,8 +47,8 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.report.formats import ESTIMATE_REPORTERS  # noqa: PLC0415  start-up time
 
     question = _question(values)
-    devices = _devices(values)
-    fields = layout_fields(values, devices, _layers(values))
+    devices = devices_of(values)
+    fields = layout_fields(values, devices, layers_of(values))
     if values["nodes"] is None and ":" not in values["hardware"]:
         question["devices"] = devices
     priced = api.estimate(**question, **fields)
@@ -115,7 +115,7 @@ def _question(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in names} | {"options": framework_options(values)}
 
 
-def _devices(values: Mapping[str, Any]) -> int:
+def devices_of(values: Mapping[str, Any]) -> int:
     """Return the devices of an estimate: as given, else as the layout takes, else one node."""
     from simulator.cli.layouts import model_parallel  # noqa: PLC0415  start-up time
     from simulator.cluster import cluster  # noqa: PLC0415  start-up time
@@ -127,7 +127,7 @@ def _devices(values: Mapping[str, Any]) -> int:
     return cluster(values["hardware"], values["nodes"]).devices
 
 
-def _layers(values: Mapping[str, Any]) -> int:
+def layers_of(values: Mapping[str, Any]) -> int:
     """Return the layers of the model."""
     from simulator.specs.catalogue import load_model  # noqa: PLC0415  start-up time
 

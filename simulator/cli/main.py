@@ -30,6 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.parameters import SpecName, Word, nearest, shown
 from simulator.cli.probe import probe_options
+from simulator.cli.trace import trace_command
 from simulator.cli.validate import validate_command
 
 INTERRUPTED, INTERNAL = 130, 70
@@ -301,4 +302,5 @@ cli.add_command(
 )
 cli.add_command(check_command())
 cli.add_command(emit_command())
+cli.add_command(trace_command())
 cli.add_command(validate_command())

@@ -234,9 +234,9 @@ def _rows_options() -> list[click.Parameter]:
     ]
 
 
-def listing_options() -> list[click.Parameter]:
+def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
     """Return format and destination."""
-    return [_format(FORMATS), _output_file()]
+    return [_format(words), _output_file()]
 
 
 def _format(words: tuple[str, ...]) -> Option:

@@ -32,7 +32,7 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
         "devices": estimate.devices,
         "precision": estimate.precision,
         "verdict": estimate.verdict,
-        "layout": _layout(estimate),
+        "layout": layout_object(estimate),
         "memory": _memory(estimate.memory),
         "throughput": _throughput(estimate.throughput),
         "violations": [dataclasses.asdict(broken) for broken in estimate.violations],
@@ -103,7 +103,8 @@ def significant(value: float) -> float:
     return float(f"{float(value):.9g}") + 0.0
 
 
-def _layout(estimate: Estimate) -> dict[str, Any]:
+def layout_object(estimate: Estimate) -> dict[str, Any]:
+    """Return the layout of an estimate and what it was asked for."""
     layout: Layout = estimate.layout
     cut = layout.stage_layers or tuple(stage.layers for stage in estimate.memory.stages)
     return {

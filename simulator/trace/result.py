@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simulator.pricing.estimate import StageMemory
-from simulator.scenario.layout import Layout
+from simulator.pricing.estimate import Estimate, StageMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +59,14 @@ class Traced:
 class Comparison:
     """A traced stage beside its prediction."""
 
-    model: str
-    devices: int
-    precision: str
-    seq_length: int
-    global_batch_size: int
-    layout: Layout
+    estimate: Estimate
+    """The layout priced without the coefficients that stand for no tensor of the reference trainer."""
     traced: Traced
-    predicted: StageMemory
-    """Priced without the coefficients that stand for what is no tensor, or was fitted to other libraries."""
+
+    @property
+    def predicted(self) -> StageMemory:
+        """What was predicted for the traced rank."""
+        return self.estimate.memory.stages[self.traced.stage]
 
     @property
     def difference(self) -> float:
@@ -82,7 +80,7 @@ class Comparison:
         Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
         """
         of = self.traced.parts_bytes
-        kept = of.get("gathered", 0) if self.layout.zero_stage < 3 else 0
+        kept = of.get("gathered", 0) if self.estimate.layout.zero_stage < 3 else 0
         traced = {
             "parameters": of.get("parameters", 0) + kept,
             "gradients": of.get("gradients", 0),

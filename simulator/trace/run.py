@@ -15,7 +15,6 @@ import numpy as np
 from simulator.coefficients.values import replaced
 from simulator.errors import InputError, UnsupportedError, one_line
 from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import StageMemory
 from simulator.scenario.layout import Layout
 from simulator.scenario.scenario import Scenario
 from simulator.trace.result import Comparison, Traced, TraceRequest
@@ -48,19 +47,9 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Compa
     if importlib.util.find_spec("torch") is None:
         raise UnsupportedError("trace: torch is not installed; pip install 'simulate-training[runner]' brings it")
     chosen = priced.memory.binding_stage if stage is None else stage
-    job = _job(scenario, layout, _enough(layout, count))
+    job = _job(scenario, layout, _enough(layout, chosen, count))
     traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))
-    predicted: StageMemory = priced.memory.stages[chosen]
-    return Comparison(
-        model=scenario.model.name,
-        devices=scenario.devices,
-        precision=scenario.precision,
-        seq_length=scenario.seq_length,
-        global_batch_size=scenario.global_batch_size,
-        layout=layout,
-        traced=traced,
-        predicted=predicted,
-    )
+    return Comparison(estimate=priced, traced=traced)
 
 
 def tensors_only(scenario: Scenario) -> Scenario:
@@ -80,13 +69,13 @@ def _job(scenario: Scenario, layout: Layout, count: int) -> TrainingJob:
     )
 
 
-def _enough(layout: Layout, count: int) -> int:
+def _enough(layout: Layout, stage: int, count: int) -> int:
     """Micro batches after which nothing new happens: the pipeline is full, and one more pass finds all gradients."""
-    if layout.pipeline_parallel == 1:
+    ranks = layout.pipeline_parallel
+    if ranks == 1:
         return min(count, 3)
-    rounds = 3 if layout.virtual_stages > 1 else 1
-    more = 0 if layout.virtual_stages > 1 else 2
-    return min(count, rounds * layout.pipeline_parallel + more)
+    # Interleaved schedules go in rounds of as many micro batches as ranks.
+    return min(count, 3 * ranks if layout.virtual_stages > 1 else max(ranks, ranks - stage + 2))
 
 
 def _in_a_process(request: TraceRequest) -> Traced:

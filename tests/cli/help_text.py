@@ -17,6 +17,7 @@ BLOCKS = (
     "accuracy",
     "check",
     "emit",
+    "trace",
     "validate",
 )
 _BLOCK = re.compile(r"<!-- help:([a-z]*) -->\n```text\n(.*?)```\n", re.DOTALL)
