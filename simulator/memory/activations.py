@@ -49,7 +49,7 @@ def norm_tensors(scenario: Scenario, block: LayoutBlock, name: str) -> SavedTens
     output_element = narrow_element_bytes(scenario)
     return {
         f"{name}_input": input_bytes,
-        f"{name}_statistics": FP32 * tokens / kept_split,
+        f"{name}_statistics": FP32 * tokens / split,
         f"{name}_output": output_element * hidden / kept_split,
     }
 

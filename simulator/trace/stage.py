@@ -23,7 +23,7 @@ from simulator.trace.result import Traced, TraceRequest
 from simulator.trainer.backend import Backend
 from simulator.trainer.job import TrainingJob
 from simulator.trainer.limits import micro_batches
-from simulator.trainer.live_bytes import LiveBytes
+from simulator.trainer.live_bytes import TEMPORARY, LiveBytes
 from simulator.trainer.model import Stage
 from simulator.trainer.parallel import loss_context, spread_stage
 from simulator.trainer.pipeline import Accumulation, Passes, Pipeline
@@ -95,7 +95,7 @@ class _Rank:
         self._counter.reset_peak()
         self._passes.run(self._tokens, self._tokens)
         self._counter.moment = None
-        with self._counter.born_as(OPTIMIZER, "optimizer step"):
+        with self._counter.born_as(TEMPORARY, "optimizer step"):
             self._optimizer.step()
         self._optimizer.zero_grad()
         return self._counter.current

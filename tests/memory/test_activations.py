@@ -88,9 +88,9 @@ def test_other_switches_of_a_dense_layer() -> None:
     assert kept(small(small_dense(), "paddle", repeat_kv="true")) == T * (1880 + 64 + 64)
     # cos and sin for q and for k: 4 x 2 bytes x s x head size, once for the micro batch.
     assert kept(small(small_dense(), rope_tables_per_call="true")) == T * 2072 + 4 * 2 * 32 * 16
-    # Gathered norm outputs and statistics stay whole: 2 x (2 h + 4) = 264 more than its half.
+    # Gathered norm outputs stay whole: 2 x 2 h = 256 more than its half.
     gathered = small(small_dense(), keep_gathered_inputs="true")
-    assert kept(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 264 / 2)
+    assert kept(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 256 / 2)
 
 
 def test_adapters_keep_their_inner_activation() -> None:

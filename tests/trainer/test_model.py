@@ -1,0 +1,112 @@
+"""The reference trainer's layer keeps, to the byte, what the torch profile says."""
+
+import json
+import math
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import UnsupportedError
+from simulator.memory.activations import layer_bytes, layer_input_bytes
+from simulator.specs.catalogue import load_model
+from tests.scenario.cases import block, only, scenario_of
+
+pytest.importorskip("torch", reason="torch is not installed: the reference trainer needs it")
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES: dict[str, dict[str, Any]] = {
+    "row A": {"model": "llama3.1-8b", "seq_length": 8192},
+    "half the sequence, two of them": {"model": "llama3.1-8b", "seq_length": 4096, "batch": 2},
+    "TP 4": {"model": "llama3.1-70b", "seq_length": 8192, "tp": 4},
+    "TP 8": {"model": "llama3.1-70b", "seq_length": 8192, "tp": 8},
+    "TP 4 without sequence parallelism": {
+        "model": "llama3.1-8b",
+        "seq_length": 2048,
+        "tp": 4,
+        "sequence_parallel": False,
+    },
+    "biases": {"model": "qwen2.5-7b", "seq_length": 2048},
+    "QK norm": {"model": "qwen3-8b", "seq_length": 2048},
+    "QK norm, TP 4": {"model": "qwen3-8b", "seq_length": 2048, "tp": 4},
+}
+
+
+def saved_bytes(case: dict[str, Any]) -> int:
+    return _saved_bytes(json.dumps(case))
+
+
+@cache
+def _saved_bytes(case: str) -> int:
+    command = [sys.executable, "-m", "tests.trainer.saved", case]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return int(ended.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_layer_keeps_what_the_formula_says(name: str) -> None:
+    case = CASES[name]
+    tp = case.get("tp", 1)
+    scenario = scenario_of(case["model"], devices=tp, profile="torch", seq_length=case["seq_length"])
+    fields = {
+        "tensor_parallel": tp,
+        "sequence_parallel": case.get("sequence_parallel", tp > 1),
+        "micro_batch_size": case.get("batch", 1),
+    }
+    assert saved_bytes(case) == only(layer_bytes(scenario, block(scenario, **fields), moe=False))
+
+
+def test_row_a_is_the_figure_of_a_layer_of_llama3_1_8b() -> None:
+    assert saved_bytes(CASES["row A"]) == 1_376_845_824
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_full_recompute_keeps_the_input(tp: int) -> None:
+    scenario = scenario_of("llama3.1-70b", devices=tp, profile="torch")
+    here = block(scenario, tensor_parallel=tp, sequence_parallel=tp > 1, recompute="full")
+    case = {"model": "llama3.1-70b", "seq_length": 8192, "tp": tp, "recompute": "full"}
+    assert saved_bytes(case) == only(layer_input_bytes(scenario, here))
+
+
+def test_selective_recompute_drops_the_row_sums() -> None:
+    # Queries, keys and values are kept anyway, and the output by the projection behind it: 4 bytes x 8192 x 32 heads.
+    case = CASES["row A"]
+    assert saved_bytes(case) - saved_bytes(case | {"recompute": "selective"}) == 4 * 8192 * 32
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("qwen3-30b-a3b", "has no mixture-of-experts layers"), ("deepseek-v3", "has no mixture-of-experts layers")],
+)
+def test_models_without_layers_here_are_refused(model: str, said: str) -> None:
+    from simulator.trainer.model import Stage  # noqa: PLC0415 - needs torch
+
+    with pytest.raises(UnsupportedError, match=said):
+        Stage(load_model(model), [0], seq_length=8, embedding=False, head=False)
+
+
+def test_the_last_stage_wants_targets_and_returns_one_loss() -> None:
+    import torch  # noqa: PLC0415
+
+    from simulator.trainer.model import Stage  # noqa: PLC0415 - needs torch
+
+    model = load_model("llama3.2-1b").with_layers(1).model_copy(update={"hidden_size": 64, "intermediate_size": 128})
+    model = model.model_copy(update={"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16})
+    model = model.model_copy(update={"vocab_size": 100, "tie_word_embeddings": True})
+    stage = Stage(model, [0], seq_length=8, embedding=True, head=True)
+    stage.initialize(0)
+    tokens = torch.arange(8)[None]
+    loss = stage(tokens, tokens + 50)
+    assert loss.shape == ()
+    # A token by itself is one of 100, of which the input tokens are the likelier.
+    assert float(loss.detach()) == pytest.approx(math.log(100), abs=0.3)
+    loss.backward()
+    assert stage.embedding is not None
+    assert stage.head is not None
+    assert stage.head.weight is stage.embedding.weight
+    with pytest.raises(ValueError, match="needs the target tokens"):
+        stage(tokens)
