@@ -139,7 +139,8 @@ class _Step:
         self.buffers = self.count * self.boundary * (receives + sends)
         self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
-        self.sent = self.boundary * np.minimum(receives, 1.0)
+        # Of interleaved chunks, what was sent is kept and counted apart.
+        self.sent = self.boundary * np.minimum(receives, 1.0) * (chunks == 1)
         model = scenario.model
         kinds = ([(False, has.dense_layers)] if model.num_dense_layers else []) + (
             [(True, has.moe_layers)] if model.is_moe else []
@@ -158,8 +159,24 @@ class _Step:
         self.layer_backward = backward + np.where(recomputed > 0.0, plan.unit - 1.0, 0.0) * layer
 
     def held(self, flight: StageArray) -> StageArray:
-        """Activations of so many micro batches on every rank, with the receive buffers."""
-        return (self.one_micro_batch[self.has.kind] * flight) + self.buffers[self.has.kind]
+        """Activations of so many micro batches on every rank, with what its pipeline receives and has sent."""
+        return self.one_micro_batch[self.has.kind] * flight + self.buffers[self.has.kind] + self._sent_chunks(flight)
+
+    def _sent_chunks(self, flight: StageArray) -> StageArray | float:
+        """Outputs and input gradients of chunks that are done: the interleaved schedule keeps them for the step.
+
+        When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
+        each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
+        """
+        chunks, ranks = self.block.virtual_stages, float(self.block.pipeline_parallel)
+        if chunks == 1 or ranks == 1.0:
+            return 0.0
+        done = np.maximum(self.count - flight, 0.0) * chunks
+        cycles, rest = np.divmod(done, ranks * chunks)
+        of_last_chunk = cycles * ranks + np.minimum(rest, ranks)
+        of_first_chunk = cycles * ranks + np.maximum(rest - (chunks - 1.0) * ranks, 0.0)
+        first, last = self.first[self.has.kind], self.last[self.has.kind]
+        return self.boundary * (2.0 * done - last * of_last_chunk - first * of_first_chunk)
 
     def moments(self) -> Iterator[Moment]:
         """The first backward pass begins without gradients; a later one, if there is one, with all of them."""
@@ -353,7 +370,7 @@ class _Step:
         gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self._replicas())
         gathered = self.reshards * element * (units.all - others) + of_unit
         active = self.pipelined * self.wrapped
-        held = self.held(np.zeros_like(self.flight))
+        held = self.buffers[self.has.kind]
         return self._moment("gradient reduction", active * gradients, held, active * gathered)
 
     def _optimizer_step(self) -> Moment:
@@ -365,7 +382,7 @@ class _Step:
         passes = self._moment(
             "optimizer step",
             gradients,
-            self.held(np.zeros_like(self.flight)),
+            self.buffers[self.has.kind],
             foreach,
             copied=np.zeros_like(self.copied),
         )
