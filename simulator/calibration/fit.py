@@ -37,11 +37,12 @@ UNFITTED = (
     "tensor_overhead_seconds",
     "tensor_ends_overhead_seconds",
     "reduce_slowdown",
+    "collective_slowdown",
     "shard_overhead_seconds",
     "optimizer_slowdown",
 )
-"""Time coefficients that no shipped row decides apart from others; they stay at their priors unless a probe moved
-those."""
+"""Time coefficients that no shipped row decides apart from others; they stay at their priors unless launches planned to
+decide them are fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,13 @@ class Fit:
         return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
 
 
-def names_of(kind: Kind, base: Coefficients | None = None) -> tuple[str, ...]:
-    """The coefficients that a fit of this kind moves from `base`.
+def names_of(kind: Kind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
+    """The coefficients that a fit of this kind moves from `base`: with `every` also those that shipped rows leave open.
 
-    One of `UNFITTED` is moved where `base` has it elsewhere than the defaults: then something was measured of it. One
-    that is 0 in `base` stays so, for its spread is a share of its value.
+    One that is 0 in `base` stays so, for its spread is a share of its value.
     """
-    own, usual = (getattr(of, kind) for of in (base or Coefficients(), Coefficients()))
-    return tuple(
-        name
-        for name in priors(kind)
-        if getattr(own, name) != 0.0 and (name not in UNFITTED or getattr(own, name) != getattr(usual, name))
-    )
+    values = getattr(base or Coefficients(), kind)
+    return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +124,28 @@ class Problem:
         return np.array([float(getattr(part, name)) for name in self.names])
 
 
-def problem(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, *, spread: float = 1.0) -> Problem:
-    """A fit's problem from rows that have the figure of this kind; `spread` widens the priors."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freedom:
+    """How far a fit may go from where it starts."""
+
+    spread: float = 1.0
+    """Widens the priors."""
+    every: bool = False
+    """Whether coefficients that shipped rows leave open are moved too."""
+    noise: float | None = None
+    """Expected relative scatter of the rows; None for the usual one of their kind."""
+
+
+def problem(
+    kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None
+) -> Problem:
+    """A fit's problem from rows that have the figure of this kind."""
     base = base or Coefficients()
-    names = names_of(kind, base)
+    freedom = freedom or Freedom()
+    names = names_of(kind, base, every=freedom.every)
     known = priors(kind)
     part = base.memory if kind == "memory" else base.time
-    scale = np.array([spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names])
+    scale = np.array([freedom.spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names])
     return Problem(kind, tuple(samples), base, names, scale)
 
 
@@ -168,22 +179,23 @@ def solve(
     return np.asarray(centre + result.x * task.scale, dtype=np.float64)
 
 
-def fit(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, *, spread: float = 1.0) -> Fit:
+def fit(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None) -> Fit:
     """Fit one kind of coefficients to rows, leaving out those that do not belong."""
-    task = problem(kind, samples, base, spread=spread)
+    task = problem(kind, samples, base, freedom)
+    expected = (freedom and freedom.noise) or NOISE[kind]
     keep = np.ones(len(task.samples), dtype=np.bool_)
     values = task.prior_values
     errors = np.zeros(len(task.samples))
-    noise = NOISE[kind]
+    noise = expected
     for _ in range(8):
         values = solve(task, keep, noise=noise, start=values)
         errors = np.log(task.predicted(values) / task.measured)
-        scatter = max(robust_scatter(errors[keep]), NOISE[kind])
+        scatter = max(robust_scatter(errors[keep]), expected)
         inside = np.abs(errors) <= OUTLIER * scatter
-        if (inside == keep).all() and abs(min(scatter, 5.0 * NOISE[kind]) - noise) <= 0.1 * noise:
+        if (inside == keep).all() and abs(min(scatter, 5.0 * expected) - noise) <= 0.1 * noise:
             break
         # A platform whose rows scatter widely must still be able to move the priors.
-        keep, noise = inside, min(scatter, 5.0 * NOISE[kind])
+        keep, noise = inside, min(scatter, 5.0 * expected)
     return _result(task, keep, values, errors)
 
 

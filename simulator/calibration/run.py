@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.calibration.doubts import Doubt, device_doubts, is_starved, misfits, standing_out
-from simulator.calibration.fit import Fit, fit
+from simulator.calibration.fit import Fit, Freedom, fit
 from simulator.calibration.ranges import CalibratedRange, numbers, signature, words
 from simulator.calibration.sample import Sample, sample_of
 from simulator.calibration.store import Calibration, FittedPart, shipped_calibration
@@ -82,24 +82,24 @@ def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
 
 
 def fit_family(
-    family: str, samples: Sequence[Sample], base: Coefficients | None = None, *, spread: float = 1.0
+    family: str, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None
 ) -> FamilyFit:
     """Fit memory and time of one family, apart; a kind without rows is left at `base`."""
     mine = tuple(s for s in samples if s.scenario.hardware.family == family)
     known = known_memory(family)
     if known is not None:
         base = replaced(base or Coefficients(), "memory", known.names, known.vector)
-    memory = None if known is not None else _fit_memory(mine, base, spread)
+    memory = None if known is not None else _fit_memory(mine, base, freedom)
     so_far = _merged(base, memory, None)
     starved = {s.key for s in mine if is_starved(s, so_far)}
     with_speed = [s for s in mine if s.measured_tflops is not None and s.key not in starved]
-    time = fit("time", with_speed, base, spread=spread) if with_speed else None
+    time = fit("time", with_speed, base, freedom) if with_speed else None
     # A row that reads as another layout is no sample of the one it names: its speed goes too.
     found = tuple(misfits(mine, memory, time, _merged(base, memory, time)))
     relabelled = {doubt.key for doubt in found if doubt.finding in ("relabelled", "ambiguous")}
     if relabelled:
         with_speed = [s for s in with_speed if s.key not in relabelled]
-        time = fit("time", with_speed, base, spread=spread) if with_speed else None
+        time = fit("time", with_speed, base, freedom) if with_speed else None
         found = tuple(misfits(mine, memory, time, _merged(base, memory, time)))
     out = standing_out(mine, memory, time, _merged(base, memory, time))
     return FamilyFit(family, mine, memory, time, (*device_doubts(mine), *found, *out), known)
@@ -111,15 +111,15 @@ def known_memory(family: str) -> FittedPart | None:
     return None if shipped is None or shipped.memory is None or not shipped.memory.known else shipped.memory
 
 
-def _fit_memory(samples: Sequence[Sample], base: Coefficients | None, spread: float) -> Fit | None:
+def _fit_memory(samples: Sequence[Sample], base: Coefficients | None, freedom: Freedom | None) -> Fit | None:
     """Fit memory; rows that turn out starved hold the device's capacity, not their need, and are left out."""
     rows = [s for s in samples if s.row.memory_bytes is not None]
     if not rows:
         return None
-    first = fit("memory", rows, base, spread=spread)
+    first = fit("memory", rows, base, freedom)
     so_far = _merged(base, first, None)
     fed = [s for s in rows if not is_starved(s, so_far)]
-    return first if len(fed) == len(rows) else fit("memory", fed, base, spread=spread)
+    return first if len(fed) == len(rows) else fit("memory", fed, base, freedom)
 
 
 def _merged(base: Coefficients | None, memory: Fit | None, time: Fit | None) -> Coefficients:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.cli.options import PRECISIONS, Option
+from simulator.cli.options import Option
 from simulator.cli.parameters import Whole, Word
 from simulator.cli.streams import note, verbosity_of, write
 from simulator.errors import UnsupportedError
@@ -35,8 +35,8 @@ def probe_options() -> list[click.Parameter]:
             },
         ),
         ("--devices", {"type": Whole(1, 1024), "help": "Ranks of a launch; 2 on a processor, else the node's."}),
-        ("--precision", {"type": Word(PRECISIONS), "help": "Type of matrix products; bf16."}),
-        ("--launches", {"type": Whole(1, 1000), "help": "Launches to make; 12."}),
+        ("--precision", {"type": Word(("bf16", "fp32")), "help": "Type of matrix products; bf16."}),
+        ("--launches", {"type": Whole(1, 1000), "help": "Launches to make; 20."}),
         (
             "--backend",
             {
@@ -93,7 +93,7 @@ def _asked(values: Mapping[str, Any]) -> Asked:
     for name in _NOT_PROBE:
         if values[name]:
             said = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{said} and --probe: a probe measures rows of its own; fit them with others later")
+            raise click.UsageError(f"--probe and {said}: a probe measures rows of its own")
     if values["hardware"] is None:
         raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
     hardware = load_hardware(values["hardware"])
@@ -105,7 +105,7 @@ def _asked(values: Mapping[str, Any]) -> Asked:
         model=values["model"],
         precision=values["precision"] or "bf16",
         backend=backend,
-        launches=values["launches"] or 12,
+        launches=values["launches"] or 20,
         limit_seconds=float(values["time_limit"] or 600),
         resume=values["resume"],
     )

@@ -203,6 +203,9 @@ class TimeCoefficients:
     reduce_slowdown: float = coefficient(
         1.0, "times", 0.3, 20.0, 0.3, "time of reducing bytes over that of gathering as many"
     )
+    collective_slowdown: float = coefficient(
+        1.0, "times", 0.2, 20.0, 0.3, "time of collectives in a step over what the rates of the links alone say"
+    )
     shard_overhead_seconds: float = coefficient(
         0.0,
         "seconds per layer and exchange",

@@ -37,9 +37,18 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
         document["host_bandwidth"] = _known(_rate(rates.host_bandwidth))
     elif template.family == "cpu":
         document["host_bandwidth"] = _known(_rate(rates.memory_bandwidth))
+    if template.family == "cpu":
+        # What is called a device there is a rank: the machine has as many as took part.
+        _set_ranks(document, measured.devices)
     if rates.link is not None:
         _measure_link(document, measured.devices, rates)
     return document
+
+
+def _set_ranks(document: dict[str, Any], devices: int) -> None:
+    document["devices_per_node"] = _known(devices)
+    level = document["device_links"][-1]
+    document["device_links"] = [level | {"devices": _known(devices)}]
 
 
 def spec_of(document: dict[str, Any], where: str) -> HardwareSpec:

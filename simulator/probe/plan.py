@@ -9,12 +9,12 @@ takes; on devices that keep bytes beside the tensors, the memory coefficients' i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.fit import names_of
+from simulator.calibration.fit import Freedom, names_of
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import Kind, priors, replaced
 from simulator.memory.parameters import stage_contents
@@ -40,17 +40,17 @@ PINNED = 0.8
 class Effort:
     """What launches may take."""
 
-    launches: int = 12
+    launches: int = 20
     start_seconds: float = 8.0
     """Starting the ranks and ending them."""
     steps: int = 8
     """Steps of a launch, warm-up included."""
     longest_seconds: float = 30.0
     """Longest launch."""
-    shortest_step_seconds: float = 0.02
+    shortest_step_seconds: float = 0.08
     """Shorter steps are mostly noise."""
-    spread: float = 1.0
-    """How much wider than usual the priors are, as in the fit."""
+    freedom: Freedom = field(default_factory=Freedom)
+    """Of the fit that the launches are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,11 @@ class _Priced:
 
 def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> Design:
     """Choose launches; a candidate that does not fit or takes too long or too short is passed over."""
-    kinds = [kind for kind in KINDS if names_of(kind, base)]
-    priced = [found for candidate in candidates if (found := _priced(candidate, base, kinds, effort)) is not None]
-    names = {kind: names_of(kind, base) for kind in kinds}
-    known = {kind: effort.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
+    moved = {kind: names_of(kind, base, every=effort.freedom.every) for kind in KINDS}
+    names = {kind: listed for kind, listed in moved.items() if listed}
+    kinds = tuple(names)
+    priced = [found for candidate in candidates if (found := _priced(candidate, base, names, effort)) is not None]
+    known = {kind: effort.freedom.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
     before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
     chosen: list[Planned] = []
     while priced and len(chosen) < effort.launches:
@@ -121,13 +122,14 @@ def _launch_seconds(step: float, effort: Effort) -> float:
     return effort.start_seconds + effort.steps * step
 
 
-def _priced(candidate: Candidate, base: Coefficients, kinds: Sequence[Kind], effort: Effort) -> _Priced | None:
+def _priced(
+    candidate: Candidate, base: Coefficients, moved: dict[Kind, tuple[str, ...]], effort: Effort
+) -> _Priced | None:
     """Step time and slopes of a candidate, or None where it is of no use."""
     scenario, block = candidate.scenario, block_of([candidate.layout])
     has = stage_contents(scenario, block)
     figures: dict[Kind, Vector] = {}
-    for kind in kinds:
-        names = names_of(kind, base)
+    for kind, names in moved.items():
         values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
         # One column as it is, and two for each coefficient, a step to either side.
         sides = np.exp(STEP * np.hstack([np.zeros((len(names), 1)), np.eye(len(names)), -np.eye(len(names))]))

@@ -27,7 +27,7 @@ class Reach:
     layers: tuple[int, ...]
     seq_lengths: tuple[int, ...]
     micro_batch_sizes: tuple[int, ...] = (1, 2, 4)
-    micro_batches: tuple[int, ...] = (1, 2, 4, 8)
+    micro_batches: tuple[int, ...] = (2, 4, 8)
     """Per replica."""
 
 

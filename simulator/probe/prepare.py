@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.calibration.fit import Freedom
 from simulator.calibration.run import known_memory
 from simulator.coefficients import Coefficients
 from simulator.coefficients.values import replaced
@@ -15,7 +16,7 @@ from simulator.probe.asked import Asked, Tell
 from simulator.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.probe.measure import known_rates, measured_rates
 from simulator.probe.models import reach, write_shapes
-from simulator.probe.plan import Design, Effort, plan
+from simulator.probe.plan import NOISE, Design, Effort, plan
 from simulator.probe.pool import candidates
 from simulator.probe.priors import assumed_rates, from_rates
 from simulator.probe.rates import Rates, rates_of
@@ -23,8 +24,8 @@ from simulator.specs.catalogue import load_hardware
 from simulator.specs.hardware import HardwareSpec
 from simulator.trainer.measured_rates import RATES_NAME, MeasuredRates, RatesJob
 
-SPREAD: Final = 3.0
-"""How much wider than usual the coefficients' priors are: rates of single operations say only so much of a step."""
+FREEDOM: Final = Freedom(spread=3.0, every=True, noise=NOISE["time"])
+"""Of the fit: rates of single operations say only so much of a step, and the launches are chosen to decide."""
 TIMED_STEPS, WARM_UP_STEPS, COUNTED_STEPS = 8, 2, 1
 """Steps of each launch."""
 _START_SECONDS: Final = (8.0, 25.0)
@@ -99,7 +100,7 @@ def _prepared(asked: Asked, measured: MeasuredRates | None) -> Prepared:
         start_seconds=_START_SECONDS[kind],
         steps=TIMED_STEPS + WARM_UP_STEPS + COUNTED_STEPS,
         longest_seconds=_LONGEST_SECONDS[kind],
-        spread=SPREAD,
+        freedom=FREEDOM,
     )
     design = plan(found, base, effort)
     if not design.launches:

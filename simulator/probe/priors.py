@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.coefficients import Coefficients
-from simulator.coefficients.values import Kind, TimeCoefficients, priors
+from simulator.coefficients.values import Kind, Prior, TimeCoefficients, priors
 from simulator.probe.rates import AttentionRate, Figure, Link, Rates
 from simulator.probe.sizes import PRECISIONS
 from simulator.specs.hardware import HardwareSpec
@@ -85,6 +85,11 @@ def _update_slowdown(rates: Rates, memory_efficiency: float) -> float:
 
 
 def _bounded(kind: Kind, values: dict[str, float]) -> dict[str, float]:
-    """Values inside the bounds of their coefficients."""
+    """Values well inside the bounds of their coefficients, so that a fit can move them to either side."""
     known = priors(kind)
-    return {name: min(max(float(value), known[name].low), known[name].high) for name, value in values.items()}
+    return {name: _inside(float(value), known[name]) for name, value in values.items()}
+
+
+def _inside(value: float, prior: Prior) -> float:
+    margin = 0.02 * (prior.high - prior.low)
+    return min(max(value, prior.low + (margin if prior.low > 0.0 else 0.0)), prior.high - margin)

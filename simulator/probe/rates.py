@@ -15,6 +15,9 @@ _ADD_TENSORS = 3
 """Tensors that an addition reads and writes."""
 _SWIGLU_BYTES = 10.0
 """Bytes per element of a 16-bit forward SwiGLU in two kernels, as the formulas count it; twice that backward."""
+_MOST_ATTENTION = 0.8
+"""Share of the peak of matrix products that attention may be thought to reach on sizes that were not timed."""
+_ATTENTION_SIZES = ("batch", "heads", "tokens", "head_dim")
 _ELEMENT = {"bf16": 2.0, "fp32": 4.0}
 
 
@@ -164,13 +167,11 @@ def _attention(timed: Sequence[Timed], peak: float) -> AttentionRate:
         once = np.log(4.0 * scores * (sizes["head_dim"] + width) * (1.0 + tile / sizes["tokens"]) * seconds)
         return np.concatenate([once - forward, once + np.log(2.5 * slowdown) - backward])
 
-    start = np.log([1.0 / peak, 16.0, 16.0, 1.0])
-    low, high = np.log([1e-3 / peak, 0.1, 0.1, 0.1]), np.log([1e4 / peak, 4096.0, 8192.0, 20.0])
+    fastest = 1.0 / (_MOST_ATTENTION * peak)
+    low, high = np.log([fastest, 0.1, 0.1, 0.25]), np.log([1e4 * fastest, 4000.0, 8000.0, 15.0])
+    start = np.log([2.0 * fastest, 16.0, 16.0, 1.0])
     seconds, width, tile, slowdown = np.exp(least_squares(residuals, start, bounds=(low, high)).x)
-    return AttentionRate(1.0 / seconds / peak, float(width), float(tile), float(slowdown))
-
-
-_ATTENTION_SIZES = ("batch", "heads", "tokens", "head_dim")
+    return AttentionRate(float(1.0 / seconds / peak), float(width), float(tile), float(slowdown))
 
 
 def _link(timed: Sequence[Timed], devices: int) -> Link:

@@ -19,7 +19,7 @@ from simulator.pricing.estimate import Estimate
 from simulator.probe.asked import Tell
 from simulator.probe.plan import Planned
 from simulator.probe.pool import Candidate
-from simulator.probe.prepare import SPREAD, TIMED_STEPS, WARM_UP_STEPS, Prepared
+from simulator.probe.prepare import FREEDOM, TIMED_STEPS, WARM_UP_STEPS, Prepared
 from simulator.runner.campaign import Campaign, Plan, run, run_folder
 from simulator.runner.engine import Engine, Pick
 from simulator.runner.engines.launched import launched_row
@@ -70,7 +70,7 @@ def launch_all(
     campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
     rows = [row for one in campaign.comparisons for row in one.ran]
     family = ready.hardware.family
-    fitted = fit_family(family, prepared(rows), ready.base, spread=SPREAD) if rows else None
+    fitted = fit_family(family, prepared(rows), ready.base, FREEDOM) if rows else None
     stored = None
     if fitted is not None and (fitted.stored("time") or fitted.stored("memory")):
         stored = asked.folder / f"{family}.yaml"
@@ -158,7 +158,7 @@ def undetermined(fitted: FamilyFit, base: Coefficients) -> tuple[str, ...]:
         known = priors(part.kind)
         values = getattr(base, part.kind)
         for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
-            prior = SPREAD * known[name].spread * abs(float(getattr(values, name)))
+            prior = FREEDOM.spread * known[name].spread * abs(float(getattr(values, name)))
             if error >= UNDETERMINED * prior:
                 found.append(name)
     return tuple(found)

@@ -94,8 +94,9 @@ def _within(level: LinkLevel, group: Group) -> Array:
 
 
 def _efficiency(scenario: Scenario, level: LinkLevel) -> float:
-    """Share of the level's rate that collectives reach; a rate measured with collectives already contains it."""
-    return 1.0 if level.measured else scenario.coefficients.time.link_efficiency
+    """Share of the level's rate that a step's collectives reach; a rate measured with collectives contains theirs."""
+    values = scenario.coefficients.time
+    return (1.0 if level.measured else values.link_efficiency) / values.collective_slowdown
 
 
 def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:

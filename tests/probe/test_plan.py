@@ -1,0 +1,176 @@
+"""The plan: what may be launched, and what is chosen."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.calibration.fit import Freedom, names_of
+from simulator.calibration.run import known_memory
+from simulator.coefficients import Coefficients
+from simulator.coefficients.values import priors, replaced
+from simulator.pricing.build import estimate_layout
+from simulator.probe import plan as planning
+from simulator.probe.models import reach
+from simulator.probe.plan import Design, Effort, plan
+from simulator.probe.pool import MOST_CANDIDATES, Candidate, candidates
+from simulator.probe.priors import from_rates
+from simulator.probe.rates import rates_of
+from simulator.probe.sizes import rates_job
+from simulator.specs.catalogue import load_hardware
+from tests.probe import machine
+
+HARDWARE = load_hardware("local-cpu")
+WIDE = Freedom(spread=3.0, every=True)
+POOL = candidates(HARDWARE, 2, "bf16", reach("cpu", None, Path("models")))
+
+
+SOME = POOL[::5]
+"""Enough of them to choose from, priced in less time."""
+
+
+def base(devices: int = 2) -> Coefficients:
+    known = known_memory("cpu")
+    assert known is not None
+    rates = rates_of(machine.answered(rates_job(devices, "cpu")))
+    return from_rates(rates, "bf16", replaced(Coefficients(), "memory", known.names, known.vector))
+
+
+BASE = base()
+
+
+def designed(launches: int = 8, freedom: Freedom = WIDE) -> Design:
+    return plan(SOME, BASE, Effort(launches=launches, freedom=freedom))
+
+
+DESIGN = designed()
+
+
+def splits(found: tuple[Candidate, ...]) -> set[tuple[int, int, int]]:
+    return {(c.layout.tensor_parallel, c.layout.pipeline_parallel, c.layout.data_parallel) for c in found}
+
+
+def test_the_pool_holds_every_split_shape_and_way_to_recompute() -> None:
+    assert len(POOL) <= MOST_CANDIDATES
+    assert splits(POOL) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+    for values in (
+        {c.layout.recompute for c in POOL},
+        {c.layout.micro_batch_size for c in POOL},
+        {c.scenario.model.num_hidden_layers for c in POOL},
+        {c.scenario.model.hidden_size for c in POOL},
+    ):
+        assert len(values) == 3, values
+    assert {c.layout.zero_stage for c in POOL} == {0, 1, 2, 3}
+    assert {c.scenario.seq_length for c in POOL} == {128, 256, 512, 1024}
+    assert len({c.title for c in POOL}) == len(POOL)
+
+
+@pytest.mark.parametrize(("devices", "most_splits"), [(1, 1), (4, 6)])
+def test_layouts_take_all_devices(devices: int, most_splits: int) -> None:
+    found = candidates(HARDWARE, devices, "fp32", reach("cpu", None, Path("models")))
+    assert {c.layout.devices for c in found} == {devices}
+    assert len(splits(found)) == most_splits
+
+
+def test_an_own_model_is_cut_to_a_few_layers() -> None:
+    within = reach("cuda", "llama3.2-1b", Path("models"))
+    assert [name for name, _ in within.models] == ["llama3.2-1b"]
+    assert max(within.layers) <= 8
+    assert {c.model for c in candidates(load_hardware("h20"), 2, "bf16", within)} == {"llama3.2-1b"}
+
+
+def test_launches_fit_and_last_neither_too_long_nor_too_short() -> None:
+    effort = Effort()
+    for planned in DESIGN.launches:
+        one = planned.candidate
+        priced = estimate_layout(replace(one.scenario, coefficients=BASE), one.layout)
+        assert priced.verdict == "fits"
+        assert priced.throughput.step_seconds == pytest.approx(planned.step_seconds)
+        assert planned.step_seconds >= effort.shortest_step_seconds
+        assert planned.launch_seconds == effort.start_seconds + effort.steps * planned.step_seconds
+        assert planned.launch_seconds <= effort.longest_seconds
+    assert DESIGN.seconds == sum(planned.launch_seconds for planned in DESIGN.launches)
+
+
+def test_a_plan_is_the_same_every_time() -> None:
+    assert designed() == DESIGN
+    assert [p.candidate for p in designed(3).launches] == [p.candidate for p in DESIGN.launches[:3]]
+
+
+def test_what_no_launch_shows_stays_as_uncertain_as_it_was() -> None:
+    for name in ("context_exposed", "ring_slowdown", "expert_exposed", "gemm_efficiency_fp8", "tensor_exposed"):
+        assert DESIGN.left[name] == pytest.approx(1.0)
+    for name in ("layer_overhead_seconds", "tensor_overhead_seconds", "shard_overhead_seconds"):
+        assert DESIGN.left[name] < 0.9
+
+
+def test_every_launch_leaves_less_to_know() -> None:
+    for fewer, more in pairwise(designed(count).left for count in (1, 2, 4, 8)):
+        assert all(more[name] <= fewer[name] + 1e-12 for name in fewer)
+        assert sum(more.values()) < sum(fewer.values())
+
+
+def test_only_a_split_layer_pins_down_what_splitting_costs() -> None:
+    only = Freedom(spread=3.0, every=True)
+    first = next(p for p in plan(SOME, BASE, Effort(freedom=only)).launches if "tensor_overhead_seconds" in p.pins)
+    assert first.candidate.layout.tensor_parallel == 2
+    without = tuple(c for c in SOME if c.layout.tensor_parallel == 1)
+    assert plan(without, BASE, Effort(freedom=only)).left["tensor_overhead_seconds"] == pytest.approx(1.0)
+
+
+def test_coefficients_that_are_0_are_not_asked_about() -> None:
+    names = names_of("time", base(devices=1), every=True)
+    assert not {"tensor_overhead_seconds", "tensor_ends_overhead_seconds"} & set(names)
+    assert names_of("memory", BASE) == ()
+    assert set(DESIGN.left) == set(names_of("time", BASE, every=True))
+
+
+def test_on_an_accelerator_memory_counts_too() -> None:
+    found = candidates(load_hardware("h20"), 2, "bf16", reach("cuda", None, Path("models")))
+    rates = rates_of(machine.answered(rates_job(2, "cuda")))
+    design = plan(found[::20], from_rates(rates, "bf16", Coefficients()), Effort(launches=4, longest_seconds=1e9))
+    assert design.left["context_bytes"] < 1.0
+    assert design.left["gemm_efficiency"] < 1.0
+
+
+def information(design: Design) -> float:
+    """Logarithm of what the launches' slopes add to the priors' information, from scratch."""
+    names = names_of("time", BASE, every=True)
+    prior = np.diag([(WIDE.spread * priors("time")[name].spread) ** -2 for name in names])
+    total = prior.copy()
+    for planned in design.launches:
+        priced = planning._priced(planned.candidate, BASE, {"time": names}, Effort())
+        assert priced is not None
+        total += np.outer(priced.slopes["time"], priced.slopes["time"]) / planning.NOISE["time"] ** 2
+    return float(np.linalg.slogdet(total)[1] - np.linalg.slogdet(prior)[1])
+
+
+def test_the_chosen_launches_say_more_than_others() -> None:
+    others = np.random.default_rng(5).permutation(len(SOME))
+    usable = [i for i in others if planning._priced(SOME[i], BASE, {"time": names_of("time", BASE)}, Effort())]
+    for start in range(0, 40, 8):
+        chance = replace(
+            DESIGN, launches=tuple(replace(DESIGN.launches[0], candidate=SOME[i]) for i in usable[start : start + 8])
+        )
+        assert information(DESIGN) > information(chance) + 2.0
+
+
+def test_the_covariance_is_updated_as_if_from_scratch() -> None:
+    names = names_of("time", BASE, every=True)
+    spread = np.array([WIDE.spread * priors("time")[name].spread for name in names])
+    total = np.diag(spread**-2)
+    for planned in DESIGN.launches:
+        priced = planning._priced(planned.candidate, BASE, {"time": names}, Effort())
+        assert priced is not None
+        total += np.outer(priced.slopes["time"], priced.slopes["time"]) / planning.NOISE["time"] ** 2
+    left = np.sqrt(np.diag(np.linalg.inv(total))) / spread
+    assert [DESIGN.left[name] for name in names] == pytest.approx(list(left), rel=1e-6)
+
+
+def test_cheap_launches_come_first() -> None:
+    slow = Effort(launches=8, start_seconds=0.1, freedom=WIDE)
+    quick = plan(SOME, BASE, slow).launches
+    assert math.fsum(p.step_seconds for p in quick) < math.fsum(p.step_seconds for p in DESIGN.launches)

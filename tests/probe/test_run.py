@@ -1,0 +1,223 @@
+"""A probe from rates to calibration, on launches whose step time a formula gives."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from simulator import api
+from simulator.calibration.store import read_calibration
+from simulator.coefficients import Coefficients
+from simulator.errors import InputError
+from simulator.measurements.rows import read_rows
+from simulator.pricing.build import estimate_layout
+from simulator.probe.prepare import FREEDOM, Prepared, outlook, prepare
+from simulator.probe.run import Probed, launch_all
+from simulator.runner.engine import Command, Ended, Outcome, Pick
+from simulator.runner.engines.launched import launched_row
+from simulator.runner.launch import Launch
+from tests.probe import machine
+
+
+@dataclass(slots=True)
+class FormulaEngine:
+    """Measures what the formulas give under other coefficients than the rates do."""
+
+    truth: Coefficients
+    scatter: float = 0.0
+    name: str = "formula"
+    prepared: int = 0
+
+    def prepare(self, pick: Pick, folder: Path) -> Command:
+        del pick
+        self.prepared += 1
+        return Command(arguments=("none",), folder=folder)
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+        del ended
+        scenario = replace(pick.scenario, coefficients=self.truth)
+        seconds = estimate_layout(scenario, pick.layout).throughput.step_seconds
+        off = np.random.default_rng(crc32(folder.name.encode())).normal(0.0, self.scatter)
+        row = launched_row(pick, "ok", step_time_s=round(seconds * float(np.exp(off)), 6))
+        return Outcome(kind="ok", row=row)
+
+
+@dataclass(frozen=True, slots=True)
+class NoLauncher:
+    """Starts nothing."""
+
+    name: str = "none"
+    fails_from: int = 10**6
+
+    def check(self, nodes: int) -> None:
+        assert nodes == 1
+
+    def shown(self, launch: Launch) -> str:
+        return launch.title
+
+    def run(self, launch: Launch) -> Ended:
+        if launch.number >= self.fails_from:
+            raise KeyboardInterrupt
+        return Ended(exit_code=0, log=launch.log)
+
+
+def silent(_: str) -> None:
+    """Take a line of what happens."""
+
+
+def ready(folder: Path, **changes: object) -> Prepared:
+    question = machine.asked(folder, **changes)
+    if not question.rates_folder.exists():
+        machine.leave_rates(question)
+    return prepare(question, silent)
+
+
+def truth(base: Coefficients) -> Coefficients:
+    values = base.time
+    return replace(
+        base,
+        time=replace(
+            values,
+            gemm_efficiency=0.8 * values.gemm_efficiency,
+            memory_efficiency=0.7 * values.memory_efficiency,
+            layer_overhead_seconds=0.6 * values.layer_overhead_seconds,
+            tensor_overhead_seconds=1.8 * values.tensor_overhead_seconds,
+            shard_overhead_seconds=1.5 * values.shard_overhead_seconds,
+            optimizer_slowdown=1.3 * values.optimizer_slowdown,
+        ),
+    )
+
+
+def probed(folder: Path, *, scatter: float = 0.0, **changes: object) -> tuple[Probed, FormulaEngine]:
+    before = ready(folder, **changes)
+    engine = FormulaEngine(truth(before.base), scatter)
+    return launch_all(before, silent, engine=engine, launcher=NoLauncher()), engine
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, FormulaEngine]:
+    return probed(tmp_path_factory.mktemp("probe"), launches=14)
+
+
+def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine]) -> None:
+    done, engine = whole
+    assert done.fitted is not None
+    assert done.fitted.time is not None
+    assert done.fitted.time.scatter < 0.01
+    off = [abs(one.before_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
+    assert max(off) > 0.15
+    after = done.fitted.coefficients(done.prepared.base)
+    # Layouts and shapes that were not launched.
+    for question in ({"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"zero_stage": 3}, {"recompute": "full"}):
+        scenario = replace(done.prepared.design.launches[0].candidate.scenario, global_batch_size=8, seq_length=384)
+        layout = api.complete_layout(scenario, **{"zero_stage": 1} | question)
+        figures = [
+            estimate_layout(replace(scenario, coefficients=values), layout).throughput.step_seconds
+            for values in (after, engine.truth)
+        ]
+        assert figures[0] == pytest.approx(figures[1], rel=0.06), question
+
+
+def test_what_no_launch_decides_is_said_and_stays_at_its_prior(whole: tuple[Probed, FormulaEngine]) -> None:
+    done, _ = whole
+    assert {"context_exposed", "ring_slowdown", "expert_exposed", "link_efficiency"} <= set(done.undetermined)
+    assert "tensor_overhead_seconds" not in done.undetermined
+    assert done.fitted is not None
+    assert done.fitted.time is not None
+    fitted = dict(zip(done.fitted.time.names, done.fitted.time.values, strict=True))
+    for name in ("context_exposed", "ring_slowdown", "expert_exposed", "link_efficiency"):
+        assert fitted[name] == pytest.approx(getattr(done.prepared.base.time, name), rel=1e-6)
+
+
+def test_the_files_serve_an_estimate(whole: tuple[Probed, FormulaEngine]) -> None:
+    done, _ = whole
+    asked = done.prepared.asked
+    assert done.calibration_file == asked.folder / "cpu.yaml"
+    stored = read_calibration(done.calibration_file)
+    assert (stored.family, stored.tables) == ("cpu", ("rows",))
+    assert stored.memory is not None
+    assert set(stored.memory.values.values()) == {0.0}
+    rows = read_rows(asked.rows_file)
+    assert len(rows) == 14
+    row = rows[0]
+    estimate = api.estimate(
+        model=row.model,
+        hardware=str(done.prepared.spec_file),
+        devices=2,
+        num_layers=row.num_layers,
+        framework="torch",
+        seq_length=row.seq_length,
+        global_batch_size=row.global_batch_size,
+        calibration=str(done.calibration_file),
+        layout=done.prepared.design.launches[0].candidate.layout,
+    )
+    assert estimate.provenance.status == "measured"
+    assert estimate.throughput.step_seconds == pytest.approx(row.step_seconds, rel=0.03)
+
+
+def test_resumed_only_what_is_missing_is_launched(tmp_path: Path) -> None:
+    first = ready(tmp_path)
+    engine = FormulaEngine(truth(first.base))
+    stopped = launch_all(first, silent, engine=engine, launcher=NoLauncher(fails_from=3))
+    assert len(read_rows(first.asked.rows_file)) == 2
+    assert [one.measured_seconds is None for one in stopped.compared] == [False, False, True, True]
+    again = FormulaEngine(engine.truth)
+    finished = launch_all(ready(tmp_path), silent, engine=again, launcher=NoLauncher())
+    assert again.prepared == 2
+    assert len(read_rows(first.asked.rows_file)) == 4
+    assert None not in [one.measured_seconds for one in finished.compared]
+
+
+def test_more_launches_go_on_from_fewer(tmp_path: Path) -> None:
+    probed(tmp_path, launches=2)
+    _, engine = probed(tmp_path, launches=4)
+    assert engine.prepared == 2
+
+
+def test_rows_that_scatter_too_much_make_no_calibration(tmp_path: Path) -> None:
+    done, _ = probed(tmp_path, scatter=1.0, launches=12)
+    assert done.calibration_file is None
+    assert done.fitted is not None
+    assert "still scatter by" in done.fitted.not_stored("time")
+    assert not (tmp_path / "cpu.yaml").exists()
+    assert [one.after_seconds for one in done.compared] == [None] * 12
+
+
+def test_launches_that_scatter_a_little_are_all_used(tmp_path: Path) -> None:
+    done, engine = probed(tmp_path, scatter=0.05, launches=14)
+    assert FREEDOM.noise is not None
+    assert done.fitted is not None
+    assert done.fitted.time is not None
+    assert done.fitted.time.left_out == ()
+    after = done.fitted.coefficients(done.prepared.base)
+    for planned in done.prepared.design.launches:
+        candidate = planned.candidate
+        fitted, true = (
+            estimate_layout(replace(candidate.scenario, coefficients=values), candidate.layout).throughput.step_seconds
+            for values in (after, engine.truth)
+        )
+        assert fitted == pytest.approx(true, rel=0.15), candidate.title
+
+
+def test_an_outlook_writes_nothing(tmp_path: Path) -> None:
+    plain = machine.asked(tmp_path / "none", resume=False)
+    assert outlook(plain).measured is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rates_of_other_ranks_are_refused(tmp_path: Path) -> None:
+    ready(tmp_path)
+    with pytest.raises(InputError, match=r"--devices 4: the rates in .* are of 2"):
+        ready(tmp_path, devices=4)
+
+
+def test_an_earlier_probe_is_not_mixed_with_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.runner.reference.ReferenceEngine.check", lambda _: None)
+    question = machine.asked(tmp_path, resume=False)
+    question.check()
+    question.rows_file.write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="holds an earlier probe; --resume continues it"):
+        question.check()
+    replace(question, resume=True).check()
