@@ -13,7 +13,7 @@ from simulator.pricing.estimate import Estimate
 from simulator.runner.compare import Comparison, compared
 from simulator.runner.engine import Ended, Engine, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
-from simulator.runner.launch import Launch, Launched, Launcher, slug
+from simulator.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
 from simulator.runner.processes import interruptible
 from simulator.runner.record import Record, identity
 from simulator.scenario.layout import Layout
@@ -199,7 +199,8 @@ def shared_folder(work: Path, node_rank: int) -> Path:
 
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
-    if node_rank == 0 and any(work.glob("*/rank-*.json")):
+    # The log of a launch is written by the first node alone: another node that was faster has left none.
+    if node_rank == 0 and any(found for name in ("rank-*.json", LOG_NAME) for found in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
     work.mkdir(parents=True, exist_ok=True)
     return work

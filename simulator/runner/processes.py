@@ -37,7 +37,7 @@ class Finished:
 def run_guarded(
     command: tuple[str, ...], *, folder: Path, environment: Mapping[str, str], log: Path, limit_seconds: float
 ) -> Finished:
-    """Run a command with its output in `log`, and leave no process of it behind."""
+    """Run a command with its output alone in `log`, and leave no process of it behind."""
     started = time.monotonic()
     reading, writing = os.pipe()
     guard: subprocess.Popen[bytes] | None = None
@@ -46,6 +46,8 @@ def run_guarded(
     others = set(descendants(os.getpid()))
     adopt_orphans(adopt=True)  # should the guard be killed, what it guarded is found here
     try:
+        # What an earlier launch left there is not this one's; appended to, as its processes may open it themselves.
+        log.write_bytes(b"")
         with log.open("ab") as stream:
             guard = subprocess.Popen(  # noqa: S603  the command is an engine's
                 _guarded(reading, command),

@@ -94,6 +94,9 @@ class SlurmLauncher:
     def run(self, launch: Launch) -> Ended:
         """Submit the script and wait for its job's end, its time limit, or an interruption."""
         (launch.folder / SCRIPT_NAME).write_text(self.script(launch), encoding="utf-8")
+        # What an earlier launch left in the folder is not this one's.
+        launch.log.write_bytes(b"")
+        (launch.folder / CODE_NAME).unlink(missing_ok=True)
         watched = _Watched(launch=launch, queue_seconds=self.queue_seconds)
         began = time.monotonic()
         try:

@@ -56,9 +56,10 @@ def test_the_first_node_keeps_the_rows_of_all(tmp_path: Path) -> None:
     assert none_left(str(tmp_path / "work")) == {}
 
 
-def test_a_work_folder_serves_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["rank-0.json", "log.txt"])
+def test_a_work_folder_serves_once(left: str, tmp_path: Path) -> None:
     (tmp_path / "work" / "1-tiny").mkdir(parents=True)
-    (tmp_path / "work" / "1-tiny" / "rank-0.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "work" / "1-tiny" / left).write_text("{}", encoding="utf-8")
     said = refusal(*arguments(tmp_path, "127.0.0.1:1", "--dry-run"))
     assert "holds results of earlier launches; name a new one on all nodes" in said
 

@@ -33,6 +33,12 @@ def test_the_exit_code_is_the_commands(code: str, expected: int, tmp_path: Path)
     assert (tmp_path / "log").read_text(encoding="utf-8") == "said\n"
 
 
+def test_the_log_is_this_launchs_alone(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("MemoryError\n", encoding="utf-8")
+    run(tmp_path, sys.executable, "-c", "print('said')")
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "said\n"
+
+
 def test_a_killed_command_shows_the_signal(tmp_path: Path) -> None:
     found = run(tmp_path, sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert found.exit_code == 128 + signal.SIGKILL
