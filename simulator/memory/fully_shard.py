@@ -106,6 +106,7 @@ class _Step:
         cached = scenario.precision == "fp8" and scenario.framework.fp8_weight_cache
         self.narrow = 2.0 * linear_parameters(scenario, block, has) if cached else np.zeros_like(self.shards)
         self.layers = (has.dense_layers + has.moe_layers)[:, None]
+        self.depth = self.layers / block.virtual_stages
         self.first, self.last = has.embeddings[:, None], has.heads[:, None]
         self.boundary = layer_input_bytes(scenario, block)
         self.count = micro_batches(scenario, block)
@@ -273,7 +274,7 @@ class _Step:
         held = self.held(flight)
         yield from self._loss(held, gradients)
         # While one unit is used, the next one's gathered weights come in.
-        gathered = element * units.layer * (self.reshards + self.collects * ((self.layers > 1.0) | (self.first > 0.0)))
+        gathered = element * units.layer * (self.reshards + self.collects * ((self.depth > 1.0) | (self.first > 0.0)))
         gathered = gathered + self.other_chunks
         of_head = self.buffered * FP32 * units.head * self.last
         received = self.pipelined * self.boundary * (1.0 - self.last)
@@ -284,7 +285,7 @@ class _Step:
             self.layer_backward - received + self.sent + gathered + of_head,
             released=self.kept_by_last,
         )
-        several = self.layers > 1.0
+        several = self.depth > 1.0
         of_layer = self.buffered * FP32 * units.layer
         behind = self.pipelined * self.reshards * element * units.layer
         yield self._moment(
@@ -321,7 +322,7 @@ class _Step:
         rest = self.held(flight)
         others = self.pipelined * self.reshards * element
         ahead = np.where(self.first > 0.0, units.table, 0.0)
-        before = np.where(self.layers > 1.0, units.layer, 0.0)
+        before = np.where(self.depth > 1.0, units.layer, 0.0)
         used = element * (self.wrapped - ending.copied) * units.layer
         done = others * np.maximum(units.all - units.table - units.layer, 0.0)
         outputs = self.pipelined * self.boundary * (1.0 - self.last)
@@ -332,7 +333,7 @@ class _Step:
         table = self.first * self._table_gradient(ending)
         for name, gradients, temporary in (
             ("backward", ending.layer_gradients, first),
-            ("backward", ending.layer_gradients, np.where(self.layers > 1.0, second, 0.0)),
+            ("backward", ending.layer_gradients, np.where(self.depth > 1.0, second, 0.0)),
             ("embedding gradient", ending.table_gradients, table),
         ):
             yield self._moment(name, gradients, rest, ending.happens * temporary, copied=ending.copied)
@@ -341,7 +342,10 @@ class _Step:
         """What the input table's backward pass holds, at the widest of its moments."""
         units, element = self.units, self.element
         gathered = element * (self.wrapped - ending.copied) * units.table
-        gathered = gathered + element * self.reshards * self.pipelined * (units.all - units.table)
+        # Of interleaved chunks only the first one's, whose backward pass this is.
+        alone = self.block.virtual_stages == 1
+        behind = units.all - units.table if alone else self.depth * units.layer
+        gathered = gathered + element * self.reshards * self.pipelined * behind
         # The order of the passes is forgotten in the last backward pass only: until then the unit before the table is
         # the previous micro batch's output layer, which is gathered ahead.
         astray = self.collects * (self.count > 1.0) * (1.0 - self.pipelined) * element * units.head

@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -45,6 +46,7 @@ def trace_stage(request: TraceRequest) -> Traced:
     counter = LiveBytes()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _agree_with_nobody))  # noqa: SLF001
+        stack.enter_context(mock.patch.object(schedules, "_batch_p2p", _keeping(schedules._batch_p2p)))  # noqa: SLF001
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(counter)
         stack.enter_context(loss_context(layout.tensor_parallel))
@@ -87,13 +89,17 @@ class _Rank:
         )
         count = micro_batches(job)
         self._tokens = torch.zeros((count * job.layout.micro_batch_size, job.seq_length), dtype=torch.int64)
-        self._buffers = _further_buffers(job, request)
+        # Torch makes receive buffers for every micro batch of the step, and its interleaved schedule keeps what was
+        # sent until the end of it.
+        self._received = _missing_buffers(job, request)
+        self._sent = _missing_buffers(job, request) if job.layout.virtual_stages > 1 else []
 
     def run(self) -> int:
         """Run a step, in which the counter finds its peak; the bytes alive after it."""
         self._make_states()
         self._counter.reset_peak()
         self._passes.run(self._tokens, self._tokens)
+        self._sent.clear()
         self._counter.moment = None
         with self._counter.born_as(TEMPORARY, "optimizer step"):
             self._optimizer.step()
@@ -156,8 +162,33 @@ def _agree_with_nobody(_schedule: object, stages: Sequence[Any], _backward: obje
         stage._inference_mode = pipeline_stage.InferenceMode.STATIC  # noqa: SLF001 - what the agreement sets
 
 
-def _further_buffers(job: TrainingJob, request: TraceRequest) -> list[torch.Tensor]:
-    """Receive buffers of the micro batches that are not run: torch makes them for every micro batch of the step."""
+@dataclass(slots=True)
+class _Sent:
+    """An exchange under way. Real ones hold what they send until they are waited for; those with nobody do not."""
+
+    works: Sequence[Any]
+    tensors: Sequence[torch.Tensor]
+
+    def wait(self) -> None:
+        """Wait for all of it."""
+        for work in self.works:
+            work.wait()
+        self.tensors = ()
+
+
+def _keeping(batch: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[_Sent]]:
+    """The function that starts exchanges, with what they send held by what it returns."""
+
+    def started(operations: Sequence[distributed.P2POp], desc: str | None = None) -> Sequence[_Sent]:
+        works = batch(operations, desc)
+        sends = [operation.tensor for operation in operations if operation.op is distributed.isend]
+        return [_Sent(works, sends)] if works else []
+
+    return started
+
+
+def _missing_buffers(job: TrainingJob, request: TraceRequest) -> list[torch.Tensor]:
+    """Boundary tensors of the micro batches that are not run, for one direction of the exchange."""
     layout = job.layout
     if layout.pipeline_parallel == 1:
         return []
