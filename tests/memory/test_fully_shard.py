@@ -1,0 +1,105 @@
+"""Peaks under FSDP2 and PyTorch's pipeline schedules, against figures that PyTorch 2.13 was traced with.
+
+Each figure is what `simulate trace` counted for llama3.1-8b cut to 8 layers, in MiB; docs/trace.md has full-size ones.
+"""
+
+from typing import Any
+
+import pytest
+
+from simulator.api import scenario_of
+from simulator.memory.parameters import stage_contents
+from simulator.memory.peak import MemoryByStage, memory_by_stage
+from simulator.scenario.block import block_of
+from simulator.scenario.complete import complete_layout
+from simulator.scenario.layout import Layout
+from simulator.trace.run import tensors_only
+from simulator.units import MIB
+
+TP8 = {"tensor_parallel": 8, "recompute": "full", "seq_length": 1024}
+TP8_FP32 = TP8 | {"precision": "fp32", "recompute": "none"}
+PP2 = {"tensor_parallel": 2, "pipeline_parallel": 2, "seq_length": 4096}
+PP2_FP32 = PP2 | {"precision": "fp32", "zero_stage": 0}
+BLOCK = {"recompute": "full", "recompute_method": "block", "micro_batch_size": 2}
+
+# (what, replicas, micro batches, pipeline rank, traced MiB)
+TRACED: list[tuple[dict[str, Any], int, int, int, float]] = [
+    ({"zero_stage": 3}, 8, 2, 0, 29996.8),
+    ({"zero_stage": 2}, 8, 2, 0, 35328.9),
+    ({"zero_stage": 1}, 8, 2, 0, 42656.2),
+    ({"zero_stage": 0}, 8, 2, 0, 70649.9),
+    ({"zero_stage": 3, "recompute": "full"}, 8, 2, 0, 20004.3),
+    ({"seq_length": 1024}, 8, 2, 0, 11344.2),
+    ({"seq_length": 1024}, 1, 2, 0, 53321.8),
+    ({"seq_length": 1024, "zero_stage": 2}, 8, 2, 0, 15500.8),
+    ({"seq_length": 4096, "precision": "fp32"}, 1, 2, 0, 59299.4),
+    ({"seq_length": 1024, "precision": "fp32", "zero_stage": 0}, 8, 3, 0, 58499.9),
+    (TP8, 8, 1, 0, 1992.4),
+    (TP8, 8, 2, 0, 2148.9),
+    (TP8 | {"zero_stage": 2}, 8, 2, 0, 2533.8),
+    (TP8 | {"zero_stage": 2}, 8, 3, 0, 2565.1),
+    (TP8 | {"zero_stage": 1}, 8, 3, 0, 5263.9),
+    (TP8 | {"zero_stage": 0}, 8, 3, 0, 8763.7),
+    (TP8, 1, 2, 0, 6690.1),
+    (TP8_FP32, 1, 2, 0, 9107.1),
+    (TP8_FP32 | {"zero_stage": 0}, 8, 1, 0, 7692.1),
+    (TP8_FP32 | {"zero_stage": 0}, 8, 2, 0, 9461.6),
+    (TP8_FP32 | {"zero_stage": 0}, 8, 3, 0, 10440.4),
+    ({"tensor_parallel": 2, "seq_length": 4096, "recompute_layers": 3} | BLOCK, 4, 3, 0, 18147.4),
+    (PP2 | {"recompute_layers": 2} | BLOCK, 4, 4, 0, 9766.1),
+    (PP2 | {"sequence_parallel": False, "micro_batch_size": 2}, 4, 4, 0, 13026.5),
+    (PP2 | {"sequence_parallel": False, "micro_batch_size": 2}, 4, 4, 1, 16206.5),
+    (PP2, 4, 2, 0, 9509.9),
+    (PP2, 4, 3, 0, 9557.9),
+    (PP2 | {"zero_stage": 2}, 4, 3, 0, 10133.0),
+    (PP2 | {"zero_stage": 0}, 4, 3, 0, 16131.8),
+    (PP2, 4, 2, 1, 10197.0),
+    (PP2 | {"zero_stage": 2}, 4, 4, 1, 11562.1),
+    (PP2_FP32, 1, 2, 0, 14933.6),
+    (PP2_FP32, 1, 4, 0, 17910.8),
+    (PP2_FP32, 1, 2, 1, 17715.8),
+]
+
+
+def priced(what: dict[str, Any], replicas: int, micro_batches: int) -> MemoryByStage:
+    sizes = {name: value for name, value in what.items() if name in Layout.__dataclass_fields__}
+    rest = {name: value for name, value in what.items() if name not in sizes}
+    parallel = sizes.get("tensor_parallel", 1) * sizes.get("pipeline_parallel", 1)
+    scenario = scenario_of(
+        model="llama3.1-8b",
+        num_layers=8,
+        hardware="h100-sxm-80g",
+        devices=parallel * replicas,
+        global_batch_size=micro_batches * replicas * sizes.get("micro_batch_size", 1),
+        framework="torch",
+        calibration="none",
+        **rest,
+    )
+    scenario = tensors_only(scenario)
+    block = block_of([complete_layout(scenario, data_parallel=replicas, **sizes)])
+    return memory_by_stage(scenario, block, stage_contents(scenario, block))
+
+
+@pytest.mark.parametrize(("what", "replicas", "micro_batches", "stage", "traced"), TRACED)
+def test_the_peak_is_what_torch_allocates(
+    what: dict[str, Any], replicas: int, micro_batches: int, stage: int, traced: float
+) -> None:
+    memory = priced(what, replicas, micro_batches)
+    assert memory.allocated[stage, 0] / MIB == pytest.approx(traced, rel=0.005)
+    parts = memory.parts()
+    assert sum(float(value[stage, 0]) for value in parts.values()) == pytest.approx(float(memory.device[stage, 0]))
+
+
+def test_beside_a_pipeline_every_stage_of_zero_keeps_whole_gradients() -> None:
+    # Four layers, their matrices halved by TP 2, and the input table, whole on both ranks.
+    layer = (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) / 2 + 2 * 4096
+    table = 128256 * 4096
+    for zero_stage in (0, 1, 2, 3):
+        memory = priced(PP2 | {"zero_stage": zero_stage}, 4, 8)
+        assert memory.parts()["gradients"][0, 0] == 4 * (4 * layer + table)
+
+
+def test_receive_buffers_grow_with_the_micro_batches_of_the_step() -> None:
+    few, many = (priced(PP2, 4, count).allocated[:, 0] for count in (8, 16))
+    # 4096 x 4096 in 16 bits over two ranks: the first rank receives gradients, the last one activations.
+    assert (many - few).tolist() == [8 * 16 * MIB] * 2
