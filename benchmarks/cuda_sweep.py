@@ -20,6 +20,7 @@ from simulator.api import estimate, scenario_of
 from simulator.calibration.apply import applied
 from simulator.errors import SimulateError
 from simulator.pricing.estimate import Estimate
+from simulator.runner.campaign import run_folder
 from simulator.runner.engine import Outcome, Pick
 from simulator.runner.launch import Launch
 from simulator.runner.local import LocalLauncher
@@ -136,7 +137,10 @@ class Sweep:
             if outcome.kind == "interrupted":
                 break
             if outcome.kind in ("ok", "oom") and outcome.row is not None:
-                self.record.add(replace(outcome.row, source="benchmarks/cuda_sweep.py", source_ref=seen))
+                # A case that ran out of memory does not say on what; the cases before it may have.
+                where = f"{self.folder.name}/{launch.folder.name}"
+                row = replace(outcome.row, source="benchmarks/cuda_sweep.py", source_ref=f"{seen}, {where}".strip(", "))
+                self.record.add(row)
                 measured += 1
         return measured
 
@@ -174,14 +178,14 @@ def main(arguments: list[str]) -> int:
     if hardware is None:
         parser.error("--hardware: which spec is the device? `simulate hardware` lists the names")
     say_machine()
-    sweep = Sweep(
-        hardware=hardware,
-        engine=ReferenceEngine(backend=options.device),
-        folder=options.work_folder,
-        record=Record(options.output),
-    )
     with interruptible() as came:
         try:
+            sweep = Sweep(
+                hardware=hardware,
+                engine=ReferenceEngine(backend=options.device),
+                folder=run_folder(options.work_folder),
+                record=Record(options.output),
+            )
             measured = sweep.run(list(cases(options.device))[: options.cases], options.minutes * 60.0)
         except KeyboardInterrupt:
             return 128 + came.number
@@ -189,6 +193,8 @@ def main(arguments: list[str]) -> int:
             say(f"error: {error}")
             return error.exit_code
     say(f"{measured} rows added to {options.output}")
+    if came.number:
+        return 128 + came.number
     return 0 if measured else 1
 
 

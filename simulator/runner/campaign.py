@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from simulator.runner.compare import Comparison, compared
 from simulator.runner.engine import Ended, Engine, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
 from simulator.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
-from simulator.runner.processes import interruptible
+from simulator.runner.processes import deaf, interruptible
 from simulator.runner.record import Record, identity
 from simulator.scenario.layout import Layout
 
@@ -60,6 +61,11 @@ class Plan:
     refused: tuple[Refused, ...]
     """Faster layouts that the engine cannot run."""
 
+    @property
+    def failed_before(self) -> int:
+        """Layouts that are not launched, as the record holds a launch of them that failed."""
+        return sum(any(row.outcome != "ok" for row in rows) for rows in self.known.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
@@ -69,6 +75,8 @@ class Campaign:
     comparisons: tuple[Comparison, ...]
     interrupted_by: int = 0
     """Number of the signal that ended it early; 0 where none did."""
+    unwritten: str = ""
+    """Why the record lacks rows that were measured; empty where it has them all."""
 
     @property
     def all_well(self) -> bool:
@@ -133,11 +141,15 @@ class Planner:
         pick = replace(self.pick, layout=estimate.layout)
         for repeat in range(len(rows) + 1, self.wanted.repeats + 1):
             place = self.folder / (title if repeat == 1 else f"{title}-{repeat}")
+            try:
+                command = self.engine.prepare(pick, place.absolute())
+            except OSError as error:
+                raise _unwritable(place, error) from error
             yield Launch(
                 title=title,
                 pick=pick,
                 estimate=estimate,
-                command=self.engine.prepare(pick, place.absolute()),
+                command=command,
                 repeat=repeat,
                 limit_seconds=self.wanted.limit_seconds,
             )
@@ -146,9 +158,11 @@ class Planner:
 def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
     """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout.
 
-    Without a record the rows are for the comparison alone: another node keeps them.
+    A record that cannot be written stops nothing either: the rows are compared, and the answer says why they are not
+    there. Without a record the rows are for the comparison alone: another node keeps them.
     """
     launched: list[Launched] = []
+    keeper = _Keeper(record)
     rows = {title: list(found) for title, found in plan.known.items()}
     with interruptible() as came:
         try:
@@ -156,41 +170,83 @@ def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record | None, t
                 if any(row.outcome != "ok" for row in rows[launch.title]):
                     continue
                 tell(f"launch {launch.number} of {len(plan.launches)}: {launch.folder.name}")
-                done = _one(launch, launcher, engine)
-                launched.append(done)
-                if done.outcome.row is not None:
-                    note = replace(done.outcome.row, source_ref=f"{launch.folder.parent.name}/{launch.folder.name}")
-                    rows[launch.title].append(note if record is None else record.add(note))
+                ended = _ended(launch, launcher)
+                with deaf():  # what has been measured is read and kept, whatever comes now
+                    done = _read(launch, ended, engine)
+                    launched.append(done)
+                    if done.outcome.row is not None:
+                        where = f"{launch.folder.parent.name}/{launch.folder.name}"
+                        rows[launch.title].append(keeper.keep(replace(done.outcome.row, source_ref=where)))
                 tell(f"{done.outcome.kind} after {done.ended.wall_seconds:.1f} s {done.outcome.error}".rstrip())
                 if done.outcome.kind == "interrupted":
                     break
         except KeyboardInterrupt:
             tell("interrupted")
     comparisons = tuple(compared(plan.layouts, rows, launched))
-    return Campaign(plan=plan, comparisons=comparisons, interrupted_by=came.number)
+    return Campaign(plan=plan, comparisons=comparisons, interrupted_by=came.number, unwritten=keeper.unwritten)
 
 
-def _one(launch: Launch, launcher: Launcher, engine: Engine) -> Launched:
-    ended = Ended(exit_code=None, log=launch.log)
+@dataclass(slots=True)
+class _Keeper:
+    """Writes rows to a record; those that cannot be written now are tried again with the next."""
+
+    record: Record | None
+    waiting: list[MeasuredRow] = field(default_factory=list)
+    error: str = ""
+
+    def keep(self, row: MeasuredRow) -> MeasuredRow:
+        """Add a row, after those that wait, and return it as it was written."""
+        if self.record is None:
+            return row
+        self.waiting.append(row)
+        try:
+            while self.waiting:
+                row = self.record.add(self.waiting[0])
+                del self.waiting[0]
+        except SimulateError as error:
+            self.error = one_line(str(error))
+        return row
+
+    @property
+    def unwritten(self) -> str:
+        """How many rows were not written, and why; empty where all were."""
+        return f"{self.error}; rows left out: {len(self.waiting)}" if self.waiting else ""
+
+
+def _ended(launch: Launch, launcher: Launcher) -> Ended | str:
+    """How a launch ended, or why it was not started."""
     try:
-        ended = launcher.run(launch)
+        return launcher.run(launch)
+    except (OSError, SimulateError) as error:
+        return one_line(str(error))
+
+
+def _read(launch: Launch, ended: Ended | str, engine: Engine) -> Launched:
+    if isinstance(ended, str):
+        return Launched(launch=launch, ended=Ended(exit_code=None, log=launch.log), outcome=_broken(launch, ended))
+    try:
         outcome = engine.outcome(launch.pick, launch.folder, ended)
     except (OSError, SimulateError) as error:
-        said = one_line(str(error))
-        outcome = Outcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
+        outcome = _broken(launch, one_line(str(error)))
     return Launched(launch=launch, ended=ended, outcome=outcome)
+
+
+def _broken(launch: Launch, said: str) -> Outcome:
+    return Outcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
 
 
 def run_folder(work: Path) -> Path:
     """A new folder for a campaign, so that no launch finds what an earlier one left."""
-    taken = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
-    for number in range(max(taken, default=0) + 1, _MOST_RUNS):
-        folder = work / f"run-{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
+    try:
+        taken = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+        work.mkdir(parents=True, exist_ok=True)
+        for number in range(max(taken, default=0) + 1, _MOST_RUNS):
+            with suppress(FileExistsError):
+                folder = work / f"run-{number}"
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise _unwritable(work, error) from error
     raise UnsupportedError(f"--work-folder {work}: holds {_MOST_RUNS} runs; remove some")
 
 
@@ -200,10 +256,17 @@ def shared_folder(work: Path, node_rank: int) -> Path:
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
     # The log of a launch is written by the first node alone: another node that was faster has left none.
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(work, error) from error
     if node_rank == 0 and any(found for name in ("rank-*.json", LOG_NAME) for found in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
-    work.mkdir(parents=True, exist_ok=True)
     return work
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"--work-folder {folder}: cannot be written: {error.strerror or error}")
 
 
 def _split(layout: Layout) -> tuple[int, ...]:

@@ -23,18 +23,28 @@ _MEMORY: Final = re.compile(
     r"|std::bad_alloc|\bMemoryError\b"
     r"|CUDA error: out of memory|[Cc]uda failure.{0,8}out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|[Dd]etected \d+ oom[-_]kill event|[Oo]ut [Oo]f [Mm]emory: Killed process"
+    r"|\bJobState=OUT_OF_MEMORY\b"
 )
 """Memory that ran out: the device's in the frameworks' words and the libraries', and the host's."""
 _KILLED: Final = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)|: task \d+: Killed\b")
 """A rank that SIGKILL ended, as torchrun and srun tell it."""
-_RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?::.*)?")
+_STOPPED: Final = re.compile(
+    r"\*\*\* JOB \S+ ON \S+ CANCELLED|\bDUE TO (?:PREEMPTION|TIME LIMIT|NODE FAIL|JOB REQUEUE)"
+    r"|\bJobState=(?:PREEMPTED|CANCELLED|TIMEOUT|DEADLINE|NODE_FAIL|BOOT_FAIL|REVOKED)\b"
+)
+"""A job that Slurm or somebody ended. A step alone is cancelled too where one of its ranks failed."""
+_RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?::.*)?|what\(\):.*")
+"""An exception, in Python's words or as a C++ library leaves one that ended the process."""
 _AFTERMATH: Final = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|[Cc]onnection (?:reset|closed|refused)"
+    r"|[Bb]roken pipe|[Ss]ocket closed"
 )
 """What other ranks and the launcher raise once one rank has failed."""
 _REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
 """A program that did not take its arguments, or is not there."""
 _KILLED_CODE: Final = 137
+_KILLED_SAYS: Final = "killed, perhaps out of the host's memory"
+"""Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +70,21 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
             signs[sign] = fuller(signs.get(sign), line)
         elif sign:
             signs.setdefault(sign, line)
-    memory, launcher = signs.get("memory"), signs.get("launcher")
+    memory, stopped, launcher = signs.get("memory"), signs.get("stopped"), signs.get("launcher")
     reason = next(filter(None, map(signs.get, ("trainer", "raised", "followed", "refused"))), None)
     if memory is not None:
         return _found("oom", memory.text, ended, memory.rank)
     if ended.timed_out:
         said = "did not end within the time limit" if launcher is None else _by_launcher(launcher)
         return _found("timeout", said, ended)
+    if stopped is not None:
+        return _found("error", _by_launcher(stopped), ended)
     if reason is not None:
         return _found("error", reason.text, ended, reason.rank)
-    if "killed" in signs or ended.exit_code == _KILLED_CODE:
-        return _found("oom", "killed, probably out of memory", ended)
     if launcher is not None:
         return _found("error", _by_launcher(launcher), ended)
+    if "killed" in signs or ended.exit_code == _KILLED_CODE:
+        return _found("error", _KILLED_SAYS, ended)
     last = tail_of(ended.log, most=1)
     status = "ended without an exit code" if ended.exit_code is None else f"exit code {ended.exit_code}"
     return _found("error", f"{last[0]} ({status})" if last else status, ended)
@@ -83,6 +95,8 @@ def _sign(text: str) -> str:
     by_trainer = failure_in(text)
     if (by_trainer and by_trainer.kind == "out-of-memory") or _MEMORY.search(text):
         return "memory"
+    if _STOPPED.search(text):
+        return "stopped"
     if by_trainer:
         return "followed" if _AFTERMATH.search(text) else "trainer"
     if text.startswith(BY_LAUNCHER):

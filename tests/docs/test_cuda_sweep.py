@@ -77,3 +77,52 @@ def test_the_device_must_be_named(tmp_path: Path) -> None:
     done = run("-m", "benchmarks.cuda_sweep", "--output", str(tmp_path / "sweep.csv"))
     assert done.returncode == 2
     assert "--hardware" in done.stderr
+
+
+def test_a_work_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = ("--output", str(tmp_path / "sweep.csv"), "--work-folder", str(tmp_path / "file" / "work"))
+    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", *places)
+    assert done.returncode == 2
+    assert f"error: --work-folder {tmp_path / 'file' / 'work'}: cannot be written: " in done.stdout
+
+
+SWEEP = """
+import signal, sys
+from dataclasses import replace
+from pathlib import Path
+from benchmarks import cuda_sweep
+from simulator.runner.engine import Ended, Outcome
+from simulator.runner.engines.launched import launched_row
+from simulator.runner.local import LocalLauncher
+
+class Engine(cuda_sweep.ReferenceEngine):
+    def check(self): pass
+    def outcome(self, pick, folder, ended):
+        if ended.interrupted:
+            return Outcome(kind="interrupted", row=None)
+        return Outcome(kind="oom", row=launched_row(pick, "oom", "out of memory"))
+
+class Launcher(LocalLauncher):
+    def run(self, launch):
+        ended = Ended(exit_code=1, log=launch.log)
+        if "case-1" in str(launch.folder):
+            return ended
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return replace(ended, interrupted=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cuda_sweep.ReferenceEngine, cuda_sweep.LocalLauncher = Engine, Launcher
+sys.exit(cuda_sweep.main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupted_sweep_keeps_its_rows_and_says_so(tmp_path: Path) -> None:
+    table, work = tmp_path / "sweep.csv", tmp_path / "work"
+    for number in (1, 2):
+        done = run("-c", SWEEP, "--device", "cpu", "--output", str(table), "--work-folder", str(work))
+        assert done.returncode == 130, done.stderr
+        # Each sweep has a folder of its own, which a row names where no device is known.
+        assert [row.source_ref for row in read_rows(table)][-1] == f"run-{number}/case-1"

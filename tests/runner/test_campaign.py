@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import UnsupportedError
+from simulator.errors import InputError, UnsupportedError
+from simulator.measurements.row import MeasuredRow
 from simulator.runner import reference
-from simulator.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder
+from simulator.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
 from simulator.runner.compare import Comparison
-from simulator.runner.engine import Ended
+from simulator.runner.engine import Ended, Outcome, Pick
 from simulator.runner.launch import Launch
 from simulator.runner.local import LocalLauncher
 from simulator.runner.record import Record
@@ -110,7 +111,7 @@ def test_launches_are_recorded_and_compared(tmp_path: Path, monkeypatch: pytest.
         ("half", "error", "the result of rank 1 cannot be read"),
         ("nothing", "error", "rank 1 left no result"),
         ("oom", "oom", "out-of-memory: OutOfMemoryError: tried to allocate 2 GiB"),
-        ("killed", "oom", "killed, probably out of memory"),
+        ("killed", "error", "killed, perhaps out of the host's memory"),
     ],
 )
 def test_one_that_fails_stops_no_other(
@@ -143,12 +144,13 @@ def test_a_layout_that_was_said_not_to_fit_and_ran_contradicts_too(
 def test_resumed_what_was_measured_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch(tmp_path, {"tp2pp1dp1": "oom"}, monkeypatch)
     again = launch(tmp_path, {}, monkeypatch, resume=True)
-    assert again.plan.launches == ()
+    assert (again.plan.launches, again.plan.failed_before) == ((), 1)
     assert [len(one.rows) for one in again.comparisons] == [1, 1, 1]
     assert not again.all_well
     assert by_split(again)["tp1pp2"].memory is not None
     retried = launch(tmp_path, {}, monkeypatch, resume=True, retry_failed=True)
     assert [one.pick.layout.tensor_parallel for one in retried.plan.launches] == [2]
+    assert retried.plan.failed_before == 0
     assert retried.all_well
     more = launch(tmp_path, {}, monkeypatch, resume=True, retry_failed=True, repeats=2)
     assert [one.repeat for one in more.plan.launches] == [2, 2, 2]
@@ -184,6 +186,50 @@ class BrokenLauncher(LocalLauncher):
 def test_a_launcher_that_fails_is_a_failed_launch(tmp_path: Path) -> None:
     found = run(plan(tmp_path), BrokenLauncher(), ENGINE, Record(tmp_path / "own.csv"), list[str]().append)
     assert [one.failures[0].split(" for")[0] for one in found.comparisons] == ["failed: no more processes"] * 3
+
+
+class FullDisk(Record):
+    """Refuses its first row."""
+
+    def add(self, row: MeasuredRow) -> MeasuredRow:
+        if not self.path.exists() and not self.path.with_suffix(".full").exists():
+            self.path.with_suffix(".full").touch()
+            raise InputError(f"--output {self.path}: cannot be written: full")
+        return Record.add(self, row)
+
+
+def test_rows_that_cannot_be_written_are_compared_and_tried_again(tmp_path: Path) -> None:
+    record = FullDisk(tmp_path / "own.csv")
+    one = run(plan(tmp_path, top=1), LocalLauncher(), ENGINE, record, list[str]().append)
+    assert one.unwritten == f"--output {record.path}: cannot be written: full; rows left out: 1"
+    assert [len(found.rows) for found in one.comparisons] == [1]
+    record.path.with_suffix(".full").unlink()
+    two = run(plan(tmp_path / "two", top=2), LocalLauncher(), ENGINE, record, list[str]().append)
+    assert two.unwritten == ""
+    assert [row.row for row in record.rows()] == [1, 2]
+
+
+class SignalledEngine(FakeEngine):
+    """Is interrupted while it reads what a launch left."""
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+        signal.raise_signal(signal.SIGTERM)
+        return FakeEngine.outcome(self, pick, folder, ended)
+
+
+def test_a_launch_that_has_ended_is_kept_when_a_signal_comes(tmp_path: Path) -> None:
+    found = run(plan(tmp_path), LocalLauncher(), SignalledEngine(), Record(tmp_path / "own.csv"), list[str]().append)
+    assert found.interrupted_by == signal.SIGTERM
+    assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
+    assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
+
+
+def test_folders_that_cannot_be_made_are_told(tmp_path: Path) -> None:
+    work = tmp_path / "file" / "work"
+    (tmp_path / "file").touch()
+    for make in (run_folder, lambda folder: shared_folder(folder, 0), plan):
+        with pytest.raises(InputError, match=rf"--work-folder {work}.*: cannot be written: "):
+            make(work)
 
 
 def test_what_is_told_names_the_launch_and_its_end(tmp_path: Path) -> None:
