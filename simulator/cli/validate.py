@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.parameters import Whole, Word
 from simulator.cli.streams import colour_of, note, verbosity_of, write
-from simulator.errors import UnsupportedError
+from simulator.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from simulator.runner.campaign import Campaign, Plan
@@ -100,6 +100,14 @@ def _launch_options() -> list[click.Parameter]:
                 "help": "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda.",
             },
         ),
+        (
+            "--communication",
+            {
+                "type": str,
+                "metavar": "NAME",
+                "help": "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
+            },
+        ),
         ("--steps", {"type": Whole(1, 10_000), "default": 8, "help": "Timed steps of a launch."}),
         ("--warmup", {"type": Whole(0, 10_000), "default": 2, "help": "Steps before them."}),
         ("--repeat", {"type": Whole(1, 100), "default": 1, "help": "Launches of each layout."}),
@@ -166,7 +174,7 @@ def _validate(**values: Any) -> None:
     hardware, question = _question(values)
     searched = space(values)
     work = Path(values["work_folder"] or _FOLDER)
-    _check_nodes(values)
+    _check_options(ctx, values)
     record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
     pick = _pick(values, question, record.table)
     engine, launcher = _engine(values, hardware), _launcher(values, hardware)
@@ -194,6 +202,7 @@ def _validate(**values: Any) -> None:
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
+    _warn(values, hardware, plan, quiet=quiet)
     keeper = record if values["node_rank"] == 0 else None
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     if values["format"] == "json":
@@ -263,13 +272,23 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
     from simulator.runner.reference import ReferenceEngine, usual_backend  # noqa: PLC0415  start-up time
 
     path = values["engine_path"] or ""
+    if values["engine"] != "reference":
+        for name in ("backend", "communication"):
+            if values[name]:
+                raise click.UsageError(f"--{name} needs --engine reference: outside frameworks choose their own")
     if values["engine"] == "megatron":
         return MegatronEngine(path=path)
     if values["engine"] == "paddle":
         return PaddleEngine(path=path)
     if path:
         raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
-    return ReferenceEngine(backend=values["backend"] or usual_backend(hardware.family))
+    backend = values["backend"] or usual_backend(hardware.family)
+    if (backend == "cpu") != (hardware.family == "cpu"):
+        raise click.UsageError(
+            f"--backend {backend}: the hardware {hardware.name} is of family {hardware.family}, and rows would be "
+            "measured on something else; --hardware says what is measured"
+        )
+    return ReferenceEngine(backend=backend, communication=values["communication"] or "")
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
@@ -291,8 +310,40 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
     return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
 
 
-def _check_nodes(values: Mapping[str, Any]) -> None:
-    """Refuse what nodes that are started by themselves cannot do alike."""
+def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
+    """What is wrong with the devices of this machine. Raises UnsupportedError where it has none of the kind."""
+    from simulator.runner.device import ask, contradictions  # noqa: PLC0415  start-up time
+    from simulator.runner.reference import usual_backend  # noqa: PLC0415  start-up time
+    from simulator.specs.catalogue import hardware_names  # noqa: PLC0415  start-up time
+
+    found = ask(values["backend"] or usual_backend(hardware.family))
+    yield from contradictions(found, hardware, hardware_names())
+
+
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: Plan, *, quiet: bool) -> None:
+    """Say what makes figures of this machine misleading, before anything is launched on it."""
+    from simulator.runner.device import crowded  # noqa: PLC0415  start-up time
+
+    # With Slurm the devices are elsewhere, and an outside framework looks for its own.
+    if values["launcher"] != "local" or values["engine"] != "reference" or not plan.launches:
+        return
+    first = plan.launches[0]
+    if hardware.family == "cpu":
+        warnings: Iterable[str] = filter(None, [crowded(first.pick.scenario.devices // first.nodes)])
+    else:
+        warnings = _device(values, hardware)
+    for text in warnings:
+        note(text, quiet=quiet)
+
+
+def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse options that would be ignored, and what nodes that are started by themselves cannot do alike."""
+    if values["retry_failed"] and not values["resume"]:
+        raise click.UsageError("--retry-failed needs --resume: without it everything is launched")
+    if values["launcher"] != "slurm" and not left_to_default(ctx, "queue_limit"):
+        raise click.UsageError("--queue-limit needs --launcher slurm")
+    if values["output"] and Path(values["output"]).is_dir():
+        raise InputError(f"--output {values['output']}: is a folder; expected a file of rows, such as ROWS.csv")
     endpoint = values["rdzv_endpoint"]
     if endpoint is None:
         return

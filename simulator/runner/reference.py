@@ -34,6 +34,8 @@ class ReferenceEngine:
 
     backend: str = "cpu"
     """Kind of device, in torch's words."""
+    communication: str = ""
+    """Collective library, in torch's words; empty for the usual one of the backend."""
     name: str = "reference"
     worker: tuple[str, ...] = ("-m", WORKER)
     """What a rank's Python runs."""
@@ -96,6 +98,7 @@ class ReferenceEngine:
             steps=pick.steps,
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
+            communication=self.communication,
             # A processor's memory is limited to what the verdict counts with; a device limits itself.
             memory_limit_bytes=int(scenario.hardware.usable_memory_bytes) if self.backend == "cpu" else None,
         )

@@ -14,7 +14,10 @@ import pytest
 from click.testing import Result
 
 from simulator.cli import validate
+from simulator.errors import UnsupportedError
 from simulator.measurements.rows import read_rows
+from simulator.runner import device
+from simulator.runner.device import Device
 from simulator.runner.processes import with_package
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
@@ -191,6 +194,29 @@ def test_backend_and_sizes_follow_from_the_hardware(hardware: str, backend: str,
     assert limited == (backend == "cpu")
 
 
+def test_the_collective_library_reaches_the_job() -> None:
+    dry("--communication", "mine", "--top", "1")
+    [path] = Path().glob("**/job.json")
+    assert json.loads(path.read_text(encoding="utf-8"))["communication"] == "mine"
+
+
+def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(backend: str) -> Device:
+        raise UnsupportedError(f"nothing to launch on: backend {backend}")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(device, "ask", ask)
+    question = ("validate", "--model", "llama3.2-1b", "--hardware", "h20", "--top", "1")
+    assert refusal(*question, code=3) == "nothing to launch on: backend cuda"
+    assert list(Path().glob("**/*.csv")) == []
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "crowded", lambda ranks: f"{ranks} ranks are many")
+    assert "simulate: note: 2 ranks are many\n" in run(*QUESTION, "--top", "1").stderr
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -203,6 +229,13 @@ def test_backend_and_sizes_follow_from_the_hardware(hardware: str, backend: str,
         (("--option", "flash_attention=false"), 3, "--option flash_attention: the reference trainer"),
         (("--engine", "pytorch"), 2, "'pytorch' is not one of reference, megatron, paddle"),
         (("--output", "there/"), 2, "there"),
+        (("--output", "there"), 2, "--output there: is a folder"),
+        (("--hardware", "h20", "--backend", "cpu"), 2, "--backend cpu: the hardware h20 is of family hopper"),
+        (("--backend", "cuda"), 2, "--backend cuda: the hardware local-cpu is of family cpu"),
+        (("--engine", "megatron", "--backend", "cuda"), 2, "--backend needs --engine reference"),
+        (("--engine", "paddle", "--communication", "nccl"), 2, "--communication needs --engine reference"),
+        (("--retry-failed",), 2, "--retry-failed needs --resume"),
+        (("--queue-limit", "5"), 2, "--queue-limit needs --launcher slurm"),
         (("--engine", "megatron"), 2, "--engine megatron: the folder of Megatron-LM is not known"),
     ],
 )
