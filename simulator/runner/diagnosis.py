@@ -42,6 +42,16 @@ _AFTERMATH: Final = re.compile(
 """What other ranks and the launcher raise once one rank has failed."""
 _REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
 """A program that did not take its arguments, or is not there."""
+_SIGNS: Final = {
+    "stopped": _STOPPED.search,
+    "launcher": re.compile(re.escape(BY_LAUNCHER)).match,
+    "raised": _RAISED.fullmatch,
+    "refused": _REFUSED.fullmatch,
+    "killed": _KILLED.search,
+}
+"""What a line that is not the trainer's may say; the first that matches counts."""
+_REASONS: Final = ("stopped", "trainer", "raised", "followed", "refused", "launcher")
+"""Signs of an error, the most telling first."""
 _KILLED_CODE: Final = 137
 _KILLED_SAYS: Final = "killed, perhaps out of the host's memory"
 """Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""
@@ -70,19 +80,15 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
             signs[sign] = fuller(signs.get(sign), line)
         elif sign:
             signs.setdefault(sign, line)
-    memory, stopped, launcher = signs.get("memory"), signs.get("stopped"), signs.get("launcher")
-    reason = next(filter(None, map(signs.get, ("trainer", "raised", "followed", "refused"))), None)
+    memory, launcher = signs.get("memory"), signs.get("launcher")
+    reason = next(filter(None, map(signs.get, _REASONS)), None)
     if memory is not None:
         return _found("oom", memory.text, ended, memory.rank)
     if ended.timed_out:
         said = "did not end within the time limit" if launcher is None else _by_launcher(launcher)
         return _found("timeout", said, ended)
-    if stopped is not None:
-        return _found("error", _by_launcher(stopped), ended)
     if reason is not None:
-        return _found("error", reason.text, ended, reason.rank)
-    if launcher is not None:
-        return _found("error", _by_launcher(launcher), ended)
+        return _found("error", _by_launcher(reason), ended, reason.rank)
     if "killed" in signs or ended.exit_code == _KILLED_CODE:
         return _found("error", _KILLED_SAYS, ended)
     last = tail_of(ended.log, most=1)
@@ -95,17 +101,10 @@ def _sign(text: str) -> str:
     by_trainer = failure_in(text)
     if (by_trainer and by_trainer.kind == "out-of-memory") or _MEMORY.search(text):
         return "memory"
-    if _STOPPED.search(text):
-        return "stopped"
     if by_trainer:
         return "followed" if _AFTERMATH.search(text) else "trainer"
-    if text.startswith(BY_LAUNCHER):
-        return "launcher"
-    if _RAISED.fullmatch(text):
-        return "" if _AFTERMATH.search(text) else "raised"
-    if _REFUSED.fullmatch(text):
-        return "refused"
-    return "killed" if _KILLED.search(text) else ""
+    sign = next((name for name, matches in _SIGNS.items() if matches(text)), "")
+    return "" if sign == "raised" and _AFTERMATH.search(text) else sign
 
 
 def _by_launcher(line: LogLine) -> str:

@@ -121,10 +121,13 @@ def _orphans(child: int) -> list[int]:
 
 
 def _begin() -> None:
-    """Prepare the command's process: usual signals, and asked to end should the guard be killed."""
+    """Prepare the command's process: usual signals, and killed should the guard be killed.
+
+    Asked to end, it may wait for ranks that nobody ends; ranks of the reference trainer in turn end with it.
+    """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
-    _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans(*, adopt: bool) -> None:

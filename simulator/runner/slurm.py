@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import UnsupportedError, one_line
+from simulator.errors import InputError, UnsupportedError, one_line
 from simulator.runner.diagnosis import BY_LAUNCHER
 from simulator.runner.engine import Ended
 from simulator.runner.launch import ARRIVE_SECONDS, Launch
@@ -38,6 +38,20 @@ _SILENT_SECONDS: Final = 300.0
 _WAITING: Final = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
 _ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_MEMORY: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
+_OWN: Final = (
+    "array",
+    "chdir",
+    "error",
+    "job-name",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "open-mode",
+    "output",
+    "wrap",
+)
+"""What a launch itself decides."""
 _NODE: Final = "NODE_RANK=$SLURM_NODEID"
 _RANK: Final = f"{_NODE} RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE="
 _KEEPER: Final = "trap '' HUP INT TERM; read -r ended || scancel \"$0\""
@@ -59,8 +73,13 @@ class SlurmLauncher:
     name: str = "slurm"
 
     def check(self, nodes: int) -> None:
-        """Raise UnsupportedError where Slurm's programs are missing."""
+        """Raise UnsupportedError where Slurm's programs are missing, InputError for what would break the script."""
         del nodes
+        for name, text in (("partition", self.partition), ("account", self.account)):
+            if not re.fullmatch(r"[\w.,:@+-]*", text, re.ASCII):
+                raise InputError(f"--slurm-{name} {one_line(text)!r}: expected a name without spaces and quotes")
+        for option in self.options:
+            _check_option(option)
         for program in _PROGRAMS:
             if shutil.which(program) is None:
                 raise UnsupportedError(f"--launcher slurm: {program} is not on PATH")
@@ -136,7 +155,23 @@ class SlurmLauncher:
             yield f"gpus-per-node={launch.devices_per_node}"
         if not given.intersection(_SHARING):
             yield "exclusive"  # neighbours on a node would be measured too
+            if not given.intersection(_MEMORY):
+                yield "mem=0"  # all of the node's: a cluster's usual share may be too small for a launch
         yield from self.options
+
+
+def _check_option(option: str) -> None:
+    """Raise InputError for an option that is not one line of a script, or is the launch's own."""
+    where = f"--slurm-option {one_line(option)!r}"
+    try:
+        single = len(shlex.split(option)) == 1
+    except ValueError:  # a quote that is not closed
+        single = False
+    if not (single and option.isprintable() and re.match(r"[A-Za-z][A-Za-z-]*(=|$)", option)):
+        raise InputError(f"{where}: expected NAME or NAME=VALUE, with a value that has spaces in quotes")
+    name = option.partition("=")[0]
+    if name in _OWN:
+        raise InputError(f"{where}: {name} follows from the launch")
 
 
 @dataclass(slots=True, kw_only=True)

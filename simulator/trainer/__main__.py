@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.trainer.environment import rank_from_environment
+from simulator.trainer.environment import end_with_parent, rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
 from simulator.trainer.job import TrainingJob
 from simulator.trainer.limits import check_job
@@ -47,6 +47,7 @@ def _path(arguments: list[str]) -> Path:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     code = main(sys.argv[1:])
     if code:
         # Without the interpreter's farewell: threads of a broken process group would write behind the last line, or

@@ -1,12 +1,16 @@
-"""Which rank this process is, by the variables that its launcher set. Imports no torch."""
+"""Which rank this process is, by the variables that its launcher set, and whose end is its own. Imports no torch."""
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Final
 
 from simulator.errors import InputError
 
+_SET_PARENT_DEATH_SIGNAL: Final = 1
 _SLURM: Final = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 
 
@@ -30,3 +34,9 @@ def rank_from_environment(environment: MutableMapping[str, str], devices: int) -
     if not rank.isdecimal() or int(rank) >= devices:
         raise InputError(f"environment: RANK '{rank}': must be a whole number from 0 to {devices - 1}")
     return int(rank)
+
+
+def end_with_parent() -> None:
+    """Have this process killed with what started it, as far as the system can (Linux): nobody else may look for it."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)

@@ -19,7 +19,7 @@ from torch import distributed
 from torch.nn import functional
 
 from simulator.trainer.backend import Backend
-from simulator.trainer.environment import rank_from_environment
+from simulator.trainer.environment import end_with_parent, rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
 from simulator.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 
@@ -219,6 +219,7 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     code = main(Path(sys.argv[1]))
     if code:
         # Threads of a broken process group would write behind the last line, or wait for ranks that are gone.

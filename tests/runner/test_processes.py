@@ -6,6 +6,7 @@ import site
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,29 @@ def test_no_rank_survives_whoever_is_killed(victim: str, tmp_path: Path) -> None
     }
     pid = parent.pid if victim == "parent" else min(found)
     os.kill(pid, signal.SIGKILL)
+    parent.wait(timeout=60)
+    assert none_left(str(tmp_path)) == {}
+
+
+RANKED = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+rank = "import time; from simulator.trainer.environment import end_with_parent; end_with_parent(); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", rank, sys.argv[1]], start_new_session=True).wait()
+"""
+
+
+def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", RANKED, str(tmp_path))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), *command], env=with_package(dict(os.environ))
+    )
+    wait_for(str(tmp_path), 4)
+    time.sleep(1.0)  # for the rank to say whose end is its own
+    [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if "simulator.runner.guard" in line]
+    os.kill(guard, signal.SIGSTOP)  # so that it cannot end anything in between
+    for pid in (parent.pid, guard):
+        os.kill(pid, signal.SIGKILL)
     parent.wait(timeout=60)
     assert none_left(str(tmp_path)) == {}
 

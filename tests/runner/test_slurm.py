@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import UnsupportedError
+from simulator.errors import InputError, UnsupportedError
 from simulator.runner import slurm
 from simulator.runner.campaign import Planner, Wanted, run
 from simulator.runner.launch import Launch
@@ -52,6 +52,7 @@ def test_the_script_asks_for_what_the_launch_takes(tmp_path: Path) -> None:
         "#SBATCH --constraint=ib",
         "#SBATCH --gpus-per-node=1",
         "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
         f"#SBATCH --chdir='{launch.folder}'",
         "export OMP_NUM_THREADS=1",
     ):
@@ -63,7 +64,12 @@ def test_the_script_asks_for_what_the_launch_takes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "without"),
-    [("gres=gpu:h100:1", "gpus-per-node"), ("oversubscribe", "exclusive"), ("cpus-per-task=4", "exclusive")],
+    [
+        ("gres=gpu:h100:1", "gpus-per-node"),
+        ("oversubscribe", "exclusive"),
+        ("cpus-per-task=4", "exclusive"),
+        ("mem=8G", "mem=0"),
+    ],
 )
 def test_an_own_line_replaces_the_usual_one(option: str, without: str, tmp_path: Path) -> None:
     script = SlurmLauncher(options=(option,), gpus=True).shown(launch_of(tmp_path))
@@ -80,6 +86,31 @@ def test_a_program_that_starts_its_own_ranks_runs_once_a_node(tmp_path: Path) ->
     assert "#SBATCH --ntasks-per-node=1" in script
     assert script.splitlines()[-2].endswith("rank bash recipe.sh")
     assert "LOCAL_RANK" not in script
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        (
+            SlurmLauncher(options=("qos=high\ntouch injected",)),
+            "--slurm-option 'qos=high touch injected': expected NAME",
+        ),
+        (SlurmLauncher(options=("comment=two words",)), "expected NAME or NAME=VALUE"),
+        (SlurmLauncher(options=("comment='open",)), "expected NAME or NAME=VALUE"),
+        (SlurmLauncher(options=("",)), "expected NAME or NAME=VALUE"),
+        (SlurmLauncher(options=("output=elsewhere",)), "--slurm-option 'output=elsewhere': output follows from the"),
+        (SlurmLauncher(partition="a b"), "--slurm-partition 'a b': expected a name"),
+        (SlurmLauncher(account="us\ntouch injected"), "--slurm-account 'us touch injected': expected a name"),
+    ],
+)
+def test_what_would_break_the_script_is_refused(launcher: SlurmLauncher, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        launcher.check(1)
+
+
+def test_an_option_may_have_a_quoted_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", str)
+    SlurmLauncher(partition="a,b-1.x", options=("comment='two words'", "gres=gpu:h100:8", "exclusive")).check(1)
 
 
 def test_without_slurm_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
