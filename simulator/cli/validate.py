@@ -199,6 +199,7 @@ def _validate(**values: Any) -> None:
         with suppress(OSError):
             folder.rmdir()  # only one in which there is nothing to launch
     _few(plan, wanted.top, quiet=quiet or left_to_default(ctx, "top"))
+    _failed_before(plan, quiet=quiet)
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
@@ -215,8 +216,16 @@ def _validate(**values: Any) -> None:
 
 def _code(campaign: Campaign) -> int:
     if campaign.interrupted_by:
+        note(campaign.unwritten, quiet=not campaign.unwritten)
         return 128 + campaign.interrupted_by
+    if campaign.unwritten:
+        raise InputError(campaign.unwritten)
     return 0 if campaign.all_well else 1
+
+
+def _failed_before(plan: Plan, *, quiet: bool) -> None:
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
 
 
 def _few(plan: Plan, top: int, *, quiet: bool) -> None:

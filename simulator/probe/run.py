@@ -68,6 +68,8 @@ def launch_all(
     record = Record(asked.rows_file)
     record.check()
     campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
+    if campaign.unwritten:
+        tell(campaign.unwritten)
     rows = [row for one in campaign.comparisons for row in one.ran]
     family = ready.hardware.family
     fitted = fit_family(family, prepared(rows), ready.base, FREEDOM) if rows else None

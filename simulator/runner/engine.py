@@ -86,9 +86,9 @@ class Outcome:
     row: MeasuredRow | None
     """The run as a measured row; None where the launch was ended from outside before it measured anything."""
     error: str = ""
-    """One line that says what went wrong; empty for `ok`."""
+    """One line that says what went wrong; empty for `ok` and `interrupted`."""
     tail: tuple[str, ...] = ()
-    """Last lines of the log of a launch that did not end well."""
+    """Last lines of the log of a launch that did not end well by itself."""
     ranks: tuple[RankResult, ...] = ()
     """What each rank measured, where the engine knows it, in order of rank."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from simulator.errors import UnsupportedError, one_line
 from simulator.measurements.row import MeasuredRow
 from simulator.measurements.steady import Step, steady
-from simulator.runner.diagnosis import diagnosis, tail_of
+from simulator.runner.diagnosis import diagnosis
 from simulator.runner.engine import Command, Ended, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
 from simulator.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
@@ -79,7 +79,7 @@ class ReferenceEngine:
             _arrive(folder, pick.scenario.devices)
         ranks, problem = _ranks(folder, pick.scenario.devices)
         if ended.interrupted:
-            return Outcome(kind="interrupted", row=None, error="interrupted", tail=tail_of(ended.log), ranks=ranks)
+            return Outcome(kind="interrupted", row=None, ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
             return Outcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
         found = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))

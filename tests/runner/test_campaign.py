@@ -173,7 +173,8 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: py
     assert found.interrupted_by == signal.SIGTERM
     assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
     assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
-    assert found.comparisons[1].launched[0].outcome.kind == "interrupted"
+    [stopped] = found.comparisons[1].launched
+    assert (stopped.outcome.kind, stopped.outcome.error, stopped.outcome.tail) == ("interrupted", "", ())
     assert not found.all_well
     assert processes_with(str(tmp_path)) == {}
 

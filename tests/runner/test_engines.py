@@ -245,7 +245,7 @@ def test_limits_and_interruptions(tmp_path: Path) -> None:
     full = Ended(exit_code=None, log=DATA / "megatron-out-of-memory.log", timed_out=True)
     assert engine.outcome(pick, tmp_path, full).kind == "oom"  # the other ranks may wait for good
     stopped = engine.outcome(pick, tmp_path, Ended(exit_code=None, log=log, interrupted=True))
-    assert (stopped.kind, stopped.row) == ("interrupted", None)
+    assert (stopped.kind, stopped.row, stopped.error, stopped.tail) == ("interrupted", None, "", ())
 
 
 def test_what_the_framework_cannot_run_is_skipped_with_its_reason(tmp_path: Path) -> None:

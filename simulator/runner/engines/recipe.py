@@ -88,7 +88,7 @@ def read_outcome(pick: Pick, ended: Ended, warmup: int, correct: Correction, mor
     `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
     """
     if ended.interrupted:
-        return Outcome(kind="interrupted", row=None, error="interrupted", tail=tail_of(ended.log))
+        return Outcome(kind="interrupted", row=None)
     if ended.exit_code == 0 and not ended.timed_out:
         try:
             return Outcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
