@@ -31,8 +31,13 @@ class TiedTable:
 
     def add_gradients(self) -> None:
         """Give both copies the gradient of the whole model."""
-        if self._copy is not None and self._copy.grad is not None:
-            distributed.all_reduce(_local(self._copy.grad), group=self._group)
+        copy = self._copy
+        if copy is None or copy.grad is None:
+            return
+        if isinstance(copy, DTensor) and isinstance(copy.grad, DTensor):
+            # A token table that only tensor parallelism splits has a whole gradient, an output layer its part of it.
+            copy.grad = copy.grad.redistribute(copy.device_mesh, copy.placements)
+        distributed.all_reduce(_local(copy.grad), group=self._group)
 
 
 def _table(stages: list[Stage]) -> torch.nn.Parameter:

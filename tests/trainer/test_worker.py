@@ -105,13 +105,14 @@ def test_fp32_training_on_one_rank_rests_on_three_copies_of_the_parameters(alone
     assert 3 * parameters < result.base_bytes < 3.02 * parameters
 
 
-def test_tied_tables_on_two_pipeline_ranks_stay_equal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_tied_tables_on_two_pipeline_ranks_stay_equal(tensor_parallel: int, tmp_path: Path) -> None:
     model = tiny_model(tie_word_embeddings=True, num_hidden_layers=2)
     trained = []
-    for count in (1, 2):
-        folder = tmp_path / str(count)
+    for layout in ({}, {"pipeline_parallel": 2, "tensor_parallel": tensor_parallel}):
+        folder = tmp_path / str(len(trained))
         folder.mkdir()
-        trained.append(train(job_of({"pipeline_parallel": count}, model=model), folder))
+        trained.append(train(job_of(layout, model=model), folder))
     one, two = trained
     assert two.losses == pytest.approx(one.losses, rel=1e-5)
     table = two.norms.pop("head.weight")
