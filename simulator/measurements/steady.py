@@ -44,9 +44,11 @@ class Steady:
 
     @property
     def columns(self) -> dict[str, int | float]:
-        """Spread as columns of a row, rounded to a microsecond."""
+        """Spread as columns of a row, rounded to a microsecond; one step has none, which is not a spread of 0."""
         times = [step.seconds for step in self.steps]
-        low, _, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else (0.0, 0.0, 0.0)
+        if len(times) == 1:
+            return {}
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
         return {
             "step_samples": len(times),
             "step_min_s": round(min(times), 6),

@@ -136,6 +136,12 @@ def layout_text(layout: Layout) -> str:
     return " ".join(words)
 
 
+def sharded_layout_text(layout: Layout) -> str:
+    """Return the layout on one line, with what is sharded beside the split."""
+    sequence = ", sequence parallel" if layout.sequence_parallel else ""
+    return f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
+
+
 def is_even(cut: tuple[int, ...]) -> bool:
     """Tell whether all stages have as many layers."""
     return len(set(cut)) <= 1

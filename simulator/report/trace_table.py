@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.report.as_json import dumps, layout_object, mib, significant
 from simulator.report.grid import Style, grid, heading, paragraph
-from simulator.report.text import amount, devices_text, gib, layout_text, percent
+from simulator.report.text import amount, devices_text, gib, percent, sharded_layout_text
 from simulator.trace.result import Comparison
 from simulator.units import to_mib
 
@@ -85,12 +85,11 @@ def _question(found: Comparison) -> str:
 
 def _answer(found: Comparison) -> list[str]:
     layout, traced, predicted = found.estimate.layout, found.traced, found.predicted
-    sequence = ", sequence parallel" if layout.sequence_parallel else ""
     where = f"stage {traced.stage} of {layout.pipeline_parallel} ({predicted.layers} layers)"
     sign = "+" if found.difference >= 0.0 else ""
     counted = f"{gib(traced.peak_bytes)} GiB traced at {traced.moment}"
     priced = f"{gib(predicted.allocated_bytes)} predicted at {predicted.moment} ({sign}{percent(found.difference)} %)"
-    return [f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}", f"{where}: {counted}, {priced}"]
+    return [sharded_layout_text(layout), f"{where}: {counted}, {priced}"]
 
 
 def _footer(found: Comparison) -> list[str]:

@@ -11,7 +11,7 @@ from simulator import __version__
 from simulator.measurements.row import MeasuredRow
 from simulator.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.report.presentation import Presentation
-from simulator.report.text import layout_text
+from simulator.report.text import sharded_layout_text
 from simulator.runner.campaign import Campaign
 from simulator.runner.compare import Comparison, Figure
 from simulator.runner.launch import Launched
@@ -28,7 +28,7 @@ def validate_json(campaign: Campaign, rows_file: Path) -> str:
         "interrupted_by_signal": campaign.interrupted_by or None,
         "rows_file": str(rows_file),
         "layouts": [_layout(one) for one in campaign.comparisons],
-        "refused": [{"layout": layout_text(one.layout), "reason": one.reason} for one in campaign.plan.refused],
+        "refused": [{"layout": sharded_layout_text(one.layout), "reason": one.reason} for one in campaign.plan.refused],
     }
     return dumps(found) + "\n"
 
@@ -50,11 +50,15 @@ def _layout(one: Comparison) -> dict[str, Any]:
                 "predicted_forward_s": significant(rank.predicted_forward_seconds),
                 "forward_s": None if rank.forward_seconds is None else significant(rank.forward_seconds),
                 "predicted_backward_s": significant(rank.predicted_backward_seconds),
+                "predicted_device_mib": mib(rank.predicted_device_bytes),
+                "device_mib": None if rank.device_bytes is None else mib(rank.device_bytes),
                 "backward_s": None if rank.backward_seconds is None else significant(rank.backward_seconds),
             }
             for rank in one.ranks
         ],
         "runs": len(one.ran),
+        "earlier_rows": one.earlier,
+        "step_scatter": significant(one.scatter),
         "failures": list(one.failures),
         "contradiction": one.contradiction or None,
         "rows": [_row(row) for row in one.rows],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simulator.pricing.estimate import Interval
 from simulator.report.grid import Style, grid, paragraph
-from simulator.report.text import amount, devices_text, layout_text, milliseconds, percent
+from simulator.report.text import amount, devices_text, milliseconds, percent, sharded_layout_text
 from simulator.runner.campaign import Campaign, Plan, Refused
 from simulator.runner.compare import Comparison, Figure, RankFigure
 from simulator.runner.launch import Launch, Launcher
@@ -17,6 +17,8 @@ from simulator.units import to_mib
 _STYLE: Style = "table"
 Shown = Callable[[float], str]
 _LONGEST_OUTCOME = 48
+_WIDE = 0.2
+"""Distance of the quartiles over the median from which a step time is called uncertain."""
 _TAIL_LINES = 8
 """Lines of a failed rank's log that are shown without `-v`."""
 
@@ -28,6 +30,7 @@ def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colou
         blocks += [text for one in campaign.comparisons if (text := _ranks(one))]
     if verbosity >= 0:
         lines = [line for one in campaign.comparisons for line in _failed(one, full=verbosity > 0)]
+        lines += [line for one in campaign.comparisons for line in _doubts(one)]
         lines += list(_refused(campaign.plan.refused))
         if verbosity > 0:
             lines += _notes(campaign.comparisons)
@@ -69,7 +72,7 @@ def _summary(comparisons: Sequence[Comparison], *, colour: bool) -> str:
     for number, one in enumerate(comparisons, start=1):
         outcome = [str(len(one.ran)), _outcome(one, colour=colour)]
         memory, step = one.predicted_memory, one.estimate.throughput
-        about = [str(number), layout_text(one.estimate.layout), "memory MiB"]
+        about = [str(number), sharded_layout_text(one.estimate.layout), "memory MiB"]
         rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(one.memory, _mib), *outcome])
         predicted = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
         rows.append(["", "", "step ms", *predicted, *_measured(one.step, milliseconds), "", ""])
@@ -84,22 +87,44 @@ def _measured(figure: Figure | None, shown: Shown) -> list[str]:
 
 
 def _outcome(one: Comparison, *, colour: bool) -> str:
-    words = next(iter((*filter(None, [one.contradiction]), *one.failures)), "ran" if one.ran else "not launched")
+    words = next(iter((*filter(None, [one.contradiction]), *one.failures)), _ran(one))
     words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
     if not colour:
         return words
     from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
 
-    return style(words, fg="green" if words == "ran" else "red")
+    return style(words, fg="green" if words == _ran(one) and one.ran else "red")
+
+
+def _ran(one: Comparison) -> str:
+    """What is said of launches that went well; figures of an earlier campaign are told from new ones."""
+    if not one.ran:
+        return "not launched"
+    if not one.earlier:
+        return "ran"
+    return "ran earlier" if one.earlier == len(one.rows) else f"ran, {one.earlier} of {len(one.rows)} earlier"
+
+
+def _doubts(one: Comparison) -> Iterator[str]:
+    """What makes a figure that was measured uncertain."""
+    if one.scatter > _WIDE:
+        yield (
+            f"{one.title}: its steps scatter, quartiles {percent(one.scatter)} % of the median apart: other work ran "
+            "on the machine, or the launch was short"
+        )
 
 
 def _ranks(one: Comparison) -> str:
     """Every rank, and the spread of the steps of each launch."""
-    blocks = [f"{layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
+    blocks = [f"{sharded_layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
     if one.ranks:
         memory = ["rank", "stage", "MiB\npredicted", "\nmeasured", "\nerror %"]
         times = ["forward ms\npredicted", "\nmeasured", "backward ms\npredicted", "\nmeasured"]
-        blocks.append(grid([*memory, *times], map(_rank, one.ranks), _STYLE))
+        # A processor's ranks have no tool that shows a device.
+        device = any(rank.device_bytes is not None for rank in one.ranks)
+        whole = ["device MiB\npredicted", "\nmeasured"] if device else []
+        rows = [[*_rank(rank), *(_device(rank) if device else [])] for rank in one.ranks]
+        blocks.append(grid([*memory, *times, *whole], rows, _STYLE))
     blocks += [
         f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
         f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
@@ -108,6 +133,10 @@ def _ranks(one: Comparison) -> str:
         if (spread := row.step_time_spread) is not None
     ]
     return "\n".join(blocks) if len(blocks) > 1 else ""
+
+
+def _device(rank: RankFigure) -> list[str]:
+    return [_mib(rank.predicted_device_bytes), "" if rank.device_bytes is None else _mib(rank.device_bytes)]
 
 
 def _rank(rank: RankFigure) -> list[str]:
@@ -130,7 +159,8 @@ def _failed(one: Comparison, *, full: bool) -> Iterator[str]:
         outcome = launched.outcome
         if outcome.kind == "ok":
             continue
-        yield f"{one.title}: {outcome.kind}: {outcome.error}; its log: {launched.launch.log}"
+        what = ": ".join(filter(None, (one.title, outcome.kind, outcome.error)))
+        yield f"{what}; its log: {launched.launch.log}"
         tail = outcome.tail if full else outcome.tail[-_TAIL_LINES:]
         yield from (f"    {line}" for line in tail)
     if one.contradiction:
@@ -144,7 +174,7 @@ def _refused(refused: Sequence[Refused]) -> Iterator[str]:
         by_reason.setdefault(one.reason, []).append(one)
     for reason, same in by_reason.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield f"Not launched: {layout_text(same[0].layout)}{more}: {reason}"
+        yield f"Not launched: {sharded_layout_text(same[0].layout)}{more}: {reason}"
 
 
 def _notes(comparisons: Sequence[Comparison]) -> list[str]:
@@ -157,7 +187,7 @@ def _closing(campaign: Campaign, rows_file: Path) -> Iterator[str]:
         yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
     if campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept."
-    if any(one.rows for one in campaign.comparisons):
+    if any(one.ran for one in campaign.comparisons):
         yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
 
 

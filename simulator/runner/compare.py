@@ -44,6 +44,10 @@ class RankFigure:
     """Measured; None where the engine does not know it."""
     predicted_backward_seconds: float
     backward_seconds: float | None
+    predicted_device_bytes: float
+    """With what the allocator, libraries and the driver take beside the tensors."""
+    device_bytes: float | None
+    """What the device's own tool showed, other processes included; None where there is none."""
 
     @property
     def error(self) -> float:
@@ -66,6 +70,23 @@ class Comparison:
     def ran(self) -> tuple[MeasuredRow, ...]:
         """Rows of launches that ended well."""
         return tuple(row for row in self.rows if row.outcome == "ok")
+
+    @property
+    def earlier(self) -> int:
+        """Rows that an earlier campaign measured, a count."""
+        return len(self.rows) - len([one for one in self.launched if one.outcome.row is not None])
+
+    @property
+    def scatter(self) -> float:
+        """Widest distance of a launch's quartiles over its median step; 0 where no spread is known."""
+        return max(
+            (
+                spread.interquartile / row.step_seconds
+                for row in self.ran
+                if (spread := row.step_time_spread) is not None and row.step_seconds
+            ),
+            default=0.0,
+        )
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -138,6 +159,8 @@ class Comparison:
             forward_seconds=_median([result.forward_seconds for result in same]),
             predicted_backward_seconds=micro_batches * passes.backward_seconds,
             backward_seconds=_median([result.backward_seconds for result in same]),
+            predicted_device_bytes=self.estimate.memory.stages[stage].device_bytes,
+            device_bytes=_median([result.device_bytes for result in same]),
         )
 
 

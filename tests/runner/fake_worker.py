@@ -36,8 +36,10 @@ def main() -> int:
         "peak_bytes": (60 + rank) * MIB,
         "peak_parts": {},
         "reserved_bytes": None,
-        "device_bytes": None,
-        "step_seconds": [0.5 + 0.01 * step + 0.1 * rank for step in range(job["steps"])],
+        "device_bytes": int(os.environ["FAKE_DEVICE_MIB"]) * MIB if "FAKE_DEVICE_MIB" in os.environ else None,
+        "step_seconds": [
+            0.5 + float(os.environ.get("FAKE_SLOPE", "0.01")) * step + 0.1 * rank for step in range(job["steps"])
+        ],
         "losses": [],
         "forward_seconds": None,
         "backward_seconds": None,

@@ -143,6 +143,58 @@ def test_fewer_splits_than_asked_for_are_noted() -> None:
     assert "note: --top 3: the ranking has 1 of different splits that can be launched" in result.stderr
 
 
+@pytest.mark.usefixtures("fake")
+def test_earlier_figures_are_told_from_new_ones() -> None:
+    assert run(*QUESTION, "--top", "1").exit_code == 0
+    shown = run(*QUESTION, "--top", "2", "--resume").stdout
+    assert [line.rpartition("  ")[2] for line in shown.splitlines() if "memory MiB" in line] == ["ran earlier", "ran"]
+    again = run(*QUESTION, "--top", "1", "--repeat", "2", "--resume").stdout
+    assert "2  ran, 1 of 2 earlier" in again
+
+
+@pytest.mark.usefixtures("fake")
+def test_steps_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "scatter" not in run(*QUESTION, "--top", "1").stdout
+    monkeypatch.setenv("FAKE_SLOPE", "0.2")
+    # Eight steps, 0.6 to 2.0 s: quartiles 0.7 apart, median 1.3.
+    assert "its steps scatter, quartiles 53.8 % of the median apart" in run(*QUESTION, "--top", "1").stdout
+
+
+@pytest.mark.usefixtures("fake")
+def test_one_step_has_no_spread() -> None:
+    assert run(*QUESTION, "--top", "1", "--steps", "1", "--output", "one.csv").exit_code == 0
+    [row] = read_rows(Path("one.csv"))
+    assert row.step_seconds == pytest.approx(0.6)
+    assert (row.step_samples, row.step_iqr_s, row.step_time_spread) == (None, None, None)
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_devices_own_figure_stands_beside_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "device MiB" not in run(*QUESTION, "--top", "1", "-v").stdout
+    monkeypatch.setenv("FAKE_DEVICE_MIB", "77")
+    lines = run(*QUESTION, "--top", "1", "-v").stdout.splitlines()
+    assert any(line.rstrip().endswith("device MiB") for line in lines)
+    assert len([line for line in lines if line.endswith(" 77.0")]) == 2
+    [one] = json.loads(run(*QUESTION, "--top", "1", "--format", "json").stdout)["layouts"]
+    stages = one["estimate"]["memory"]["stages"]
+    assert [(rank["predicted_device_mib"], rank["device_mib"]) for rank in one["ranks"]] == [
+        (stages[rank["stage"]]["device_mib"], 77.0) for rank in one["ranks"]
+    ]
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_layout_is_named_with_its_sharding() -> None:
+    for stage in ("1", "2"):
+        shown = run(*QUESTION, "--top", "1", "--tp", "1", "--pp", "1", "--zero-stage", stage).stdout
+        assert f"recompute none, ZeRO {stage}  memory MiB" in shown
+
+
+@pytest.mark.usefixtures("fake")
+def test_rows_of_failures_alone_are_not_for_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks_do(monkeypatch, tp1pp1dp2="crash")
+    assert "simulate calibrate" not in run(*QUESTION, "--top", "1").stdout
+
+
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
