@@ -23,6 +23,9 @@ _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_mus
 _STALLED: Final = timedelta(minutes=10)
 """How long a rank waits for another one before it gives up."""
 
+BESIDE_TENSORS_BYTES: Final = 32 * 2**20
+"""What a rank on a processor maps in training beside its tensors: stacks of the threads that compute, their heaps."""
+
 
 class DeviceJob(Protocol):
     """What a job says of its devices; the fields are those of `TrainingJob`."""
@@ -70,13 +73,17 @@ class Backend:
         self.library = library
 
     def limit_memory(self, size: int | None) -> None:
-        """Let this process take `size` more bytes than it has, and no more. Only a processor's memory is limited."""
-        if size is None or self.module is not None:
+        """Let this process take `size` bytes of tensors beyond what it has, and little more.
+
+        Only a processor's memory is limited, and only where the system tells how much a process has.
+        """
+        mapped = Path("/proc/self/statm")
+        if size is None or self.module is not None or not mapped.is_file():
             return
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+        pages = int(mapped.read_text(encoding="ascii").split()[5])
         taken = pages * resource.getpagesize()
         _, highest = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (taken + size, highest))
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + size + BESIDE_TENSORS_BYTES, highest))
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was asked."""

@@ -62,6 +62,13 @@ def _problems(job: TrainingJob) -> Iterator[str]:
     if job.precision not in PRECISIONS:
         allowed = " and ".join(PRECISIONS)
         yield f"precision {job.precision}: the reference trainer computes in {allowed}"
+    model = job.model
+    if job.backend == "cuda" and job.precision == "fp32" and model.num_key_value_heads != model.num_attention_heads:
+        # Kernels that share key-value heads take 16 bits, the one for fp32 does not share them.
+        yield (
+            f"precision fp32: cuda has no attention kernel for {model.num_attention_heads} heads on "
+            f"{model.num_key_value_heads} key-value heads that keeps the scores out of memory; allowed is bf16"
+        )
     yield from _indivisible(job)
     yield from _pipeline(job)
 

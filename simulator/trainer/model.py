@@ -19,7 +19,13 @@ ROTARY_BASE = 500_000.0
 """Base of the rotary frequencies; it changes no shape and no time."""
 WRAPPER = "_checkpoint_wrapped_module."
 """What recomputation puts into the names of parameters."""
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+KERNELS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    # What a vendor's extension of torch brings for its own devices.
+    SDPBackend.OVERRIDEABLE,
+]
 """Attention kernels that never store the scores; the one that does is not allowed to step in."""
 
 

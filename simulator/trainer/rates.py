@@ -17,11 +17,14 @@ from typing import Final
 import torch
 from torch import distributed
 from torch.nn import functional
+from torch.nn.attention import sdpa_kernel
 
+from simulator.errors import one_line
 from simulator.trainer.backend import Backend
 from simulator.trainer.environment import end_with_parent, rank_from_environment
 from simulator.trainer.failure import EXIT_CODES, failure_of
 from simulator.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+from simulator.trainer.model import KERNELS
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 WARM_UPS: Final = 2
@@ -34,7 +37,8 @@ Run = Callable[[], object]
 
 def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
     """Time everything the job asks for; what needs two ranks or a device apart from its host is left out without."""
-    return tuple(_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    found = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    return tuple(timed for timed in found if timed is not None)
 
 
 def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
@@ -43,8 +47,20 @@ def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
     return timing.operation != "host_copy" or backend.module is not None
 
 
-def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed:
-    forward, backward = _OPERATIONS[timing.operation](timing, backend)
+def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:
+    """None where the device has no kernel for it, on any rank: a rank must not time alone."""
+    try:
+        forward, backward = _OPERATIONS[timing.operation](timing, backend)
+        missing = 0.0
+    except RuntimeError as error:
+        if failure_of(error, distributed.get_rank()).kind == "out-of-memory":
+            raise
+        print(one_line(f"not timed: {timing}: {error}"), file=sys.stderr, flush=True)  # noqa: T201 - a rank's log
+        missing = 1.0
+    lacking = torch.tensor([missing], device=backend.device)
+    distributed.all_reduce(lacking, op=distributed.ReduceOp.MAX)
+    if float(lacking):
+        return None
     return Timed(
         timing=timing,
         forward_seconds=_repeat(job, backend, forward),
@@ -102,7 +118,8 @@ def _attention(timing: Timing, backend: Backend) -> tuple[Run, Run]:
     )
 
     def attend() -> torch.Tensor:
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        with sdpa_kernel(KERNELS):
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
     return _both_passes(attend, (query, key, value))
 
@@ -177,11 +194,18 @@ _OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]
 def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
     """Bytes of one device, and those of them that are free."""
     if backend.module is None:
-        page = os.sysconf("SC_PAGE_SIZE")
-        whole, free = (os.sysconf(name) * page // job.devices for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-        return whole, free
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return whole // job.devices, _available(whole) // job.devices
     free, whole = backend.module.mem_get_info()
     return int(whole), int(free)
+
+
+def _available(whole: int) -> int:
+    """Bytes of the machine that a new process can get: what is free, and what the system's file cache gives back."""
+    file = Path("/proc/meminfo")
+    lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
+    figures = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(figures[0]) * 1024 if figures else whole
 
 
 def run(job: RatesJob, folder: Path, rank: int) -> None:

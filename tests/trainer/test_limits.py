@@ -51,6 +51,7 @@ def test_a_sound_layout_is_not_refused(layout: dict[str, Any]) -> None:
         ({"pipeline_parallel": 4}, {"global_batch_size": 2}, "2 micro batches"),
         ({"pipeline_parallel": 2, "virtual_stages": 2}, {"global_batch_size": 5}, "5 micro batches"),
         ({}, {"precision": "fp8"}, "precision fp8"),
+        ({}, {"backend": "cuda"}, "8 heads on 4 key-value heads"),
         ({}, {"model": load_model("mixtral-8x7b-v0.1")}, "mixture-of-experts"),
         ({}, {"model": tiny_model(attention="mla")}, "mla"),
     ],

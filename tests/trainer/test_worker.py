@@ -108,8 +108,9 @@ def test_fp32_training_on_one_rank_rests_on_three_copies_of_the_parameters(alone
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_tied_tables_on_two_pipeline_ranks_stay_equal(tensor_parallel: int, tmp_path: Path) -> None:
     model = tiny_model(tie_word_embeddings=True, num_hidden_layers=2)
-    trained = []
-    for layout in ({}, {"pipeline_parallel": 2, "tensor_parallel": tensor_parallel}):
+    trained: list[Trained] = []
+    layouts: tuple[dict[str, Any], ...] = ({}, {"pipeline_parallel": 2, "tensor_parallel": tensor_parallel})
+    for layout in layouts:
         folder = tmp_path / str(len(trained))
         folder.mkdir()
         trained.append(train(job_of(layout, model=model), folder))
@@ -141,6 +142,12 @@ def test_memory_that_runs_out_is_the_last_line_and_the_exit_code(tmp_path: Path)
     assert code == 3
     assert last_failure(errors).kind == "out-of-memory"
     assert not list(tmp_path.glob("rank-*"))
+
+
+def test_memory_for_the_tensors_is_enough(alone: Trained, tmp_path: Path) -> None:
+    # What a rank maps beside its tensors, stacks of threads for one, is no memory that a device would need.
+    job = job_of(memory_limit_bytes=alone.results[0].peak_bytes + 8 * 2**20)
+    assert len(launch(job, tmp_path)) == 1
 
 
 def test_a_job_it_cannot_run_is_refused_by_every_rank(tmp_path: Path) -> None:

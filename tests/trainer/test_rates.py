@@ -1,0 +1,67 @@
+"""What the timings of a machine leave out, and what they take for its free memory."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from simulator.trainer.measured_rates import RatesJob, Timing
+from tests.trainer.launches import NEEDS_TORCH
+
+torch = pytest.importorskip("torch", reason=NEEDS_TORCH.kwargs["reason"])
+
+from torch import distributed  # noqa: E402  behind the skip
+from torch.nn.attention import SDPBackend  # noqa: E402
+
+from simulator.trainer import backend as devices  # noqa: E402
+from simulator.trainer import rates  # noqa: E402
+
+ADD = Timing(operation="add", precision="fp32", sizes={"elements": 64})
+ATTENTION = Timing(
+    operation="attention",
+    precision="fp32",
+    sizes={"batch": 1, "heads": 2, "kv_heads": 1, "tokens": 16, "head_dim": 8},
+)
+
+
+def timed(job: RatesJob) -> list[str]:
+    backend = devices.Backend(job)
+    backend.join(job, 0)
+    try:
+        return [found.timing.operation for found in rates.measure(job, backend)]
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_attention_is_timed_with_the_kernels_of_the_trainer_and_left_out_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = RatesJob(timings=(ATTENTION, ADD), devices=1, repeats=1, threads=torch.get_num_threads())
+    assert timed(job) == ["attention", "add"]
+    # A kernel that no processor has.
+    monkeypatch.setattr(rates, "KERNELS", [SDPBackend.CUDNN_ATTENTION])
+    assert timed(job) == ["add"]
+    assert "not timed" in capsys.readouterr().err
+
+
+def test_memory_that_the_file_cache_gives_back_counts_as_usable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    7000 kB\n", encoding="ascii")
+    monkeypatch.setattr(rates, "Path", lambda _name: file)
+    assert rates._available(123) == 7000 * 1024
+    file.unlink()
+    assert rates._available(123) == 123
+
+
+def test_a_system_that_does_not_tell_what_a_process_has_is_not_limited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def set_anyway(*_limit: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(devices, "Path", lambda _name: tmp_path / "missing")
+    monkeypatch.setattr(resource, "setrlimit", set_anyway)
+    job = RatesJob(timings=(), devices=1, threads=torch.get_num_threads())
+    devices.Backend(job).limit_memory(1)
