@@ -9,6 +9,7 @@ import warnings
 
 from simulator.errors import one_line
 from simulator.trace.result import TraceRequest
+from simulator.trainer.environment import end_with_parent
 
 
 def main() -> int:
@@ -28,6 +29,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -21,6 +21,8 @@ from simulator.trace.result import Comparison, Traced, TraceRequest
 from simulator.trainer.job import TrainingJob
 from simulator.trainer.limits import check_job
 
+LIMIT_SECONDS: Final = 600.0
+"""Longest that a trace may take, many times what the stages of large models need."""
 NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
 
@@ -80,14 +82,18 @@ def _enough(layout: Layout, stage: int, count: int) -> int:
 
 def _in_a_process(request: TraceRequest) -> Traced:
     """Trace in a new process: torch keeps what it learnt of a process group, and may end a process on its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "simulator.trace"],
-        input=json.dumps(asdict(request)),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "simulator.trace"],
+            input=json.dumps(asdict(request)),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnsupportedError(f"trace: torch did not end within {LIMIT_SECONDS:.0f} s") from error
     if ended.returncode:
         last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise UnsupportedError(f"trace: torch ended with status {ended.returncode}: {one_line(last[0])[:500]}")

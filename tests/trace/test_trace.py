@@ -200,6 +200,17 @@ def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert refusal(*TINY, code=3) == "trace: torch ended with status 7: RuntimeError: no such kernel"
 
 
+def test_a_trace_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 60\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    monkeypatch.setattr(tracing, "LIMIT_SECONDS", 0.2)
+    with pytest.raises(UnsupportedError, match="did not end within"):
+        trace(*asked(num_layers=4))
+
+
 def test_the_command_needs_a_model() -> None:
     assert "missing option '--model'" in refusal("trace")
 
