@@ -18,6 +18,7 @@ from simulator.probe.run import Probed, launch_all
 from simulator.runner.engine import Command, Ended, Outcome, Pick
 from simulator.runner.engines.launched import launched_row
 from simulator.runner.launch import Launch
+from simulator.scenario.complete import complete_layout
 from tests.probe import machine
 
 
@@ -29,6 +30,9 @@ class FormulaEngine:
     scatter: float = 0.0
     name: str = "formula"
     prepared: int = 0
+
+    def check(self) -> None:
+        """Needs nothing."""
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
         del pick
@@ -112,7 +116,7 @@ def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine
     # Layouts and shapes that were not launched.
     for question in ({"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"zero_stage": 3}, {"recompute": "full"}):
         scenario = replace(done.prepared.design.launches[0].candidate.scenario, global_batch_size=8, seq_length=384)
-        layout = api.complete_layout(scenario, **{"zero_stage": 1} | question)
+        layout = complete_layout(scenario, **{"zero_stage": 1} | question)
         figures = [
             estimate_layout(replace(scenario, coefficients=values), layout).throughput.step_seconds
             for values in (after, engine.truth)
