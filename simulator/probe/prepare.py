@@ -87,6 +87,8 @@ def _prepared(asked: Asked, measured: MeasuredRates | None) -> Prepared:
     hardware, rates = template, assumed_rates(template)
     if measured is not None:
         rates = rates_of(measured)
+        if asked.precision not in rates.attention:
+            raise UnsupportedError(f"--precision {asked.precision}: the device has no attention kernel for it")
         hardware = spec_of(_document(asked, measured), f"--probe of {template.name}")
     base = Coefficients()
     known = known_memory(hardware.family)

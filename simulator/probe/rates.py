@@ -60,7 +60,7 @@ class Rates:
     gemm_efficiency: Mapping[str, Figure]
     """Both passes together, by precision."""
     attention: Mapping[str, AttentionRate]
-    """By precision."""
+    """By precision; without those that the device has no kernel for."""
     memory_bandwidth: float
     """Best measured, bytes/s."""
     memory_efficiency: Mapping[str, Figure]
@@ -83,7 +83,7 @@ def rates_of(measured: MeasuredRates) -> Rates:
     return Rates(
         peak_flops=peaks,
         gemm_efficiency={p: _gemm_efficiency(timed, p, peak) for p, peak in peaks.items()},
-        attention={p: _attention(tuple(_of(timed, "attention", p)), peak) for p, peak in peaks.items()},
+        attention={p: _attention(tuple(found), peaks[p]) for p in precisions if (found := _attentions(timed, p))},
         memory_bandwidth=bandwidth,
         memory_efficiency={p: _memory_efficiency(timed, p, bandwidth) for p in precisions},
         optimizer_seconds_per_parameter=_figure(
@@ -104,6 +104,10 @@ def _of(timed: Iterable[Timed], operation: Operation, precision: str | None = No
 
 def _copies(timed: Iterable[Timed]) -> list[Timed]:
     return [t for t in timed if t.timing.operation == "host_copy"]
+
+
+def _attentions(timed: Iterable[Timed], precision: str) -> list[Timed]:
+    return [t for t in timed if t.timing.operation == "attention" and t.timing.precision == precision]
 
 
 def _figure(values: Iterable[float]) -> Figure:
