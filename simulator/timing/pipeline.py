@@ -128,7 +128,11 @@ class PipelineSeconds:
 
 
 def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork) -> PipelineSeconds:
-    """`m max_i(w_i)`, what the pipeline takes to fill and drain, and sends."""
+    """`m max_i(w_i) + (sum_i w_i - max_i w_i) / v` plus sends.
+
+    The slowest rank works on m micro batches; before its first and after its last one the others' work passes by, in
+    chunks of 1/v of a rank (Narayanan et al. 2021, section 2.2, with unequal stages).
+    """
     values = scenario.coefficients.time
     m = micro_batches(scenario, block)
     per_rank = work.forward + work.backward
@@ -137,7 +141,7 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     whole = np.zeros(len(block))
     for kind, ranks in enumerate(has.ranks):
         whole = whole + ranks * per_rank[kind]
-    fill = _fill(block, has, work, pace, (whole - slowest) / block.virtual_stages, m)
+    fill = (whole - slowest) / block.virtual_stages
     activation = layer_input_bytes(scenario, block)
     # A pipeline over several node groups goes at the pace of their slowest links.
     send = np.zeros(len(block))
@@ -148,34 +152,6 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     crossings = 2.0 * block.virtual_stages if block.pipeline_parallel > 1 else 0.0
     sends = (exposed * m + block.pipeline_parallel - 1.0) * crossings * send
     return PipelineSeconds(pace, slowest, fill, sends, m)
-
-
-def _fill(  # noqa: PLR0913, PLR0917 - the step so far
-    block: LayoutBlock, has: StageContents, work: StageWork, pace: NDArray[np.intp], others: Array, m: Array
-) -> Array:
-    """Idle time of the slowest rank: `others`, the work of all others in chunks of 1/v of a rank, or less.
-
-    Before the slowest rank's first micro batch and after its last one the others' work passes by (Narayanan et al.
-    2021, section 2.2, with unequal stages). A rank that others follow does not wait for all of theirs: it is `k`
-    forward passes ahead of the first gradient, and has `k` backward passes left behind the last forward pass. So under
-    1F1B rank i ends at about `m w_i + sum_(j<i) w_j + max(a - k f_i, 0) + max(a - k b_i, 0)`, with `a` the work of the
-    ranks behind it and `k` their number, at most `m - 1`; the latest of the ranks ends the step.
-    """
-    ranks = block.pipeline_parallel
-    # Where the last rank is the slowest both say the same.
-    early = pace != has.kind[-1]
-    if block.virtual_stages > 1 or not early.any():
-        return others
-    forward, backward = (passes[has.kind][:, early] for passes in (work.forward, work.backward))
-    both, batches = forward + backward, m[early]
-    before = np.cumsum(both, axis=0) - both
-    after = np.sum(both, axis=0) - before - both
-    ahead = np.minimum((ranks - 1.0 - np.arange(ranks))[:, None], batches - 1.0)
-    waits = np.maximum(after - ahead * forward, 0.0) + np.maximum(after - ahead * backward, 0.0)
-    waits = np.minimum(waits, after)
-    fill = others.copy()
-    fill[early] = np.max(batches * both + before + waits, axis=0) - batches * np.max(both, axis=0)
-    return fill
 
 
 def pace_parts(
