@@ -17,18 +17,18 @@ from typing import Any
 
 from benchmarks.machine import say, say_machine
 from simulator.api import estimate, scenario_of
-from simulator.calibration.apply import applied
+from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.pricing.estimate import Estimate
-from simulator.runner.campaign import run_folder
-from simulator.runner.engine import Outcome, Pick
-from simulator.runner.launch import Launch
-from simulator.runner.local import LocalLauncher
-from simulator.runner.processes import interruptible
-from simulator.runner.record import Record
-from simulator.runner.reference import ReferenceEngine
-from simulator.trainer.job import RankResult
-from simulator.units import GIB
+from simulator.evidence.calibration.apply import applied
+from simulator.lab.runner.campaign import run_folder
+from simulator.lab.runner.engine import Outcome, Pick
+from simulator.lab.runner.launch import Launch
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.processes import interruptible
+from simulator.lab.runner.record import Record
+from simulator.lab.runner.reference import ReferenceEngine
+from simulator.lab.trainer.job import RankResult
+from simulator.question.units import GIB
 
 MODELS = (("llama3.2-1b", 8), ("llama3.2-3b", 6), ("llama3.1-8b", 4))
 """Model specs, and the layers that are trained of each."""

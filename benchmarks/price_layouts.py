@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from benchmarks.machine import judged, say, say_machine
 from simulator.api import scenario_of
-from simulator.pricing.price import price
-from simulator.scenario.block import LayoutBlock
-from simulator.scenario.scenario import Scenario
+from simulator.cost.pricing.price import price
+from simulator.question.scenario.block import LayoutBlock
+from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import CHUNK, Space, blocks, candidates
 
 ROUNDS = 7

@@ -18,13 +18,13 @@ import yaml
 
 from benchmarks.machine import judged, say, say_machine
 from simulator import api
-from simulator.calibration.apply import Applied
-from simulator.pricing.build import estimate_layout
-from simulator.runner.engine import Pick
-from simulator.runner.launch import LOG_NAME, Launch
-from simulator.runner.local import LocalLauncher
-from simulator.runner.reference import ReferenceEngine
-from simulator.scenario.complete import complete_layout
+from simulator.evidence.calibration.apply import Applied
+from simulator.lab.runner.engine import Pick
+from simulator.lab.runner.launch import LOG_NAME, Launch
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.scenario.complete import complete_layout
+from simulator.search.build import estimate_layout
 
 TARGET = 0.15
 """Largest relative error of a held-out step time."""

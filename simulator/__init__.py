@@ -10,12 +10,12 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import estimate, rank
+    from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
-    from simulator.pricing.estimate import Estimate
-    from simulator.scenario.layout import Layout
+    from simulator.question.scenario.layout import Layout
+    from simulator.question.specs.catalogue import load_hardware, load_model
     from simulator.search.result import Ranking
     from simulator.search.space import Space
-    from simulator.specs.catalogue import load_hardware, load_model
 
 __all__ = [
     "Estimate",
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Estimate": "simulator.pricing.estimate",
+    "Estimate": "simulator.cost.pricing.estimate",
     "InputError": "simulator.errors",
-    "Layout": "simulator.scenario.layout",
+    "Layout": "simulator.question.scenario.layout",
     "Ranking": "simulator.search.result",
     "SimulateError": "simulator.errors",
     "Space": "simulator.search.space",
     "UnsupportedError": "simulator.errors",
     "estimate": "simulator.api",
-    "load_hardware": "simulator.specs.catalogue",
-    "load_model": "simulator.specs.catalogue",
+    "load_hardware": "simulator.question.specs.catalogue",
+    "load_model": "simulator.question.specs.catalogue",
     "rank": "simulator.api",
 }
 

@@ -1,5 +1,5 @@
 """`python -m simulator` is the command `simulate`."""
 
-from simulator.cli.main import run
+from simulator.show.cli.main import run
 
 run()

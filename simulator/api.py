@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulator.calibration.apply import Applied, applied, with_calibration
 from simulator.cluster import cluster
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
-from simulator.frameworks.profile import framework as framework_profile
-from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import Estimate
-from simulator.rules.layout import ACROSS_NODES, RULES
-from simulator.rules.violation import Violation
-from simulator.scenario.complete import complete_layout
-from simulator.scenario.layout import Layout, check_count
-from simulator.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
+from simulator.evidence.calibration.apply import Applied, applied, with_calibration
+from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.scenario.layout import Layout, check_count
+from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
+from simulator.question.specs.catalogue import load_model
+from simulator.search.build import estimate_layout
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
+from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
-from simulator.specs.catalogue import load_model
 
 
 def scenario_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from simulator.calibration.apply import Applied, applied
 from simulator.errors import InputError
-from simulator.scenario.scenario import NodeGroup
-from simulator.specs.catalogue import load_hardware
-from simulator.specs.hardware import HardwareSpec
+from simulator.evidence.calibration.apply import Applied, applied
+from simulator.question.scenario.scenario import NodeGroup
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.hardware import HardwareSpec
 
 _GROUP = re.compile(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
 

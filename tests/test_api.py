@@ -8,7 +8,7 @@ import pytest
 import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
 from simulator.api import scenario_of
-from simulator.pricing.build import estimate_layout
+from simulator.search.build import estimate_layout
 from simulator.search.result import Ranking
 
 

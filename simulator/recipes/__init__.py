@@ -1,1 +1,1 @@
-"""Reading launch scripts and configuration files of training frameworks, without running them."""
+"""Launch scripts and configurations: read, checked, written."""

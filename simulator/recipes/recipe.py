@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout
 
 Framework = Literal["megatron", "paddle", "torch"]
 Severity = Literal["error", "warning", "note"]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
 from simulator.errors import InputError
-from simulator.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
-from simulator.rules.layout import ACROSS_NODES, RULES, Rule
-from simulator.scenario.block import Array, LayoutBlock
-from simulator.scenario.layout import Layout
-from simulator.scenario.scenario import Scenario
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulator.pricing.estimate import Estimate
-from simulator.rules.violation import Violation
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.violation import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
-from simulator.scenario.block import Array, LayoutBlock
-from simulator.scenario.layout import (
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.layout import (
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
@@ -19,8 +20,7 @@ from simulator.scenario.layout import (
     check_count,
     default_cut,
 )
-from simulator.scenario.scenario import Scenario
-from simulator.timing.flops import forward_flops_per_token
+from simulator.question.scenario.scenario import Scenario
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.calibration.assessment import Assessment, assess
+from simulator.evidence.calibration.assessment import Assessment, assess
 from tests.calibration.measured import shipped_rows
 
 

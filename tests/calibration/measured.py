@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from simulator.calibration.fit import NOISE, names_of
-from simulator.calibration.sample import Sample, predict, sample_of
-from simulator.coefficients import Coefficients
-from simulator.coefficients.values import Kind, priors
-from simulator.measurements.row import MeasuredRow
-from simulator.measurements.rows import read_rows, shipped_tables
-from simulator.units import MIB
+from simulator.evidence.calibration.fit import NOISE, names_of
+from simulator.evidence.calibration.sample import Sample, predict, sample_of
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import read_rows, shipped_tables
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, priors
+from simulator.question.units import MIB
 
 ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consistent", "evidence": ""}
 """Columns beside the measurement, blank. Layers per chunk, which complete a blank cell of the table, are kept."""

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.calibration.assessment import Assessment, assess, figures
-from simulator.calibration.run import fit_family, prepared
-from simulator.calibration.store import Calibration, calibration_text, read_calibration
-from simulator.coefficients.values import Kind
-from simulator.report.accuracy import accuracy_text, targets_table
-from simulator.report.as_json import dumps
-from simulator.report.calibration import meaning_table, value_table
+from simulator.evidence.calibration.assessment import Assessment, assess, figures
+from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration
+from simulator.question.coefficients.values import Kind
+from simulator.show.report.accuracy import accuracy_text, targets_table
+from simulator.show.report.as_json import dumps
+from simulator.show.report.calibration import meaning_table, value_table
 from tests.calibration.measured import shipped_rows
 
 ROOT = Path(__file__).resolve().parents[2]

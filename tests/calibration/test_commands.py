@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator.calibration.store import read_calibration
-from simulator.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
-from simulator.measurements.rows import read_rows, shipped_tables, write_rows
+from simulator.evidence.calibration.store import read_calibration
+from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
+from simulator.show.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
 from tests.calibration.measured import shipped_rows
 from tests.cli.running import refusal, run
 

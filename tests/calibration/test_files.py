@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import simulator
-from simulator.calibration.store import calibration_text, read_calibration, shipped_calibration
 from simulator.errors import InputError, SimulateError
-from simulator.scenario.layout import Layout
+from simulator.evidence.calibration.store import calibration_text, read_calibration, shipped_calibration
+from simulator.question.scenario.layout import Layout
 from tests.calibration.pages import FOLDER, SHIPPED, shipped
 
 LAYOUT = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=8, sequence_parallel=True)

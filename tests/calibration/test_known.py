@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 import simulator
-from simulator.calibration.run import fit_family, prepared
-from simulator.calibration.store import FittedPart, calibration_text, read_calibration
-from simulator.coefficients.values import priors
 from simulator.errors import InputError
-from simulator.measurements.row import MeasuredRow
-from simulator.measurements.rows import write_rows
+from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.store import FittedPart, calibration_text, read_calibration
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import write_rows
+from simulator.question.coefficients.values import priors
 from tests.calibration.pages import FOLDER
 from tests.cli.running import run
 

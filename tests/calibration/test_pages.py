@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from simulator.calibration.assessment import Assessment
-from simulator.calibration.fit import UNFITTED
-from simulator.calibration.ranges import WIDENING
-from simulator.calibration.run import MOST_SCATTER
-from simulator.coefficients import MemoryCoefficients, TimeCoefficients
-from simulator.coefficients.values import priors
+from simulator.evidence.calibration.assessment import Assessment
+from simulator.evidence.calibration.fit import UNFITTED
+from simulator.evidence.calibration.ranges import WIDENING
+from simulator.evidence.calibration.run import MOST_SCATTER
+from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
+from simulator.question.coefficients.values import priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
 
 

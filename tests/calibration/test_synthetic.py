@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.calibration.fit import NOISE, Fit, fit, names_of
-from simulator.calibration.run import fit_family, prepared
-from simulator.calibration.sample import Sample, sample_of
-from simulator.calibration.uncertainty import NORMAL_90
-from simulator.coefficients import Coefficients
-from simulator.coefficients.values import Kind, priors
+from simulator.evidence.calibration.fit import NOISE, Fit, fit, names_of
+from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.sample import Sample, sample_of
+from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, priors
 from tests.calibration.measured import (
     both_made_up,
     consistent,

@@ -9,11 +9,11 @@ import pytest
 
 import simulator
 from simulator.api import scenario_of
-from simulator.calibration.apply import applied, with_calibration
-from simulator.calibration.ranges import WIDENING
-from simulator.calibration.uncertainty import NORMAL_90, memory_interval, relative_deviation, time_interval
-from simulator.pricing.build import estimate_layout
-from simulator.scenario.layout import Layout, default_cut
+from simulator.evidence.calibration.apply import applied, with_calibration
+from simulator.evidence.calibration.ranges import WIDENING
+from simulator.evidence.calibration.uncertainty import NORMAL_90, memory_interval, relative_deviation, time_interval
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.search.build import estimate_layout
 from simulator.search.space import Space
 
 MEASURED = Layout(pipeline_parallel=2, data_parallel=16)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simulator.check.asked import Asked
-from simulator.check.judge import check_recipe
-from simulator.check.verdict import Checked, Gates
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.recipe import Place, Recipe
-from simulator.scenario.layout import Layout
 from tests.cli.running import run
 
 ROOT = Path(__file__).resolve().parents[2]

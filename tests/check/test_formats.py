@@ -9,19 +9,19 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from simulator.check.baseline import Changed, Stored
-from simulator.check.verdict import OUTCOMES, Checked, Gates
-from simulator.cli.check import CHECK_FORMATS
+from simulator.recipes.check.baseline import Changed, Stored
+from simulator.recipes.check.verdict import OUTCOMES, Checked, Gates
 from simulator.recipes.recipe import Place, Remark
-from simulator.report.as_json import schema
-from simulator.report.check_answer import Answer
-from simulator.report.check_formats import CHECK_REPORTERS
-from simulator.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
-from simulator.report.check_json import check_schema
-from simulator.report.check_text import changed_line
-from simulator.report.rule_text import rule_text
-from simulator.rules.frameworks import FRAMEWORK_RULES
-from simulator.rules.layout import RULES
+from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
+from simulator.search.rules import RULES
+from simulator.show.cli.check import CHECK_FORMATS
+from simulator.show.report.as_json import schema
+from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_formats import CHECK_REPORTERS
+from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
+from simulator.show.report.check_json import check_schema
+from simulator.show.report.check_text import changed_line
+from simulator.show.report.rule_text import rule_text
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.check.verdict import OUTCOMES
-from simulator.cli.check import CHECK_FORMATS
+from simulator.recipes.check.verdict import OUTCOMES
+from simulator.show.cli.check import CHECK_FORMATS
 from tests.check.recipes import ROOT
 from tests.cli.running import run
 from tests.docs.pages import blocks, code_words, page

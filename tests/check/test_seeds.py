@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from simulator.check.asked import Asked
-from simulator.measurements.row import MeasuredRow
-from simulator.measurements.rows import read_rows, shipped_tables
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import read_rows, shipped_tables
+from simulator.recipes.check.asked import Asked
 from tests.check.recipes import checked, judged
 from tests.recipes.seeds import scripts
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from simulator.check.asked import Asked
-from simulator.check.case import Blocked, Case, case_of
-from simulator.check.verdict import Gates, exit_code
 from simulator.errors import InputError
+from simulator.question.specs.catalogue import load_model
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Blocked, Case, case_of
+from simulator.recipes.check.verdict import Gates, exit_code
 from simulator.recipes.recipe import Place, Remark, Unknown
-from simulator.rules.frameworks import FRAMEWORK_RULES, other_heads
-from simulator.rules.layout import RULES
-from simulator.specs.catalogue import load_model
+from simulator.recipes.rules.frameworks import FRAMEWORK_RULES, other_heads
+from simulator.search.rules import RULES
 from tests.check.recipes import judged, recipe, rules
 
 

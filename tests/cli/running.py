@@ -6,7 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from simulator.cli.main import cli
+from simulator.show.cli.main import cli
 
 TINY = ("--model", "llama3.2-1b", "--hardware", "h20", "--devices", "2", "--global-batch-size", "8")
 """A question that is answered at once."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from simulator.cli.options import FORMATS
-from simulator.report.as_json import schema
-from simulator.specs.folders import hardware_names, model_names
+from simulator.question.specs.folders import hardware_names, model_names
+from simulator.show.cli.options import FORMATS
+from simulator.show.report.as_json import schema
 from tests.cli.running import TINY, refusal, run
 
 

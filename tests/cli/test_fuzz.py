@@ -6,7 +6,7 @@ import re
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.cli.main import cli
+from simulator.show.cli.main import cli
 from tests.cli.running import run
 
 FLAGS = {"--help", "-h", "--version", "--output", "--debug"}

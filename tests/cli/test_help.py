@@ -4,13 +4,13 @@ import click
 import pytest
 
 from simulator import __version__
-from simulator.cli.main import cli
-from simulator.cli.options import FORMATS, FRAMEWORKS, OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
-from simulator.frameworks.profile import PROFILES
-from simulator.report.formats import RANKING_REPORTERS
-from simulator.scenario import layout
-from simulator.scenario.scenario import PRECISIONS as KNOWN_PRECISIONS
-from simulator.specs.folders import hardware_names, model_names
+from simulator.question.frameworks.profile import PROFILES
+from simulator.question.scenario import layout
+from simulator.question.scenario.scenario import PRECISIONS as KNOWN_PRECISIONS
+from simulator.question.specs.folders import hardware_names, model_names
+from simulator.show.cli.main import cli
+from simulator.show.cli.options import FORMATS, FRAMEWORKS, OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import BLOCKS, documented, help_of
 from tests.cli.running import run
 

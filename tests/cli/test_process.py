@@ -71,7 +71,7 @@ def test_completing_imports_nothing_heavy(line: str) -> None:
     code = (
         "import os, sys\n"
         f"os.environ.update(_SIMULATE_COMPLETE='bash_complete', COMP_WORDS={line!r}, COMP_CWORD='2')\n"
-        "from simulator.cli.main import cli\n"
+        "from simulator.show.cli.main import cli\n"
         "try: cli.main([], prog_name='simulate')\n"
         "except SystemExit: pass\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
@@ -85,7 +85,7 @@ def test_completing_imports_nothing_heavy(line: str) -> None:
 def test_help_imports_nothing_heavy(args: str) -> None:
     code = (
         "import sys\n"
-        "from simulator.cli.main import cli\n"
+        "from simulator.show.cli.main import cli\n"
         f"try: cli.main({args})\n"
         "except SystemExit: pass\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.cli import commands
 from simulator.errors import UnsupportedError
+from simulator.show.cli import commands
 from tests.cli.running import TINY, refusal, run
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from simulator.cli import streams
-from simulator.cli.streams import progress_bar, wants_colour, write
+from simulator.show.cli import streams
+from simulator.show.cli.streams import progress_bar, wants_colour, write
 
 
 @pytest.mark.parametrize(

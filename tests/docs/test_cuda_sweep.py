@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.measurements.rows import read_rows
+from simulator.evidence.measurements.rows import read_rows
 from tests.project.tree import ROOT
 from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH
 
@@ -15,7 +15,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from benchmarks.cuda_sweep import cases
-from simulator.runner.reference import ReferenceEngine
+from simulator.lab.runner.reference import ReferenceEngine
 folder = Path(sys.argv[1])
 for case in cases("cuda"):
     launch = case.launch("h100-sxm-80g", ReferenceEngine(backend="cuda"), folder, 1.0)
@@ -92,9 +92,9 @@ import signal, sys
 from dataclasses import replace
 from pathlib import Path
 from benchmarks import cuda_sweep
-from simulator.runner.engine import Ended, Outcome
-from simulator.runner.engines.launched import launched_row
-from simulator.runner.local import LocalLauncher
+from simulator.lab.runner.engine import Ended, Outcome
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.local import LocalLauncher
 
 class Engine(cuda_sweep.ReferenceEngine):
     def check(self): pass

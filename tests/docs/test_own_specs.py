@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.catalogue import load_hardware, load_model
 from tests.docs.pages import blocks, page
 
 PAGE = page("add-hardware-or-model.md")

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from simulator.api import scenario_of
-from simulator.pricing.build import estimate_layout
-from simulator.scenario.complete import complete_layout
-from simulator.trace.run import tensors_only
-from simulator.units import MIB
+from simulator.lab.trace.run import tensors_only
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.units import MIB
+from simulator.search.build import estimate_layout
 from tests.cli.running import run
 from tests.docs.pages import blocks, page
 

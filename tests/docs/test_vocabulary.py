@@ -9,20 +9,20 @@ import click
 import pytest
 
 from simulator.api import scenario_of
-from simulator.calibration.ranges import WIDENING
-from simulator.cli.main import cli
-from simulator.coefficients import MemoryCoefficients, TimeCoefficients
-from simulator.frameworks.profile import PROFILES, switches
-from simulator.memory.activations import layer_tensors
-from simulator.memory.moment import MOMENTS
-from simulator.pricing.build import estimate_layout
-from simulator.rules.layout import ACROSS_NODES, RULES
-from simulator.scenario.block import block_of
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
-from simulator.scenario.scenario import PRECISIONS
+from simulator.cost.memory.activations import layer_tensors
+from simulator.cost.memory.moment import MOMENTS
+from simulator.evidence.calibration.ranges import WIDENING
+from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
+from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
+from simulator.question.scenario.scenario import PRECISIONS
+from simulator.question.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
+from simulator.question.specs.model import ModelSpec
+from simulator.search.build import estimate_layout
+from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
-from simulator.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
-from simulator.specs.model import ModelSpec
+from simulator.show.cli.main import cli
 from tests.docs.pages import DOCS, anchors, code_words, first_cells, page
 from tests.docs.worked_example import Example
 

@@ -16,19 +16,19 @@ from pathlib import Path
 import numpy as np
 
 from simulator.api import scenario_of
-from simulator.frameworks.profile import DTYPE_BYTES
-from simulator.memory.activations import layer_tensors
-from simulator.memory.elements import optimizer_bytes_per_parameter
-from simulator.memory.loss import head_input_bytes
-from simulator.memory.peak import layer_gradient_bytes
-from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import Estimate
-from simulator.pricing.price import Priced, price
-from simulator.scenario.block import LayoutBlock, block_of
-from simulator.scenario.layout import Layout, default_cut
-from simulator.scenario.scenario import Scenario
-from simulator.timing.collectives import gather_seconds, shard_group
-from simulator.units import GIB, MIB
+from simulator.cost.memory.activations import layer_tensors
+from simulator.cost.memory.elements import optimizer_bytes_per_parameter
+from simulator.cost.memory.loss import head_input_bytes
+from simulator.cost.memory.peak import layer_gradient_bytes
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.price import Priced, price
+from simulator.cost.timing.collectives import gather_seconds, shard_group
+from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import GIB, MIB
+from simulator.search.build import estimate_layout
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 START, END = "<!-- worked-example:start -->\n", "<!-- worked-example:end -->\n"

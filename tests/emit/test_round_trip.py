@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.check import EMIT_FRAMEWORKS
-from simulator.emit.question import FRAMEWORKS
-from simulator.emit.recipe import WRITERS
+from simulator.recipes.emit.question import FRAMEWORKS
+from simulator.recipes.emit.recipe import WRITERS
+from simulator.show.cli.check import EMIT_FRAMEWORKS
 from tests.cli.running import refusal, run
 
 SUFFIX = {"megatron": ".sh", "paddle": ".sh", "torchtitan": ".toml"}

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from simulator.errors import InputError
-from simulator.frameworks.profile import PROFILES, FrameworkProfile, framework, switches
+from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, framework, switches
 
 
 def test_the_profiles() -> None:

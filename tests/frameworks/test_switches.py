@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulator.frameworks.profile import PROFILES, switches
-from simulator.pricing.build import estimate_layout
+from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
 
 # Scenarios that between them use attention without a flash kernel, fp8, expert and context parallelism, chunks, MTP.

@@ -4,7 +4,7 @@ import csv
 import os
 from pathlib import Path
 
-from simulator.measurements.rows import COLUMNS
+from simulator.evidence.measurements.rows import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared") / "measured"

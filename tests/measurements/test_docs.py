@@ -5,9 +5,9 @@ import re
 import typing
 from itertools import pairwise
 
-from simulator.measurements import row as module
-from simulator.measurements.row import STATUSES, MeasuredRow, Outcome
-from simulator.measurements.rows import COLUMNS
+from simulator.evidence.measurements import row as module
+from simulator.evidence.measurements.row import STATUSES, MeasuredRow, Outcome
+from simulator.evidence.measurements.rows import COLUMNS
 from tests.measurements.shared_tables import ANNOTATIONS, ROOT, ROWS
 
 PAGE = (ROOT / "docs" / "measured-rows.md").read_text(encoding="utf-8")
@@ -17,7 +17,7 @@ def documented() -> dict[str, str]:
     """The text under each field."""
     (body,) = (
         node.body
-        for node in ast.parse((ROOT / "simulator/measurements/row.py").read_text(encoding="utf-8")).body
+        for node in ast.parse((ROOT / "simulator/evidence/measurements/row.py").read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == MeasuredRow.__name__
     )
     texts = {}

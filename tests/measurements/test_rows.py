@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.measurements.question import (
+from simulator.evidence.measurements.question import (
     figures_devices,
     measured_tflops_per_device,
     measured_tokens_per_second_per_device,
     question,
 )
-from simulator.measurements.row import MeasuredRow
-from simulator.measurements.rows import COLUMNS, read_rows, shipped_tables, write_rows
-from simulator.units import GIB, MIB
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import COLUMNS, read_rows, shipped_tables, write_rows
+from simulator.question.units import GIB, MIB
 
 ROW = MeasuredRow(
     table="mine",

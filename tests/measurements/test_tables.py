@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.measurements.question import figures_devices, question
-from simulator.measurements.row import STATUSES, MeasuredRow
-from simulator.measurements.rows import COLUMNS, read_rows, shipped_tables, write_rows
-from simulator.pricing.build import estimate_layout
-from simulator.specs.folders import hardware_names, model_names
+from simulator.evidence.measurements.question import figures_devices, question
+from simulator.evidence.measurements.row import STATUSES, MeasuredRow
+from simulator.evidence.measurements.rows import COLUMNS, read_rows, shipped_tables, write_rows
+from simulator.question.specs.folders import hardware_names, model_names
+from simulator.search.build import estimate_layout
 from tests.measurements.shared_tables import ANNOTATIONS, FOLDER, ROOT, ROWS, cells, expected, measurement
 
 TABLES = {path.stem: path for path in shipped_tables()}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.activations import attention_score_bytes, layer_bytes, layer_tensors, routed_tokens
-from simulator.scenario.scenario import Scenario
-from simulator.specs.model import ModelSpec
+from simulator.cost.memory.activations import attention_score_bytes, layer_bytes, layer_tensors, routed_tokens
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
 
 T = 64

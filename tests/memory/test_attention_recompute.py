@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.activations import attention_working_set, layer_bytes
-from simulator.pricing.build import estimate_layout
-from simulator.scenario.scenario import Scenario
-from simulator.specs.model import ModelSpec
+from simulator.cost.memory.activations import attention_working_set, layer_bytes
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
+from simulator.search.build import estimate_layout
 from tests.scenario.cases import ROUND, block, layout_of, only, priced, scenario_of, small_dense, small_mla, small_moe
 
 T = 64

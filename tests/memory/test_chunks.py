@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.memory.schedule import recompute_plan
+from simulator.cost.memory.schedule import recompute_plan
 from tests.scenario.cases import by_stage, contents, priced, scenario_of, small_dense, small_moe
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from simulator.memory.activations import attention_score_bytes, layer_bytes, layer_input_bytes
-from simulator.memory.loss import loss_bytes
-from simulator.memory.outside import outside_allocator
-from simulator.memory.peak import buffer_bytes, embedding_gradient_bytes, layer_gradient_bytes
-from simulator.pricing.build import provenance
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.activations import attention_score_bytes, layer_bytes, layer_input_bytes
+from simulator.cost.memory.loss import loss_bytes
+from simulator.cost.memory.outside import outside_allocator
+from simulator.cost.memory.peak import buffer_bytes, embedding_gradient_bytes, layer_gradient_bytes
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import provenance
 from tests.scenario.cases import block, only, scenario_of, small_dense
 
 T = 64

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from simulator.api import scenario_of
-from simulator.memory.parameters import stage_contents
-from simulator.memory.peak import MemoryByStage, memory_by_stage
-from simulator.scenario.block import block_of
-from simulator.scenario.complete import complete_layout
-from simulator.scenario.layout import Layout
-from simulator.trace.run import tensors_only
-from simulator.units import MIB
+from simulator.cost.memory.parameters import stage_contents
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.lab.trace.run import tensors_only
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.scenario.layout import Layout
+from simulator.question.units import MIB
 
 TP8 = {"tensor_parallel": 8, "recompute": "full", "seq_length": 1024}
 TP8_FP32 = TP8 | {"precision": "fp32", "recompute": "none"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.memory.loss import head_input_bytes, loss_bytes
-from simulator.timing.flops import forward_flops_per_token, head_flops
+from simulator.cost.memory.loss import head_input_bytes, loss_bytes
+from simulator.cost.timing.flops import forward_flops_per_token, head_flops
 from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense
 
 T, V = 64, 1000

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.coefficients import Coefficients, MemoryCoefficients
-from simulator.memory.loss import head_input_bytes, loss_bytes
-from simulator.memory.moment import MOMENTS
-from simulator.memory.outside import outside_allocator
-from simulator.memory.peak import buffer_bytes
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.loss import head_input_bytes, loss_bytes
+from simulator.cost.memory.moment import MOMENTS
+from simulator.cost.memory.outside import outside_allocator
+from simulator.cost.memory.peak import buffer_bytes
+from simulator.question.coefficients import Coefficients, MemoryCoefficients
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, priced, scenario_of, small_dense
 
 VALUES = MemoryCoefficients(

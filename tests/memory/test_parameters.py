@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.memory.parameters import device_parameters, linear_parameters, stage_contents
-from simulator.scenario.block import block_of
-from simulator.scenario.scenario import Scenario
-from simulator.specs.weights import mtp_parameters, total_parameters
+from simulator.cost.memory.parameters import device_parameters, linear_parameters, stage_contents
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.weights import mtp_parameters, total_parameters
 from tests.scenario.cases import (
     block,
     by_stage,

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.memory.schedule import StageActivations, recompute_plan, stage_activations
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.schedule import StageActivations, recompute_plan, stage_activations
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import by_stage, contents, only, priced, scenario_of, small_dense, small_moe
 
 T = 8192

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.peak import memory_by_stage
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import contents, only, scenario_of, small_dense
 
 T = 64

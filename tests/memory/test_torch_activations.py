@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.activations import layer_bytes, layer_input_bytes
-from simulator.pricing.build import estimate_layout
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import estimate_layout
 from tests.scenario.cases import MIB, block, layout_of, only, scenario_of
 
 TABLES = {"rope_tables_per_call": "true"}

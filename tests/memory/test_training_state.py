@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.elements import optimizer_bytes_per_parameter
-from simulator.memory.parameters import (
+from simulator.cost.memory.elements import optimizer_bytes_per_parameter
+from simulator.cost.memory.parameters import (
     device_parameters,
     largest_state_tensor,
     linear_parameters,
     training_state,
 )
-from simulator.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
-from simulator.scenario.scenario import Scenario
+from simulator.cost.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import block, contents, only, priced, scenario_of, small_dense, small_moe
 
 # 4 layers of 43136, two tables of 64000, the last norm.

@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simulator.rules.layout import RULES
-from simulator.scenario.block import block_of
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, Layout, default_cut
-from simulator.scenario.scenario import Scenario
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.rules import RULES
 from simulator.search.space import divisors
 from tests.scenario.cases import scenario_of
 

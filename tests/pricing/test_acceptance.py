@@ -6,7 +6,7 @@ import pytest
 
 import simulator
 from simulator import Layout
-from simulator.pricing.estimate import Estimate
+from simulator.cost.pricing.estimate import Estimate
 from tests.scenario.cases import MIB
 
 

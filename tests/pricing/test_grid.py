@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.pricing.build import estimate_layout
-from simulator.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
-from simulator.scenario.block import LayoutBlock, block_of, blocks_of
-from simulator.scenario.scenario import Scenario
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
+from simulator.question.scenario.block import LayoutBlock, block_of, blocks_of
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import estimate_layout
 from simulator.search.space import Space, blocks
 from tests.scenario.cases import scenario_of
 

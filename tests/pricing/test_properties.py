@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.memory.parameters import device_parameters, stage_contents
-from simulator.memory.schedule import activations_in_flight
-from simulator.pricing.build import estimate_layout
-from simulator.pricing.price import Priced, price
-from simulator.scenario.block import block_of
-from simulator.specs.hardware import HardwareSpec
-from simulator.timing.layers import Parts, layer_traffic
+from simulator.cost.memory.parameters import device_parameters, stage_contents
+from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.pricing.price import Priced, price
+from simulator.cost.timing.layers import Parts, layer_traffic
+from simulator.question.scenario.block import block_of
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.search.build import estimate_layout
 from tests.pricing.layouts import Case, cases, layouts, scenarios
 from tests.scenario.cases import load_hardware
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.probe.asked import Asked
-from simulator.probe.sizes import rates_job
-from simulator.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+from simulator.lab.probe.asked import Asked
+from simulator.lab.probe.sizes import rates_job
+from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 
 PEAK = {"bf16": 1.2e12, "fp32": 2e11}
 GEMM = {"bf16": 0.6, "fp32": 0.8}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.main import cli
-from simulator.measurements.rows import read_rows
-from simulator.probe import sizes
-from simulator.probe.sizes import Sizes
-from simulator.specs.catalogue import load_hardware
+from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.probe import sizes
+from simulator.lab.probe.sizes import Sizes
+from simulator.question.specs.catalogue import load_hardware
+from simulator.show.cli.main import cli
 from tests.cli.running import refusal, run
 from tests.probe import machine
 
@@ -43,7 +43,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
     assert "Plan from the numbers of the spec" in result.stdout
     assert "-m torch.distributed.run --standalone --nproc-per-node 2 " in result.stdout
-    assert "-m simulator.trainer.rates" in result.stdout
+    assert "-m simulator.lab.trainer.rates" in result.stdout
     assert list(Path().iterdir()) == []
 
 

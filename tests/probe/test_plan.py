@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.fit import Freedom, names_of
-from simulator.calibration.run import known_memory
-from simulator.coefficients import Coefficients
-from simulator.coefficients.values import priors, replaced
-from simulator.pricing.build import estimate_layout
-from simulator.probe import plan as planning
-from simulator.probe.models import reach
-from simulator.probe.plan import Design, Effort, plan
-from simulator.probe.pool import MOST_CANDIDATES, Candidate, candidates
-from simulator.probe.priors import from_rates
-from simulator.probe.rates import rates_of
-from simulator.probe.sizes import rates_job
-from simulator.specs.catalogue import load_hardware
+from simulator.evidence.calibration.fit import Freedom, names_of
+from simulator.evidence.calibration.run import known_memory
+from simulator.lab.probe import plan as planning
+from simulator.lab.probe.models import reach
+from simulator.lab.probe.plan import Design, Effort, plan
+from simulator.lab.probe.pool import MOST_CANDIDATES, Candidate, candidates
+from simulator.lab.probe.priors import from_rates
+from simulator.lab.probe.rates import rates_of
+from simulator.lab.probe.sizes import rates_job
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import priors, replaced
+from simulator.question.specs.catalogue import load_hardware
+from simulator.search.build import estimate_layout
 from tests.probe import machine
 
 HARDWARE = load_hardware("local-cpu")

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.coefficients import Coefficients
-from simulator.coefficients.values import priors
 from simulator.errors import UnsupportedError
-from simulator.probe.hardware import measured_spec, spec_of, spec_text
-from simulator.probe.priors import assumed_rates, from_rates
-from simulator.probe.rates import rates_of
-from simulator.probe.sizes import rates_job
-from simulator.specs.catalogue import load_hardware
-from simulator.trainer.measured_rates import MeasuredRates, RatesJob, Timing
+from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
+from simulator.lab.probe.priors import assumed_rates, from_rates
+from simulator.lab.probe.rates import rates_of
+from simulator.lab.probe.sizes import rates_job
+from simulator.lab.trainer.measured_rates import MeasuredRates, RatesJob, Timing
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import priors
+from simulator.question.specs.catalogue import load_hardware
 from tests.probe import machine
 
 MEASURED = machine.answered(rates_job(2, "cpu"))

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from simulator import api
-from simulator.calibration.store import read_calibration
-from simulator.coefficients import Coefficients
 from simulator.errors import InputError
-from simulator.measurements.rows import read_rows
-from simulator.pricing.build import estimate_layout
-from simulator.probe.prepare import FREEDOM, Prepared, outlook, prepare
-from simulator.probe.run import Probed, launch_all
-from simulator.runner.engine import Command, Ended, Outcome, Pick
-from simulator.runner.engines.launched import launched_row
-from simulator.runner.launch import Launch
-from simulator.scenario.complete import complete_layout
+from simulator.evidence.calibration.store import read_calibration
+from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.probe.prepare import FREEDOM, Prepared, outlook, prepare
+from simulator.lab.probe.run import Probed, launch_all
+from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.launch import Launch
+from simulator.question.coefficients import Coefficients
+from simulator.question.scenario.complete import complete_layout
+from simulator.search.build import estimate_layout
 from tests.probe import machine
 
 
@@ -218,7 +218,7 @@ def test_rates_of_other_ranks_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_earlier_probe_is_not_mixed_with_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.runner.reference.ReferenceEngine.check", lambda _: None)
+    monkeypatch.setattr("simulator.lab.runner.reference.ReferenceEngine.check", lambda _: None)
     question = machine.asked(tmp_path, resume=False)
     question.check()
     question.rows_file.write_text("", encoding="utf-8")

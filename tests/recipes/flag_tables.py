@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from simulator.recipes import deepspeed, megatron_flags, nemo, paddle_flags, torchtitan
-from simulator.recipes.given import Flag
+from simulator.recipes.readers import deepspeed, megatron_flags, nemo, paddle_flags, torchtitan
+from simulator.recipes.readers.given import Flag
 
 TABLES: Mapping[str, Mapping[str, Flag]] = {
     "Megatron flags": megatron_flags.FLAGS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.read import read_recipe
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
-from simulator.recipes.read import read_recipe
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from simulator.scenario.layout import Layout
 from tests.recipes.seeds import DATA, rules
 
 

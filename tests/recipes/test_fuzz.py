@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import SimulateError
-from simulator.recipes.read import read_recipe
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.shell.script import read_script
 from tests.recipes.seeds import DATA
 

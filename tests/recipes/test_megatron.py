@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from simulator.check.asked import Asked
-from simulator.check.judge import check_recipe
-from simulator.check.verdict import Gates
 from simulator.errors import InputError, UnsupportedError
-from simulator.recipes.read import read_recipe
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.model import ModelSpec
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from simulator.scenario.layout import Layout
-from simulator.specs.model import ModelSpec
 from tests.recipes.seeds import DATA, about, rules
 
 SHAPE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.recipes.read import read_recipe
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from simulator.scenario.layout import Layout
 from tests.recipes.seeds import DATA, about, rules
 
 BASE = """--model_name_or_path baidu/ERNIE-4.5-21B-A3B-Paddle --max_seq_len 4096 --per_device_train_batch_size 1

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.check.asked import Asked
-from simulator.check.judge import check_files
-from simulator.check.verdict import Gates
 from simulator.errors import InputError
-from simulator.recipes.read import read_recipe
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.test_megatron import BASE
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.recipes.read import read_recipe
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import rules
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from simulator.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
-from simulator.report.presentation import Presentation
+from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
+from simulator.show.report.presentation import Presentation
 from tests.report import samples
 
 FOLDER = Path(__file__).parent / "snapshots"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simulator.pricing.estimate import (
+from simulator.cost.pricing.estimate import (
     Estimate,
     Interval,
     MemoryEstimate,
@@ -15,10 +15,10 @@ from simulator.pricing.estimate import (
     ThroughputEstimate,
     Verdict,
 )
-from simulator.rules.violation import Violation
-from simulator.scenario.layout import Layout
+from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.layout import Layout
+from simulator.question.units import GIB
 from simulator.search.result import Counts, Ranking, Remedy
-from simulator.units import GIB
 
 CAPACITY_GIB = 80.0
 

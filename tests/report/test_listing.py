@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from simulator.frameworks.profile import PROFILES, switches
-from simulator.report.listing import (
+from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.show.report.listing import (
     LISTING_REPORTERS,
     Record,
     framework_facts,
@@ -18,7 +19,6 @@ from simulator.report.listing import (
     model_facts,
     models_listing,
 )
-from simulator.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 
 
 def test_one_record_for_each_model() -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.pricing.estimate import Estimate, Interval
-from simulator.report.as_json import dumps, estimate_object, mib, plain, ranking_object, schema, significant
-from simulator.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
-from simulator.report.listing import LISTING_REPORTERS
-from simulator.report.presentation import Presentation
-from simulator.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.show.report.as_json import dumps, estimate_object, mib, plain, ranking_object, schema, significant
+from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
+from simulator.show.report.listing import LISTING_REPORTERS
+from simulator.show.report.presentation import Presentation
 from tests.report import samples
 
 PLAIN = Presentation()

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from simulator.pricing.estimate import Interval
-from simulator.report.estimate_table import estimate_table
-from simulator.report.presentation import Presentation, training_run
-from simulator.report.ranking_table import ranking_table
-from simulator.report.text import probability_text
-from simulator.units import GIB
+from simulator.cost.pricing.estimate import Interval
+from simulator.question.units import GIB
+from simulator.show.report.estimate_table import estimate_table
+from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.ranking_table import ranking_table
+from simulator.show.report.text import probability_text
 from tests.report import samples
 
 PLAIN = Presentation()

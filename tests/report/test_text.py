@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulator.report.text import (
+from simulator.question.scenario.layout import Layout
+from simulator.show.report.text import (
     amount,
     count_text,
     cut_text,
@@ -17,7 +18,6 @@ from simulator.report.text import (
     settings_text,
     teraflops,
 )
-from simulator.scenario.layout import Layout
 
 
 @pytest.mark.parametrize(

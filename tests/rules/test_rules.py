@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from simulator.pricing.build import estimate_layout
-from simulator.rules.layout import ACROSS_NODES, RULES, Rule
-from simulator.scenario.block import block_of
-from simulator.scenario.layout import Layout
-from simulator.scenario.scenario import Scenario
-from simulator.specs.model import ModelSpec
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
+from simulator.search.build import estimate_layout
+from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from tests.scenario.cases import layout_of, scenario_of, small_dense, small_mla, small_moe
 
 

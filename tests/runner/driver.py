@@ -1,7 +1,7 @@
 """Runs `simulate validate` with ranks that train nothing: `python -m tests.runner.driver validate ...`."""
 
-from simulator.cli import validate
-from simulator.cli.main import run
+from simulator.show.cli import validate
+from simulator.show.cli.main import run
 from tests.runner.fakes import FakeEngine
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator import api
-from simulator.calibration.apply import applied
-from simulator.pricing.estimate import Estimate
-from simulator.runner.engine import Command, Pick
-from simulator.runner.reference import ReferenceEngine
-from simulator.scenario.layout import Layout
+from simulator.cost.pricing.estimate import Estimate
+from simulator.evidence.calibration.apply import applied
+from simulator.lab.runner.engine import Command, Pick
+from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.scenario.layout import Layout
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -26,8 +26,8 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 from torch.overrides import TorchFunctionMode
 
-from simulator.trainer.live_bytes import LiveBytes
-from simulator.units import MIB
+from simulator.lab.trainer.live_bytes import LiveBytes
+from simulator.question.units import MIB
 
 CPU = torch.device("cpu")
 COUNTED_ITERATIONS = 2

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.measurements.row import MeasuredRow
-from simulator.runner import reference
-from simulator.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
-from simulator.runner.compare import Comparison
-from simulator.runner.engine import Ended, Outcome, Pick
-from simulator.runner.launch import Launch
-from simulator.runner.local import LocalLauncher
-from simulator.runner.record import Record
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner import reference
+from simulator.lab.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.compare import Comparison
+from simulator.lab.runner.engine import Ended, Outcome, Pick
+from simulator.lab.runner.launch import Launch
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.record import Record
 from tests.runner.fakes import FakeEngine, pick, ranked
 from tests.runner.trees import processes_with, wait_for
 

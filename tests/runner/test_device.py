@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.runner.device import Device, ask, contradictions, crowded
-from simulator.specs.catalogue import hardware_names, load_hardware
+from simulator.lab.runner.device import Device, ask, contradictions, crowded
+from simulator.question.specs.catalogue import hardware_names, load_hardware
 
 
 def said(hardware: str, name: str, gib: float) -> list[str]:

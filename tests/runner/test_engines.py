@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from simulator.api import estimate, scenario_of
-from simulator.calibration.apply import applied
 from simulator.errors import InputError, UnsupportedError
-from simulator.measurements.question import question
-from simulator.measurements.rows import read_rows, write_rows
-from simulator.runner.engine import Command, Ended, Engine, Outcome, Pick
-from simulator.runner.engines.launched import launched_row
-from simulator.runner.engines.megatron import MegatronEngine
-from simulator.runner.engines.paddle import PaddleEngine
-from simulator.scenario.complete import complete_layout
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.measurements.question import question
+from simulator.evidence.measurements.rows import read_rows, write_rows
+from simulator.lab.runner.engine import Command, Ended, Engine, Outcome, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.engines.megatron import MegatronEngine
+from simulator.lab.runner.engines.paddle import PaddleEngine
+from simulator.question.scenario.complete import complete_layout
 from tests.cli.running import refusal
 from tests.cli.running import run as command_line
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.measurements.rows import COLUMNS
-from simulator.runner.processes import with_package
-from simulator.runner.record import Record
+from simulator.evidence.measurements.rows import COLUMNS
+from simulator.lab.runner.processes import with_package
+from simulator.lab.runner.record import Record
 from tests.runner.fakes import ROOT, TINY
 from tests.runner.trees import as_at_a_terminal, none_left, processes_with
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from simulator.api import estimate, scenario_of
-from simulator.calibration.apply import applied
-from simulator.coefficients import Coefficients
-from simulator.measurements.rows import read_rows, write_rows
-from simulator.runner.engine import Ended, Outcome, Pick
-from simulator.runner.engines.megatron import MegatronEngine
-from simulator.runner.processes import run_guarded
-from simulator.scenario.complete import complete_layout
-from simulator.units import MIB
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.measurements.rows import read_rows, write_rows
+from simulator.lab.runner.engine import Ended, Outcome, Pick
+from simulator.lab.runner.engines.megatron import MegatronEngine
+from simulator.lab.runner.processes import run_guarded
+from simulator.question.coefficients import Coefficients
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.units import MIB
 
 HERE = Path(__file__).parent
 ON = os.environ.get("SIMULATE_MEGATRON") == "1"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.measurements.rows import read_rows
-from simulator.runner.local import LocalLauncher
-from simulator.runner.processes import with_package
+from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.processes import with_package
 from tests.cli.running import refusal
 from tests.runner.fakes import ROOT, TINY, narrow_hardware
 from tests.runner.slurm_cluster import free_ports

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.runner import processes
-from simulator.runner.processes import Finished, interruptible, run_guarded, with_package
+from simulator.lab.runner import processes
+from simulator.lab.runner.processes import Finished, interruptible, run_guarded, with_package
 from tests.runner.trees import none_left, processes_with, tree_script, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
@@ -98,7 +98,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from simulator.runner.processes import run_guarded
+from simulator.lab.runner.processes import run_guarded
 folder = Path(sys.argv[1])
 run_guarded(tuple(sys.argv[2:]), folder=folder, environment={}, log=folder / "log", limit_seconds=600.0)
 """
@@ -110,12 +110,12 @@ def test_no_rank_survives_whoever_is_killed(victim: str, tmp_path: Path) -> None
         [sys.executable, "-c", PARENT, str(tmp_path), *tree(tmp_path)], env=with_package(dict(os.environ))
     )
     wait_for(str(tmp_path), 5)
-    marks = {"guard": "simulator.runner.guard", "launcher": "start_new_session=True"}
+    marks = {"guard": "simulator.lab.runner.guard", "launcher": "start_new_session=True"}
     found = {
         pid: line
         for pid, line in processes_with(str(tmp_path)).items()
         if victim != "parent" and marks[victim] in line and pid != parent.pid
-        if victim == "guard" or "simulator.runner.guard" not in line
+        if victim == "guard" or "simulator.lab.runner.guard" not in line
     }
     pid = parent.pid if victim == "parent" else min(found)
     os.kill(pid, signal.SIGKILL)
@@ -126,7 +126,7 @@ def test_no_rank_survives_whoever_is_killed(victim: str, tmp_path: Path) -> None
 RANKED = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-rank = "import time; from simulator.trainer.environment import end_with_parent; end_with_parent(); time.sleep(600)"
+rank = "import time; from simulator.lab.trainer.environment import end_with_parent; end_with_parent(); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", rank, sys.argv[1]], start_new_session=True).wait()
 """
 
@@ -138,7 +138,7 @@ def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
     )
     wait_for(str(tmp_path), 4)
     time.sleep(1.0)  # for the rank to say whose end is its own
-    [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if "simulator.runner.guard" in line]
+    [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if "simulator.lab.runner.guard" in line]
     os.kill(guard, signal.SIGSTOP)  # so that it cannot end anything in between
     for pid in (parent.pid, guard):
         os.kill(pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_a_guard_that_hangs_is_ended_with_what_it_guards(tmp_path: Path, monkeyp
 
 
 def test_an_installed_package_is_not_put_before_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(Path(processes.__file__).resolve().parents[2])
+    root = str(Path(processes.__file__).resolve().parents[3])
     assert with_package({"PYTHONPATH": "own"})["PYTHONPATH"] == f"{root}{os.pathsep}own"
     assert with_package({})["PYTHONPATH"] == root
     monkeypatch.setattr(site, "getsitepackages", lambda: [root])

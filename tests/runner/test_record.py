@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.measurements.row import MeasuredRow
-from simulator.measurements.rows import read_rows
-from simulator.runner.engines.launched import launched_row
-from simulator.runner.processes import with_package
-from simulator.runner.record import Record, identity
-from simulator.scenario.layout import Layout
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.processes import with_package
+from simulator.lab.runner.record import Record, identity
+from simulator.question.scenario.layout import Layout
 from tests.runner.fakes import pick
 
 LAYOUT = Layout(tensor_parallel=2, stage_layers=(4,))
@@ -60,7 +60,7 @@ def test_the_files_mode_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from simulator.runner.record import Record
+from simulator.lab.runner.record import Record
 from tests.runner.test_record import row
 for _ in range(10):
     Record(Path(sys.argv[1])).add(row())

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.runner import slurm
-from simulator.runner.campaign import Planner, Wanted, run
-from simulator.runner.launch import Launch
-from simulator.runner.processes import interruptible, with_package
-from simulator.runner.record import Record
-from simulator.runner.slurm import SlurmLauncher
-from simulator.specs.catalogue import load_hardware
+from simulator.lab.runner import slurm
+from simulator.lab.runner.campaign import Planner, Wanted, run
+from simulator.lab.runner.launch import Launch
+from simulator.lab.runner.processes import interruptible, with_package
+from simulator.lab.runner.record import Record
+from simulator.lab.runner.slurm import SlurmLauncher
+from simulator.question.specs.catalogue import load_hardware
 from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
 from tests.runner.slurm_cluster import Cluster, cluster, missing
 from tests.runner.trees import none_left, processes_with

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from simulator.cli import validate
 from simulator.errors import UnsupportedError
-from simulator.measurements.rows import read_rows
-from simulator.runner import device
-from simulator.runner.device import Device
-from simulator.runner.processes import with_package
+from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner import device
+from simulator.lab.runner.device import Device
+from simulator.lab.runner.processes import with_package
+from simulator.show.cli import validate
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
 
@@ -219,7 +219,7 @@ def test_a_dry_run_starts_nothing_and_needs_no_torch(monkeypatch: pytest.MonkeyP
     [job] = Path().absolute().glob("simulate-validate/run-1/1-tiny-tp2-pp1-dp1-*/job.json")
     assert f"cd {job.parent}\n" in found
     assert "-m torch.distributed.run --standalone --nnodes 1 --nproc-per-node 2 --max-restarts 0" in found
-    assert f"-m simulator.trainer {job}\n" in found
+    assert f"-m simulator.lab.trainer {job}\n" in found
     assert json.loads(job.read_text(encoding="utf-8"))["steps"] == 8
     assert list(Path().glob("**/*.csv")) == []
     assert list(Path().glob("**/log.txt")) == []
@@ -327,7 +327,7 @@ def test_two_ranks_train(split: tuple[str, ...], most: float) -> None:
 
 def test_what_starts_processes_imports_no_torch() -> None:
     code = (
-        "import importlib, pkgutil, sys, simulator.runner as runner, simulator.report.validate_table\n"
+        "import importlib, pkgutil, sys, simulator.lab.runner as runner, simulator.show.report.validate_table\n"
         "for module in pkgutil.walk_packages(runner.__path__, runner.__name__ + '.'):\n"
         "    importlib.import_module(module.name)\n"
         "sys.exit('torch' in sys.modules)"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import validate
 from simulator.errors import InputError
-from simulator.measurements.row import MeasuredRow
-from simulator.runner.record import Record
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner.record import Record
+from simulator.show.cli import validate
 from tests.cli.running import run
 from tests.runner.fakes import TINY, FakeEngine
 

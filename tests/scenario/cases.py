@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from simulator.coefficients import Coefficients, TimeCoefficients
-from simulator.frameworks.profile import framework
-from simulator.memory.parameters import StageContents, stage_contents
-from simulator.pricing.price import Priced, price
-from simulator.scenario.block import LayoutBlock, block_of
-from simulator.scenario.layout import Layout, default_cut
-from simulator.scenario.scenario import Scenario
-from simulator.specs import catalogue
-from simulator.specs.hardware import HardwareSpec
-from simulator.specs.model import ModelSpec
+from simulator.cost.memory.parameters import StageContents, stage_contents
+from simulator.cost.pricing.price import Priced, price
+from simulator.question.coefficients import Coefficients, TimeCoefficients
+from simulator.question.frameworks.profile import framework
+from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs import catalogue
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.model import ModelSpec
 
 MIB = 2.0**20
 

@@ -11,8 +11,8 @@ import simulator
 from simulator import InputError, Layout, Space
 from simulator.api import scenario_of
 from simulator.cluster import cluster
-from simulator.pricing.build import estimate_layout
-from simulator.scenario.layout import default_cut
+from simulator.question.scenario.layout import default_cut
+from simulator.search.build import estimate_layout
 
 MIXED = "h800-sxm-80g:1,bi150-64g:1x8"
 QUESTION: dict[str, Any] = {"model": "llama-13b", "seq_length": 4096, "global_batch_size": 64}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.scenario.block import block_of, blocks_of
-from simulator.scenario.layout import Layout, default_cut, model_chunks
+from simulator.question.scenario.block import block_of, blocks_of
+from simulator.question.scenario.layout import Layout, default_cut, model_chunks
 from tests.scenario.cases import layout_of, scenario_of, small_dense
 
 

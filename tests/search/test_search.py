@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.pricing.build import estimate_layout
-from simulator.pricing.estimate import Estimate
-from simulator.rules.layout import ACROSS_NODES, RULES
-from simulator.scenario.block import block_of
-from simulator.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, default_cut
-from simulator.scenario.scenario import Scenario
+from simulator.cost.pricing.estimate import Estimate
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
 from simulator.search import rank as rank_module
+from simulator.search.build import estimate_layout
 from simulator.search.rank import search
+from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space, blocks, candidates, divisors, shapes
 from tests.scenario.cases import scenario_of, small_dense, small_moe
 

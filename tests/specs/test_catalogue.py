@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.specs import folders
-from simulator.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.question.specs import folders
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 
 
 def test_own_yaml_by_path(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_loading_one_pair_is_fast() -> None:
 
 def test_names_need_neither_yaml_nor_pydantic() -> None:
     code = (
-        "import sys, simulator.specs.folders as f; f.model_names(); "
+        "import sys, simulator.question.specs.folders as f; f.model_names(); "
         "print(sorted({'yaml', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -128,6 +128,6 @@ def test_names_need_neither_yaml_nor_pydantic() -> None:
         check=True,
         capture_output=True,
         text=True,
-        cwd=Path(folders.__file__).parents[2],
+        cwd=Path(folders.__file__).parents[3],
     )
     assert done.stdout.strip() == "[]"

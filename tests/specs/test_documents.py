@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
+from simulator.question.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
 
 
 def written(folder: Path, content: str | bytes) -> Path:

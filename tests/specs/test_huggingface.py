@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
-from simulator.specs.catalogue import load_model
-from simulator.specs.huggingface import read_config
-from simulator.specs.model import ModelSpec
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.huggingface import read_config
+from simulator.question.specs.model import ModelSpec
 
 # What such files hold beside the shape; none of it may disturb.
 COMMON: dict[str, Any] = {

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.specs.catalogue import hardware_names, load_hardware
-from simulator.specs.hardware import PRECISIONS, HardwareSpec
-from simulator.specs.provenance import sourced_parts
-from simulator.units import GIB, MIB
+from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.hardware import PRECISIONS, HardwareSpec
+from simulator.question.specs.provenance import sourced_parts
+from simulator.question.units import GIB, MIB
 
 NAMES = {
     "z2000",

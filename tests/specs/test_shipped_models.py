@@ -3,11 +3,11 @@
 import pytest
 
 from simulator.errors import InputError, SimulateError
-from simulator.specs.catalogue import load_model, model_names
-from simulator.specs.model import ModelSpec
-from simulator.specs.provenance import sourced_parts
-from simulator.specs.validation import validated
-from simulator.specs.weights import (
+from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.provenance import sourced_parts
+from simulator.question.specs.validation import validated
+from simulator.question.specs.weights import (
     active_parameters,
     embedding_weight,
     final_norm,
@@ -17,7 +17,7 @@ from simulator.specs.weights import (
     mtp_weights,
     total_parameters,
 )
-from simulator.units import parse_count
+from simulator.question.units import parse_count
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.
 COUNTS = {

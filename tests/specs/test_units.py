@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError, SimulateError
-from simulator.units import (
+from simulator.question.units import (
     GIB,
     MIB,
     parse_bytes,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.timing import collectives
-from simulator.timing.collectives import Group, all_to_all_seconds, gather_seconds, neighbour_seconds
+from simulator.cost.timing import collectives
+from simulator.cost.timing.collectives import Group, all_to_all_seconds, gather_seconds, neighbour_seconds
 from tests.scenario.cases import ROUND, block, only, scenario_of, small_dense, small_moe
 
 S = 2.7e9

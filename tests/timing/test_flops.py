@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.scenario.block import LayoutBlock
-from simulator.timing.flops import forward_flops_per_token, head_flops, layer_work, model_flops_per_token
+from simulator.cost.timing.flops import forward_flops_per_token, head_flops, layer_work, model_flops_per_token
+from simulator.question.scenario.block import LayoutBlock
 from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import simulator
-from simulator.scenario.layout import Layout
-from simulator.specs.catalogue import load_model
-from simulator.timing.collectives import Group, all_to_all_seconds
+from simulator.cost.timing.collectives import Group, all_to_all_seconds
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.catalogue import load_model
 from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense
 
 

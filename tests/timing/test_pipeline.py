@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.memory.parameters import StageContents
-from simulator.memory.schedule import activations_in_flight, in_flight, recompute_plan, stage_activations
-from simulator.scenario.block import LayoutBlock
-from simulator.scenario.scenario import Scenario
-from simulator.timing.pipeline import PipelineSeconds, StageWork, pipeline_seconds, stage_work
+from simulator.cost.memory.parameters import StageContents
+from simulator.cost.memory.schedule import activations_in_flight, in_flight, recompute_plan, stage_activations
+from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pipeline_seconds, stage_work
+from simulator.question.scenario.block import LayoutBlock
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, contents, only, priced, scenario_of, small_dense
 from tests.timing.pipeline_run import Run, order, run
 

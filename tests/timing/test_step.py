@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.memory.parameters import device_parameters
-from simulator.scenario.scenario import Scenario
-from simulator.timing.collectives import Group, gather_seconds
-from simulator.timing.layers import layer_elementwise_bytes
+from simulator.cost.memory.parameters import device_parameters
+from simulator.cost.timing.collectives import Group, gather_seconds
+from simulator.cost.timing.layers import layer_elementwise_bytes
+from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense, small_moe
 
 M, LAYERS, T = 128, 32, 8192

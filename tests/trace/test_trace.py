@@ -11,13 +11,13 @@ import pytest
 
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.scenario.complete import complete_layout
-from simulator.scenario.layout import Layout
-from simulator.scenario.scenario import Scenario
-from simulator.trace import run as tracing
-from simulator.trace.result import Comparison, Traced, TraceRequest
-from simulator.trace.run import tensors_only, trace
-from simulator.trainer.job import TrainingJob
+from simulator.lab.trace import run as tracing
+from simulator.lab.trace.result import Comparison, Traced, TraceRequest
+from simulator.lab.trace.run import tensors_only, trace
+from simulator.lab.trainer.job import TrainingJob
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from tests.cli.running import refusal, run
 
 NEEDS_TORCH = "torch is not installed: a trace runs it"
@@ -217,7 +217,7 @@ def test_the_command_needs_a_model() -> None:
 
 def compared() -> Comparison:
     scenario, layout = asked(num_layers=2, devices=1, global_batch_size=2)
-    from simulator.pricing.build import estimate_layout  # noqa: PLC0415 - next to its only use
+    from simulator.search.build import estimate_layout  # noqa: PLC0415 - next to its only use
 
     estimate = estimate_layout(tensors_only(scenario), layout)
     peak = int(estimate.memory.allocated_bytes * 0.9)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from simulator.scenario.layout import Layout, default_cut
-from simulator.specs.catalogue import load_model
-from simulator.specs.model import ModelSpec
-from simulator.trainer.failure import Failure, failure_in
-from simulator.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from simulator.lab.trainer.failure import Failure, failure_in
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.model import ModelSpec
 from tests.project.tree import ROOT
 
 NEEDS_TORCH = pytest.mark.skipif(
@@ -23,7 +23,7 @@ NEEDS_TORCH = pytest.mark.skipif(
     reason="torch is not installed; pip install 'simulate-training[runner]' brings it",
 )
 TINY = ROOT / "examples" / "models" / "tiny.yaml"
-TRAINER = "simulator.trainer"
+TRAINER = "simulator.lab.trainer"
 LIMIT_SECONDS = 240
 
 

@@ -15,10 +15,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from simulator.scenario.layout import Layout
-from simulator.specs.catalogue import load_model
-from simulator.trainer.model import Stage
-from simulator.trainer.parallel import apply_recompute, apply_tensor_parallel
+from simulator.lab.trainer.model import Stage
+from simulator.lab.trainer.parallel import apply_recompute, apply_tensor_parallel
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.catalogue import load_model
 
 
 def saved_bytes(case: dict[str, Any]) -> int:

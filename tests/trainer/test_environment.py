@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.errors import InputError
-from simulator.trainer.environment import rank_from_environment
+from simulator.lab.trainer.environment import rank_from_environment
 
 MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}

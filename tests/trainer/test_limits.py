@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.specs.catalogue import load_model
-from simulator.trainer.job import TrainingJob
-from simulator.trainer.limits import check_job, refused
+from simulator.lab.trainer.job import TrainingJob
+from simulator.lab.trainer.limits import check_job, refused
+from simulator.question.specs.catalogue import load_model
 from tests.project.tree import ROOT
 from tests.trainer.launches import job_of, tiny_model
 
@@ -71,7 +71,7 @@ def test_a_job_reads_back_equal() -> None:
 
 def test_what_the_runner_imports_brings_no_torch() -> None:
     code = (
-        "import simulator.trainer.limits, simulator.trainer.failure, simulator.trainer.job, sys; "
+        "import simulator.lab.trainer.limits, simulator.lab.trainer.failure, simulator.lab.trainer.job, sys; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

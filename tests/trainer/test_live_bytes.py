@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the counter
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from simulator.trainer.live_bytes import ACTIVATIONS, TEMPORARY, LiveBytes  # noqa: E402
+from simulator.lab.trainer.live_bytes import ACTIVATIONS, TEMPORARY, LiveBytes  # noqa: E402
 
 KIB = 1024
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
 from simulator.errors import UnsupportedError
-from simulator.memory.activations import layer_bytes, layer_input_bytes
-from simulator.specs.catalogue import load_model
+from simulator.question.specs.catalogue import load_model
 from tests.scenario.cases import block, only, scenario_of
 
 pytest.importorskip("torch", reason="torch is not installed: the reference trainer needs it")
@@ -83,7 +83,7 @@ def test_selective_recompute_drops_the_row_sums() -> None:
     [("qwen3-30b-a3b", "has no mixture-of-experts layers"), ("deepseek-v3", "has no mixture-of-experts layers")],
 )
 def test_models_without_layers_here_are_refused(model: str, said: str) -> None:
-    from simulator.trainer.model import Stage  # noqa: PLC0415 - needs torch
+    from simulator.lab.trainer.model import Stage  # noqa: PLC0415 - needs torch
 
     with pytest.raises(UnsupportedError, match=said):
         Stage(load_model(model), [0], seq_length=8, embedding=False, head=False)
@@ -92,7 +92,7 @@ def test_models_without_layers_here_are_refused(model: str, said: str) -> None:
 def test_the_last_stage_wants_targets_and_returns_one_loss() -> None:
     import torch  # noqa: PLC0415
 
-    from simulator.trainer.model import Stage  # noqa: PLC0415 - needs torch
+    from simulator.lab.trainer.model import Stage  # noqa: PLC0415 - needs torch
 
     model = load_model("llama3.2-1b").with_layers(1).model_copy(update={"hidden_size": 64, "intermediate_size": 128})
     model = model.model_copy(update={"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16})

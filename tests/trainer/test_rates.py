@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.trainer.measured_rates import RatesJob, Timing
+from simulator.lab.trainer.measured_rates import RatesJob, Timing
 from tests.trainer.launches import NEEDS_TORCH
 
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH.kwargs["reason"])
@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason=NEEDS_TORCH.kwargs["reason"])
 from torch import distributed  # noqa: E402  behind the skip
 from torch.nn.attention import SDPBackend  # noqa: E402
 
-from simulator.trainer import backend as devices  # noqa: E402
-from simulator.trainer import rates  # noqa: E402
+from simulator.lab.trainer import backend as devices  # noqa: E402
+from simulator.lab.trainer import rates  # noqa: E402
 
 ADD = Timing(operation="add", precision="fp32", sizes={"elements": 64})
 ATTENTION = Timing(

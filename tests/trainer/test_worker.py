@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simulator.trainer.__main__ import main
-from simulator.trainer.job import RankResult, TrainingJob
+from simulator.lab.trainer.__main__ import main
+from simulator.lab.trainer.job import RankResult, TrainingJob
 from tests.project.tree import ROOT
 from tests.trainer.launches import (
     LIMIT_SECONDS,
@@ -126,7 +126,7 @@ def test_torchrun_starts_it_and_bf16_stays_near_fp32(alone: Trained, tmp_path: P
     job = job_of(layout, precision="bf16")
     path = written(job, tmp_path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "simulator.trainer", str(path)]
+    command = [*torchrun, "-m", "simulator.lab.trainer", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     for result in results(job, tmp_path):
@@ -164,7 +164,7 @@ def test_a_job_it_cannot_run_is_refused_by_every_rank(tmp_path: Path) -> None:
 def test_what_the_machine_does_not_have_is_an_error(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = written(job_of(), tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-    command = [sys.executable, "-m", "simulator.trainer", str(path)]
+    command = [sys.executable, "-m", "simulator.lab.trainer", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 1
     failure = last_failure(done.stderr)
@@ -195,4 +195,4 @@ def test_a_rank_is_a_function_call_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_call_without_a_job_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
-    assert "usage: python -m simulator.trainer JOB.json" in last_failure(capsys.readouterr().err).text
+    assert "usage: python -m simulator.lab.trainer JOB.json" in last_failure(capsys.readouterr().err).text

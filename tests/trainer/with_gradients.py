@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from simulator.trainer import __main__ as program
-from simulator.trainer import worker
-from simulator.trainer.job import RankResult
-from simulator.trainer.model import WRAPPER
-from simulator.trainer.parallel import loss_context
+from simulator.lab.trainer import __main__ as program
+from simulator.lab.trainer import worker
+from simulator.lab.trainer.job import RankResult
+from simulator.lab.trainer.model import WRAPPER
+from simulator.lab.trainer.parallel import loss_context
 
 NORMS = "norms-{rank}.json"
 

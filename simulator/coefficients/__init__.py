@@ -1,8 +1,0 @@
-"""The numbers that first principles do not give: efficiencies, overheads, exposed shares.
-
-Each has a physical meaning, a unit and a prior. A calibration replaces values; the formulas do not change.
-"""
-
-from simulator.coefficients.values import Coefficients, MemoryCoefficients, TimeCoefficients
-
-__all__ = ["Coefficients", "MemoryCoefficients", "TimeCoefficients"]

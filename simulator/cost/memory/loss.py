@@ -1,0 +1,63 @@
+"""The output layer and the loss: logits are the largest single tensors of most steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.memory.activations import norm_tensors, tokens_per_device, total
+from simulator.cost.memory.elements import FP32, HALF, element_bytes
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
+
+
+def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
+
+    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`); an unfused loss has further passing
+    copies. fp32 logits are not copied: they and their gradient take 8 bytes, an unfused log-softmax 4 more. Chunking
+    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
+    `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
+    """
+    model, profile = scenario.model, scenario.framework
+    tokens = labelled_tokens(scenario, block)
+    vocabulary = model.vocab_size / block.tensor_parallel
+    split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
+    per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
+    if not profile.cross_entropy_chunk_tokens:
+        return per_logit * logits_per_micro_batch(scenario, block)
+    chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
+    gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
+    whole = logits_per_micro_batch(scenario, block)
+    return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
+
+
+def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
+    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
+    return labelled_tokens(scenario, block) * scenario.model.vocab_size / parts
+
+
+def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
+    return tokens_per_device(scenario, block) * scenario.framework.labelled_token_fraction
+
+
+def bytes_per_logit(scenario: Scenario) -> float:
+    """Bytes alive per logit at the loss."""
+    profile = scenario.framework
+    if scenario.precision == "fp32":
+        return 2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32
+    extra = 0.0 if profile.fused_cross_entropy else scenario.coefficients.memory.unfused_loss_bytes_per_logit
+    return float(profile.loss_bytes_per_logit) + extra
+
+
+def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8.
+
+    Its input are the labelled tokens only.
+    """
+    kept = norm_tensors(scenario, block, "final_norm")
+    kept["final_norm_output"] = kept["final_norm_output"] * scenario.framework.labelled_token_fraction
+    if scenario.precision == "fp8":
+        kept["final_norm_output"] = kept["final_norm_output"] * HALF
+    return total(kept)

@@ -1,0 +1,48 @@
+"""What the device holds beside the tensors: context, communication buffers, unusable allocator space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.cost.memory.activations import tokens_per_device
+from simulator.cost.memory.elements import element_bytes
+from simulator.question.scenario.block import Array, LayoutBlock, StageArray
+from simulator.question.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideAllocator:
+    """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
+
+    context: Array
+    """Device context, loaded kernels, buffers of the collective library."""
+    user_buffers: Array
+    """Pre-allocated buffers of overlapped tensor-parallel collectives."""
+    ring_buffers: Array
+    """Buffers of the context-parallel exchange."""
+    fragmentation: StageArray
+    """Space the caching allocator holds but cannot use."""
+
+    @property
+    def total(self) -> StageArray:
+        """Everything outside the tensors."""
+        return self.context + self.user_buffers + self.ring_buffers + self.fragmentation
+
+
+def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageArray) -> OutsideAllocator:
+    """Price the parts outside the tensors, given the tensors' peak."""
+    values = scenario.coefficients.memory
+    profile, model = scenario.framework, scenario.model
+    per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
+    overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
+    registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
+    ring = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
+    fraction = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
+    return OutsideAllocator(
+        context=np.full(len(block), values.context_bytes),
+        user_buffers=np.where(overlapped, registered, 0.0),
+        ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
+        fragmentation=fraction * allocated,
+    )

@@ -1,0 +1,214 @@
+"""The peak: for every pipeline rank, the moment of the step at which most bytes are alive, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.activations import (
+    attention_score_bytes,
+    layer_input_bytes,
+    routed_tokens,
+    tokens_per_device,
+)
+from simulator.cost.memory.elements import FP32, element_bytes, parameter_dtype
+from simulator.cost.memory.fully_shard import sharded_moments, shards_by_unit
+from simulator.cost.memory.loss import head_input_bytes, loss_bytes
+from simulator.cost.memory.moment import Moment
+from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
+from simulator.cost.memory.parameters import (
+    StageContents,
+    TrainingState,
+    optimizer_on_device,
+    training_state,
+)
+from simulator.cost.memory.schedule import (
+    RecomputePlan,
+    StageActivations,
+    activations_in_flight,
+    in_flight,
+    micro_batches,
+    recompute_plan,
+    stage_activations,
+)
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
+from simulator.question.scenario.layout import RECOMPUTE_MODES
+from simulator.question.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryByStage:
+    """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
+
+    has: StageContents
+    state: TrainingState
+    activations: StageActivations
+    plan: RecomputePlan
+    moments: tuple[Moment, ...]
+    moment: NDArray[np.int8]
+    """Index into `moments` of the binding one."""
+    allocated: StageArray
+    """Tensors alive at the peak."""
+    outside: OutsideAllocator
+    device: StageArray
+    """What the driver's tool shows: tensors and everything outside the allocator."""
+
+    def moment_name(self, stage: int, index: int) -> str:
+        """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
+        return self.moments[int(self.moment[stage, index])].name
+
+    def parts(self) -> dict[str, StageArray]:
+        """Named parts at each rank's own peak; they add up to `device`."""
+        shape = self.allocated.shape
+        kind = self.has.kind
+
+        def spread(value: KindArray | float) -> StageArray:
+            return np.broadcast_to(value, self.state.parameters.shape)[kind]
+
+        def at_peak(values: list[KindArray | float]) -> StageArray:
+            return np.choose(self.moment, [spread(value) for value in values])
+
+        held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
+        absent = np.choose(self.moment, [np.broadcast_to(m.gradients_absent, shape) for m in self.moments])
+        return {
+            "parameters": at_peak([m.parameters for m in self.moments]),
+            "gradients": at_peak([m.gradients for m in self.moments]) - absent,
+            "optimizer": at_peak([m.resident for m in self.moments]),
+            "activations": np.choose(self.moment, held),
+            "logits": at_peak([m.logits for m in self.moments]),
+            "temporary": at_peak([m.temporary for m in self.moments]),
+            "outside_allocator": self.outside.total,
+        }
+
+
+def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) -> MemoryByStage:
+    """Price a block of layouts. Bytes; nothing here depends on time."""
+    state = training_state(scenario, block, has)
+    plan = recompute_plan(block, has)
+    activations = stage_activations(scenario, block, has, plan)
+    if shards_by_unit(scenario):
+        moments = sharded_moments(scenario, block, has, activations, plan)
+    else:
+        moments = _moments(scenario, block, has, state, activations)
+    peak = moments[0].total(has)
+    moment = np.zeros(peak.shape, dtype=np.int8)
+    for index, candidate in enumerate(moments[1:], start=1):
+        value = candidate.total(has)
+        moment[value > peak] = index
+        np.maximum(peak, value, out=peak)
+    outside = outside_allocator(scenario, block, peak)
+    return MemoryByStage(has, state, activations, plan, moments, moment, peak, outside, peak + outside.total)
+
+
+def _moments(
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    state: TrainingState,
+    activations: StageActivations,
+) -> tuple[Moment, ...]:
+    """What is alive where parameters and gradients have buffers of their own for the whole run."""
+    resident, in_step = optimizer_on_device(scenario, block, state.optimizer)
+    heads, embeddings = has.heads[:, None], has.embeddings[:, None]
+    held = activations_in_flight(scenario, block, has, activations)
+    # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
+    # freed the micro batch (the chunk of it) whose backward pass is ending.
+    steady = state.gathered + buffer_bytes(scenario, block)
+    losses = heads + has.mtp_layers[:, None]
+    loss_temporary = steady + heads * head_input_bytes(scenario, block)
+    embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
+    ending = embeddings * activations.one_micro_batch / block.virtual_stages
+    backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
+    if not scenario.framework.flash_attention:
+        backward = backward + score_working_set(scenario, block)
+    absent = gradients_absent(scenario, block, has, state, activations)
+    parameters, gradients = state.parameters, state.gradients
+    losses_held = losses * loss_bytes(scenario, block)
+    table = steady + embedding_gradient
+    return (
+        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
+        Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
+        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table),
+        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, state.step_temporary),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsAbsent:
+    """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
+
+    backward: StageArray | float = 0.0
+    loss: StageArray | float = 0.0
+
+
+def gradients_absent(
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    state: TrainingState,
+    activations: StageActivations,
+) -> GradientsAbsent:
+    """What `release_grads` saves at the peaks of the passes.
+
+    Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
+    activations. A rank with more micro batches than it holds at once has all gradients when it next holds as many
+    activations; on the others the first backward pass decides: it begins with all activations and no gradients and
+    ends with one micro batch fewer and all of them.
+    """
+    if not scenario.framework.release_grads:
+        return GradientsAbsent()
+    comes_again = micro_batches(scenario, block) > in_flight(scenario, block)
+    gradients, freed = state.gradients[has.kind], activations.one_micro_batch[has.kind]
+    return GradientsAbsent(
+        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)),
+        loss=np.where(comes_again, 0.0, gradients),
+    )
+
+
+def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Buffers inside the allocator at any moment of the passes, shape (n,).
+
+    Library workspaces, and what each model chunk of a pipeline rank sends and receives (boundary activations).
+    """
+    values = scenario.coefficients.memory
+    chunks = float(block.virtual_stages) if block.pipeline_parallel > 1 else 0.0
+    boundary = layer_input_bytes(scenario, block)
+    return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
+
+
+def score_working_set(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Scores alive inside one layer's backward pass without a flash kernel, shape (n,).
+
+    Their gradient, and the scores themselves where selective recompute did not keep them.
+    """
+    selective = block.recompute == RECOMPUTE_MODES.index("selective")
+    return attention_score_bytes(scenario, block) * np.where(selective, 2.0, 1.0)
+
+
+def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Gradients alive inside one layer's backward pass, shape (n,).
+
+    In the feed-forward block the widest moment holds the gradient of gate and up `4 T f` beside the incoming one
+    `2 T h`; the product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered
+    input `2 T h`. Larger than those of the attention block for every model shipped.
+    """
+    model = scenario.model
+    tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
+    element = element_bytes(scenario)
+    hidden = element * tokens * model.hidden_size * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+    dense = 2.0 * element * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
+    if not model.is_moe:
+        return dense + hidden
+    copies = routed_tokens(scenario, block)
+    width = 2.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
+    return np.maximum(dense, element * copies * width) + hidden
+
+
+def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """The dense gradient of the input table, `2 V h / t`, a temporary before it is added to the main gradients."""
+    if scenario.lora_rank is not None:
+        return np.zeros(len(block))
+    element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
+    return element * scenario.model.vocab_size * scenario.model.hidden_size / block.tensor_parallel

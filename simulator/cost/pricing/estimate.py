@@ -1,0 +1,134 @@
+"""The answer for one layout, as frozen values in base units. Reports turn it into text; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.layout import Layout
+
+Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
+"""`starved`: so near capacity that the allocator keeps freeing and asking again; it may run, slowly."""
+Status = Literal["measured", "interpolated", "analytic", "assumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 90 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak memory of one pipeline rank."""
+
+    stage: int
+    """Pipeline rank, from 0."""
+    layers: int
+    device_bytes: float
+    """Everything the driver's tool shows."""
+    allocated_bytes: float
+    """Tensors alive at the peak."""
+    moment: str
+    """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
+    parts_bytes: Mapping[str, float]
+    """Named parts; they add up to `device_bytes`."""
+    hardware: str = ""
+    """The device the rank is on."""
+    capacity_bytes: float = 0.0
+    """What a framework can use of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Memory of the layout: its worst rank, and all ranks."""
+
+    device_bytes: float
+    allocated_bytes: float
+    capacity_bytes: float
+    """What a framework can use of the device."""
+    interval_bytes: Interval | None
+    fit_probability: float | None
+    binding_stage: int
+    moment: str
+    parts_bytes: Mapping[str, float]
+    """Parts of the binding rank; they add up to `device_bytes`."""
+    outside_parts_bytes: Mapping[str, float]
+    """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation."""
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the worst rank needs no more than a framework can use."""
+        return self.device_bytes <= self.capacity_bytes
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Capacity less need; negative when it does not fit."""
+        return self.capacity_bytes - self.device_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Work of one pipeline rank per micro batch."""
+
+    stage: int
+    forward_seconds: float
+    backward_seconds: float
+    """Recomputation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputEstimate:
+    """Speed of one optimizer step."""
+
+    step_seconds: float
+    flops_per_second_per_device: float
+    """Model FLOPs (3 x forward, non-causal attention, output layer but not input table) over time and devices."""
+    hardware_flops_per_second_per_device: float
+    """The same with recomputation counted."""
+    tokens_per_second_per_device: float
+    mfu: float
+    """Model FLOPs per second over the device's dense peak of the precision trained in."""
+    bubble_fraction: float
+    """Idle share of the pacing stage."""
+    interval_seconds: Interval | None
+    parts_seconds: Mapping[str, float]
+    """Named parts of the step; they add up to `step_seconds`."""
+    model_flops_per_token: float
+    stages: tuple[StageTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What the numbers rest on."""
+
+    calibration: str
+    """Name of the coefficient set."""
+    status: Status
+    notes: tuple[str, ...] = ()
+    """What was assumed, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One layout, priced."""
+
+    model: str
+    hardware: str
+    devices: int
+    precision: str
+    seq_length: int
+    global_batch_size: int
+    framework: str
+    lora_rank: int | None
+    layout: Layout
+    verdict: Verdict
+    memory: MemoryEstimate
+    throughput: ThroughputEstimate
+    violations: tuple[Violation, ...]
+    provenance: Provenance

@@ -1,0 +1,58 @@
+"""Pricing a block of layouts in full: memory by rank, time by part, verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.parameters import stage_contents
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.timing.step import StepSeconds, step_seconds
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
+
+FITS, STARVED, DOES_NOT_FIT = 0, 1, 2
+"""Codes of `Priced.verdict`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A priced block; arrays of shape (n,)."""
+
+    block: LayoutBlock
+    memory: MemoryByStage
+    step: StepSeconds
+    binding_stage: NDArray[np.intp]
+    """The rank that needs most of its device."""
+    device_bytes: Array
+    """What that rank needs."""
+    verdict: NDArray[np.intp]
+    """FITS, STARVED or DOES_NOT_FIT."""
+
+
+def price(scenario: Scenario, block: LayoutBlock) -> Priced:
+    """Price every layout of `block`. The one entry to the formulas, for a grid and for a single layout."""
+    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
+    step = step_seconds(scenario, block, memory)
+    share = memory.device / usable_bytes(scenario, memory)[:, None]
+    binding = np.argmax(share, axis=0)
+    device = memory.device[binding, np.arange(len(block))]
+    return Priced(block, memory, step, binding, device, verdicts(scenario, np.max(share, axis=0)))
+
+
+def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:
+    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel,)."""
+    by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
+    return np.asarray(by_group[memory.has.group[memory.has.kind]])
+
+
+def verdicts(scenario: Scenario, share: Array) -> NDArray[np.intp]:
+    """Compare need with what a framework can use, given as their ratio on the worst rank.
+
+    Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.
+    """
+    values = scenario.coefficients.memory
+    starved = np.where(share > values.starved_from, STARVED, FITS)
+    return np.where(share > values.starved_to, DOES_NOT_FIT, starved)

@@ -1,0 +1,150 @@
+"""Collectives on the real topology: a group inside a node, across nodes, on a mesh.
+
+A group is `size` ranks, `stride` device numbers apart. Ranks are numbered tensor parallel fastest, then context,
+data, pipeline (Megatron's default order); expert tensor parallel, then expert parallel, in the expert numbering.
+
+Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D`
+devices, `m = min(size, D / stride)`. Data that must leave an island leaves over the links of all its members at once.
+All levels move data at the same time (rings are pipelined), so the slowest level sets the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.hardware import LinkLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group per layout; arrays of shape (n,)."""
+
+    size: Array
+    stride: Array
+
+
+def tensor_group(block: LayoutBlock) -> Group:
+    """The tensor-parallel group: neighbouring devices."""
+    return Group(block.tensor_parallel, np.ones_like(block.tensor_parallel))
+
+
+def context_group(block: LayoutBlock) -> Group:
+    """The context-parallel group."""
+    return Group(block.context_parallel, block.tensor_parallel)
+
+
+def shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+    """Ranks with the same parameters: data x context parallel, or so many of them."""
+    return Group(block.replicas if degree is None else degree, block.tensor_parallel)
+
+
+def expert_group(block: LayoutBlock) -> Group:
+    """The expert-parallel group."""
+    return Group(block.expert_parallel, block.expert_tensor_parallel)
+
+
+def expert_tensor_group(block: LayoutBlock) -> Group:
+    """The expert-tensor-parallel group: neighbouring devices."""
+    return Group(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
+
+
+def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+    """Ranks with the same experts, or so many of them."""
+    return Group(block.expert_replicas if degree is None else degree, block.expert_ranks)
+
+
+def pipeline_group(block: LayoutBlock) -> Group:
+    """The pipeline group: one device of each rank."""
+    stride = block.tensor_parallel * block.context_parallel * block.data_parallel
+    return Group(np.full(len(block), float(block.pipeline_parallel)), stride)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """What one link level does for a group."""
+
+    members: Array
+    """Group members inside one island of the level below."""
+    within: Array
+    """Group members inside one island of this level."""
+    bandwidth: Array
+    """Bytes per second of one member, one direction."""
+    latency: float
+
+
+def _crossings(scenario: Scenario, group: Group) -> Iterator[_Crossing]:
+    members = np.ones_like(group.size)
+    for level in scenario.hardware.links:
+        within = _within(level, group)
+        yield _Crossing(members, within, _bandwidth(scenario, level, within), level.latency_seconds)
+        members = within
+
+
+def _within(level: LinkLevel, group: Group) -> Array:
+    """Group members that one island of a level holds."""
+    if level.devices is None:
+        return group.size
+    members: Array = np.clip(level.devices / group.stride, 1.0, group.size)
+    return members
+
+
+def _efficiency(scenario: Scenario, level: LinkLevel) -> float:
+    """Share of the level's rate that a step's collectives reach; a rate measured with collectives contains theirs."""
+    values = scenario.coefficients.time
+    return (1.0 if level.measured else values.link_efficiency) / values.collective_slowdown
+
+
+def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:
+    """A member's bandwidth at a level: on a mesh only the links to its own peers count."""
+    efficiency = _efficiency(scenario, level)
+    full = level.bandwidth_bytes_per_second * efficiency
+    if level.topology == "mesh":
+        pair = level.pair_bandwidth_bytes_per_second * efficiency
+        return np.minimum(full, np.maximum(within - 1.0, 1.0) * pair)
+    return np.full_like(within, full)
+
+
+def gather_seconds(scenario: Scenario, group: Group, size_bytes: Array) -> Array:
+    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member.
+
+    An island of m members takes in `(k - 1) / k` of the bytes from the k islands of a level, over m links.
+    """
+    seconds = np.zeros_like(group.size)
+    latency = np.zeros_like(group.size)
+    for level in _crossings(scenario, group):
+        islands = level.within / level.members
+        share = (islands - 1.0) / islands
+        seconds = np.maximum(seconds, share * size_bytes / (level.members * level.bandwidth))
+        latency = latency + (islands - 1.0) * level.latency
+    return seconds + latency
+
+
+def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:
+    """Each member sends `sent_bytes`, spread evenly over the group (itself included)."""
+    seconds = np.zeros_like(group.size)
+    latency = np.zeros_like(group.size)
+    for level in _crossings(scenario, group):
+        # Members that this level is the innermost to reach.
+        reached = level.within - level.members
+        seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
+        latency = latency + np.where(reached > 0.0, level.latency, 0.0)
+    return seconds + latency
+
+
+def neighbour_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:
+    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
+    seconds = np.zeros_like(group.size)
+    members = np.ones_like(group.size)
+    for level in scenario.hardware.links:
+        within = _within(level, group)
+        rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
+        crossed = within > members
+        here = sent_bytes / rate + level.latency_seconds
+        seconds = np.where(crossed, np.maximum(seconds, here), seconds)
+        members = within
+    return seconds

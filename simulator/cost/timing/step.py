@@ -1,0 +1,202 @@
+"""Seconds of one optimizer step, by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.cost.memory.elements import (
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes_per_parameter,
+    parameter_dtype,
+)
+from simulator.cost.memory.parameters import (
+    DeviceParameters,
+    StageContents,
+    device_parameters,
+    shard,
+    shard_degrees,
+)
+from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
+from simulator.cost.timing.layers import Parts, exposed, memory_rate
+from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
+from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.scenario.layout import OFFLOADS
+from simulator.question.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """A step of every layout; arrays of shape (n,)."""
+
+    total: Array
+    pipeline: PipelineSeconds
+    work: StageWork
+    data_parallel: Array
+    optimizer: Array
+    offload: Array
+    overhead: Array
+
+    def parts(self, block: LayoutBlock, memory: MemoryByStage) -> Parts:
+        """Named parts seen from the pacing rank; they add up to `total`."""
+        parts = pace_parts(block, memory.has, memory.plan, self.work, self.pipeline)
+        parts["overhead"] = parts["overhead"] + self.overhead
+        return parts | {
+            "bubble": self.pipeline.fill,
+            "pipeline_sends": self.pipeline.sends,
+            "data_parallel": self.data_parallel,
+            "optimizer": self.optimizer,
+            "offload": self.offload,
+        }
+
+
+def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> StepSeconds:
+    """Price a block's time. The memory result supplies what is recomputed and offloaded."""
+    values = scenario.coefficients.time
+    has = memory.has
+    work = stage_work(scenario, block, has, memory.plan)
+    pipeline = pipeline_seconds(scenario, block, has, work)
+    data = _largest(data_parallel_seconds(scenario, block, has, work, pipeline))
+    optimizer = _largest(optimizer_seconds(scenario, block, has))
+    offload = offload_seconds(scenario, block, memory, pipeline)
+    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
+    total = (
+        pipeline.micro_batches * pipeline.pace_seconds
+        + pipeline.fill
+        + pipeline.sends
+        + data
+        + optimizer
+        + offload
+        + overhead
+    )
+    return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
+
+
+def _largest(by_kind: KindArray) -> Array:
+    """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
+    slowest: Array = np.max(by_kind, axis=0)
+    return slowest
+
+
+def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Scenario], Array | float]) -> KindArray:
+    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
+    members = scenario.members
+    if len(members) == 1:
+        return np.atleast_2d(figure(members[0]))
+    by_group = [np.atleast_2d(figure(member)) for member in members]
+    return np.concatenate([by_group[group] for group in has.group])
+
+
+def data_parallel_seconds(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork, pipeline: PipelineSeconds
+) -> KindArray:
+    """Exposed gradient reduction and parameter gathering of a step.
+
+    ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
+    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What
+    overlaps hides behind the passes it belongs to.
+    """
+    profile, values = scenario.framework, scenario.coefficients.time
+    lora = scenario.lora_rank is not None
+    weights = device_parameters(scenario, block, has)
+    trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
+    gradient = gradient_bytes(scenario)
+    zero, micro_batches = block.zero_stage, pipeline.micro_batches
+    each_time = np.where(zero >= 2, micro_batches, 1.0)
+    # An all-reduce is a reduction and a gather.
+    scatters = each_time * (values.reduce_slowdown + np.where(zero == 0, 1.0, 0.0))
+    gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
+    gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
+    gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
+    degrees = shard_degrees(scenario, block)
+    dense = _seconds_per_byte(scenario, has, shard_group(block, degrees.dense))
+    routed = _seconds_per_byte(scenario, has, expert_shard_group(block, degrees.routed))
+    reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
+    if profile.sharding_degree:
+        reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
+    gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
+    # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
+    in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
+    in_forward = gathering - in_backward
+    forward = np.where(zero >= 3, micro_batches, 1.0) * work.forward
+    beside_forward = in_forward if profile.overlap_param_gather else 0.0
+    beside_backward = (in_backward if profile.overlap_param_gather else 0.0) + (
+        reducing if profile.overlap_grad_reduce else 0.0
+    )
+    # A rank that waits for the pacing one goes on communicating meanwhile.
+    backward = pipeline.pace_seconds - work.forward
+    waited = reducing + gathering - beside_forward - beside_backward
+    share = values.data_exposed
+    hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * backward)
+    return waited + hidden + _exchange_overhead(scenario, has, block, each_time + gathers)
+
+
+def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBlock, exchanges: Array) -> KindArray:
+    """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
+    exchanged = (has.dense_layers + has.moe_layers + has.embeddings + has.heads)[:, None]
+    # What stores parameters in another type than it computes in gathers them even from a single rank.
+    cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
+    each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
+    per_exchange = _on_own_devices(scenario, has, lambda member: member.coefficients.time.shard_overhead_seconds)
+    return exchanged * each * per_exchange
+
+
+def _between_shard_groups(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, trained: DeviceParameters
+) -> KindArray:
+    """Seconds per byte and gradient of summing the shards of several sharding groups, a scatter and a gather."""
+    degrees = shard_degrees(scenario, block)
+    across = Group(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
+    experts = Group(block.expert_replicas / degrees.routed, block.expert_ranks * degrees.routed)
+    dense = _seconds_per_byte(scenario, has, across) * trained.dense / degrees.dense
+    routed = _seconds_per_byte(scenario, has, experts) * trained.routed / degrees.routed
+    return np.where(block.zero_stage >= 1, 2.0 * (dense + routed), 0.0)
+
+
+def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> KindArray:
+    """Gathering or scattering one byte over a group, for each kind of rank."""
+    gibibyte = np.full_like(group.size, 2.0**30)
+    return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)
+
+
+def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth.
+
+    `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again.
+    """
+    trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
+    written = DTYPE_BYTES[parameter_dtype(scenario)]
+    per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
+    per_byte = _on_own_devices(
+        scenario, has, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member)
+    )
+    return shard(scenario, block, trained, 1) * per_parameter * per_byte
+
+
+def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:
+    """Host traffic that compute does not hide.
+
+    Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the
+    pacing rank's compute; what takes longer than it is exposed. So do parameters on the host, in for the forward and
+    for the backward pass of every micro batch, and out after the step.
+    """
+    per_byte = _on_own_devices(
+        scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
+    )
+    optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
+        block.offload == OFFLOADS.index("optimizer_tensorwise")
+    )
+    state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
+    traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
+    beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
+    seconds = np.where(optimizer, state, 0.0) + beyond
+    if not scenario.framework.offload_parameters:
+        return seconds
+    parameters = _largest(memory.state.parameters_on_host * per_byte)
+    copied = np.maximum(2.0 * parameters - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
+    return seconds + copied + parameters

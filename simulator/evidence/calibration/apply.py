@@ -1,0 +1,104 @@
+"""Which calibration serves which hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simulator.cost.pricing.estimate import Estimate, Provenance, Status
+from simulator.evidence.calibration.ranges import CARRIED_OVER, WIDENING, status_of
+from simulator.evidence.calibration.store import Calibration, read_calibration, shipped_calibration
+from simulator.evidence.calibration.uncertainty import memory_interval, time_interval
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import replaced
+from simulator.question.scenario.scenario import Scenario
+
+PRIMARY_FAMILY = "hopper"
+"""The family with most rows; its coefficients, shares of a device's peaks, serve hardware without rows of its own."""
+
+_WORST: tuple[Status, ...] = ("measured", "interpolated", "analytic", "assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The calibrations behind the two kinds of figures; None leaves the priors."""
+
+    memory: Calibration | None
+    time: Calibration | None
+
+    def coefficients(self) -> Coefficients:
+        """The set that the formulas take."""
+        result = Coefficients()
+        if self.memory is not None and self.memory.memory is not None:
+            part = self.memory.memory
+            result = replaced(result, "memory", part.names, part.vector)
+        if self.time is not None and self.time.time is not None:
+            part = self.time.time
+            result = replaced(result, "time", part.names, part.vector)
+        return replace(result, name=self.name)
+
+    @property
+    def name(self) -> str:
+        """Shown in provenance."""
+        if self.memory is None and self.time is None:
+            return "priors"
+        if self.memory is self.time and self.time is not None:
+            return self.time.name
+        memory, time = (c.name if c else "priors" for c in (self.memory, self.time))
+        return f"memory: {memory}; time: {time}"
+
+
+def applied(family: str, choice: str | None = None) -> Applied:
+    """The calibrations for a hardware family.
+
+    `choice` is None for the shipped ones, `none` for the priors, or the path of a calibration file. A kind that a file
+    has no coefficients of comes from what ships for the family, and else from the primary family.
+    """
+    if choice == "none":
+        return Applied(None, None)
+    shipped, primary = shipped_calibration(family), shipped_calibration(PRIMARY_FAMILY)
+    candidates = [one for one in (read_calibration(Path(choice)) if choice else None, shipped, primary) if one]
+    return Applied(
+        next((one for one in candidates if one.memory), None), next((one for one in candidates if one.time), None)
+    )
+
+
+def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> Estimate:
+    """The estimate with intervals, the probability that it fits, and where its numbers come from."""
+    result, notes = estimate, list(estimate.provenance.notes)
+    statuses: list[Status] = []
+    for kind, calibration in (("memory", used.memory), ("speed", used.time)):
+        if calibration is None:
+            statuses.append("analytic")
+            continue
+        if kind == "memory" and calibration.memory is not None and calibration.memory.known:
+            # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
+            notes.append(f"memory: {calibration.memory.known}")
+            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, 1.0))
+            continue
+        status = status_of(calibration.range, calibration.family, scenario, estimate.layout)
+        statuses.append(status)
+        notes += _notes(kind, scenario, estimate, calibration, status)
+        if kind == "memory" and calibration.memory is not None:
+            memory = memory_interval(scenario, result, calibration.memory, WIDENING[status])
+            result = replace(result, memory=memory)
+        elif calibration.time is not None:
+            beside = CARRIED_OVER if status == "assumed" else 0.0
+            throughput = time_interval(scenario, result, calibration.time, WIDENING[status], beside)
+            result = replace(result, throughput=throughput)
+    worst = max(statuses, key=_WORST.index)
+    return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+
+
+def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:
+    """What a reader must know of the status, in one sentence."""
+    if status == "assumed":
+        note = (
+            f"{kind}: no measured run of family {scenario.hardware.family}; coefficients of {calibration.family} as "
+            f"shares of this device's peaks, {WIDENING[status]:g} times the uncertainty"
+        )
+        return [note if kind == "memory" else f"{note} and {100 * CARRIED_OVER:.0f} % beside it"]
+    if status == "analytic":
+        reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
+        return [f"outside the calibrated range, {WIDENING[status]:g} times the uncertainty: {reasons}"]
+    return []

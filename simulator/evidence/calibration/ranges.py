@@ -1,0 +1,119 @@
+"""What a calibration has seen: inside it predictions interpolate, outside they rest on the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.cost.pricing.estimate import Status
+from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.weights import total_parameters
+
+WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
+"""Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""
+
+CARRIED_OVER = 0.20
+"""Relative standard deviation of step time beside that, on hardware without rows: how much efficiencies differ between
+families, from the families that have rows of their own."""
+
+
+def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
+    """Features with a size, by name."""
+    return {
+        "parameters": float(total_parameters(scenario.model)),
+        "seq_length": float(scenario.seq_length),
+        "devices": float(scenario.devices),
+        "tensor_parallel": float(layout.tensor_parallel),
+        "pipeline_parallel": float(layout.pipeline_parallel),
+        "context_parallel": float(layout.context_parallel),
+        "expert_parallel": float(layout.expert_parallel),
+        "virtual_stages": float(layout.virtual_stages),
+        "micro_batch_size": float(layout.micro_batch_size),
+    }
+
+
+def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
+    """Features that are one of a few words, by name."""
+    profile = scenario.framework
+    default = PROFILES[profile.name]
+    changed = sorted(
+        f"{f.name}={getattr(profile, f.name)}"
+        for f in switches()
+        if getattr(profile, f.name) != getattr(default, f.name)
+    )
+    return {
+        "hardware": scenario.hardware_name,
+        "framework": profile.name,
+        "precision": scenario.precision,
+        "attention": scenario.model.attention,
+        "experts": "yes" if scenario.model.is_moe else "no",
+        "training": "full" if scenario.lora_rank is None else "lora",
+        "recompute": layout.recompute if layout.recompute != "full" else f"full {layout.recompute_method}",
+        "offload": layout.offload,
+        "zero_stage": str(layout.zero_stage),
+        "sequence_parallel": str(layout.sequence_parallel == (layout.tensor_parallel > 1)),
+        "options": " ".join(changed),
+    }
+
+
+def signature(scenario: Scenario, layout: Layout) -> str:
+    """One line that two identical runs share."""
+    sizes = (
+        f"tp{layout.tensor_parallel} pp{layout.pipeline_parallel} cp{layout.context_parallel} "
+        f"vp{layout.virtual_stages} mbs{layout.micro_batch_size} gbs{scenario.global_batch_size}"
+    )
+    described = words(scenario, layout)
+    parts = (scenario.model.name, scenario.model.num_hidden_layers, scenario.devices, scenario.seq_length)
+    return " ".join([*map(str, parts), sizes, *described.values()]).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedRange:
+    """Sizes and words of the rows a calibration used."""
+
+    sizes: Mapping[str, tuple[float, float]]
+    """Smallest and largest value by feature."""
+    seen: Mapping[str, tuple[str, ...]]
+    """Words seen by feature."""
+    runs: tuple[str, ...]
+    """Signatures of the rows used."""
+
+    def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
+        """Why a layout is not inside the range, one phrase a feature."""
+        for name, value in numbers(scenario, layout).items():
+            low, high = self.sizes.get(name, (0.0, 0.0))
+            if not low <= value <= high:
+                yield f"{name} {value:g} (calibrated {low:g} to {high:g})"
+        for name, word in words(scenario, layout).items():
+            seen = self.seen.get(name, ())
+            if word not in seen:
+                yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
+
+    def as_document(self) -> dict[str, Any]:
+        """As written to a file."""
+        return {
+            "sizes": {name: [low, high] for name, (low, high) in self.sizes.items()},
+            "seen": {name: list(found) for name, found in self.seen.items()},
+            "runs": list(self.runs),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> CalibratedRange:
+        """Back from a file; raises KeyError, TypeError or ValueError for what is not one."""
+        return cls(
+            sizes={str(k): (float(v[0]), float(v[1])) for k, v in document["sizes"].items()},
+            seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
+            runs=tuple(str(x) for x in document["runs"]),
+        )
+
+
+def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> Status:
+    """How well a layout is covered."""
+    if any(hardware.family != family for hardware in scenario.kinds_of_device):
+        return "assumed"
+    if signature(scenario, layout) in calibrated.runs:
+        return "measured"
+    return "analytic" if any(calibrated.outside(scenario, layout)) else "interpolated"

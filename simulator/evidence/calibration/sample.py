@@ -1,0 +1,112 @@
+"""A measured row, prepared so that it can be predicted again and again with other coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.parameters import StageContents, stage_contents
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.timing.flops import model_flops_per_token
+from simulator.cost.timing.step import step_seconds
+from simulator.errors import InputError
+from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
+from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+
+Vector = NDArray[np.float64]
+
+DEVICE_TOLERANCE = 0.02
+"""Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row and what the simulator needs to predict it."""
+
+    row: MeasuredRow
+    scenario: Scenario
+    layout: Layout
+    block: LayoutBlock
+    has: StageContents
+
+    @property
+    def key(self) -> str:
+        """Table and row number."""
+        return self.row.key
+
+    @property
+    def measured_tflops(self) -> float | None:
+        """Measured model TFLOP/s per device, in the convention of `model_flops_per_token`."""
+        return measured_tflops_per_device(self.row)
+
+
+def sample_of(row: MeasuredRow) -> Sample:
+    """Prepare a row, read with the devices that its own figures give.
+
+    The annotation beside the row is not read. Raises InputError when the row's layout is none.
+    """
+    scenario, layout = by_its_figures(row)
+    block = block_of([layout])
+    return Sample(row, scenario, layout, block, stage_contents(scenario, block))
+
+
+def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
+    """A row's scenario and layout.
+
+    Where TFLOPS, step time and devices contradict each other, and the figures give another whole number of nodes on
+    which the layout is possible, that is the number of devices.
+    """
+    stated = question(replace(row, devices_from_figures=None))
+    implied = figures_devices(row)
+    if implied is None or abs(implied / row.devices - 1.0) <= DEVICE_TOLERANCE:
+        return stated
+    per_node = stated[0].hardware.devices_per_node
+    devices = round(implied / per_node) * per_node
+    if devices < per_node or abs(implied / devices - 1.0) > DEVICE_TOLERANCE:
+        return stated
+    try:
+        scenario, layout = question(replace(row, devices_from_figures=devices))
+    except InputError:
+        return stated
+    whole = scenario.global_batch_size % (layout.data_parallel * layout.micro_batch_size) == 0
+    return (scenario, layout) if whole else stated
+
+
+def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
+    """Predictions of one row under many coefficient sets.
+
+    `values` has shape (coefficients, sets); the result one figure per set: bytes of the kind the row measured (tensors
+    at the peak, or the device figure), or model TFLOP/s per device.
+    """
+    sets = values.shape[1]
+    repeated = np.zeros(sets, dtype=np.intp)
+    scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
+    block = sample.block.take(repeated)
+    memory = memory_by_stage(scenario, block, sample.has)
+    if kind == "memory":
+        allocated = sample.row.compares_with == "allocated"
+        return np.asarray(np.max(memory.allocated if allocated else memory.device, axis=0))
+    seconds = step_seconds(scenario, block, memory).total
+    flops = model_flops_per_token(scenario) * scenario.tokens_per_step
+    return np.asarray(flops / seconds / scenario.devices / 1e12)
+
+
+def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
+    """Bytes the device would show, whatever kind the row measured."""
+    scenario = replace(sample.scenario, coefficients=coefficients)
+    return float(np.max(memory_by_stage(scenario, sample.block, sample.has).device))
+
+
+def measured(kind: Kind, samples: Sequence[Sample]) -> Vector:
+    """Measured figures of samples that have them: bytes, or TFLOP/s per device."""
+    if kind == "memory":
+        return np.array([sample.row.memory_bytes for sample in samples], dtype=np.float64)
+    return np.array([sample.measured_tflops for sample in samples], dtype=np.float64)

@@ -1,0 +1,224 @@
+"""Calibration files: readable YAML that a fit writes and an estimate takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from simulator.errors import InputError
+from simulator.evidence.calibration.ranges import CalibratedRange
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, Prior, priors, replaced
+from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.folders import data_folder
+
+Matrix = NDArray[np.float64]
+
+MOST_NOISE = 1.0
+"""Largest relative scatter that a file may hold."""
+MOST_VARIANCE = 100.0
+"""Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPart:
+    """One kind of coefficients as stored: fitted, or known by how the hardware works."""
+
+    values: Mapping[str, float]
+    covariance: Matrix
+    """In the order of `values`; nothing but zeros where they are known."""
+    noise: float
+    """Relative scatter of the rows used."""
+    rows_used: tuple[str, ...]
+    rows_left_out: Mapping[str, float]
+    """Row and its relative error."""
+    decided_by: Mapping[str, tuple[str, ...]]
+    """For each coefficient, the rows that decide most of it."""
+    known: str = ""
+    """Why the values need no rows, in one sentence; empty for fitted ones."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Coefficient names in the covariance's order."""
+        return tuple(self.values)
+
+    @property
+    def vector(self) -> Matrix:
+        """Values in the covariance's order."""
+        return np.array(list(self.values.values()), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What one platform family's rows say."""
+
+    family: str
+    """Hardware family the rows were measured on."""
+    tool_version: str
+    tables: tuple[str, ...]
+    memory: FittedPart | None
+    time: FittedPart | None
+    range: CalibratedRange
+
+    @property
+    def name(self) -> str:
+        """Shown in every estimate's provenance."""
+        return f"{self.family} ({', '.join(self.tables) or 'known'})"
+
+    def coefficients(self, base: Coefficients | None = None) -> Coefficients:
+        """The coefficient set that formulas take; what was not fitted comes from `base`."""
+        result = base or Coefficients()
+        for kind, part in (("memory", self.memory), ("time", self.time)):
+            if part is not None:
+                result = replaced(result, "memory" if kind == "memory" else "time", part.names, part.vector)
+        return dataclasses.replace(result, name=self.name)
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """The file's text."""
+    document = {
+        "family": calibration.family,
+        "tool_version": calibration.tool_version,
+        "tables": list(calibration.tables),
+        "range": calibration.range.as_document(),
+    }
+    for kind, part in (("memory", calibration.memory), ("time", calibration.time)):
+        if part is not None:
+            document[kind] = _part_document("memory" if kind == "memory" else "time", part)
+    known = all(part is None or part.known for part in (calibration.memory, calibration.time))
+    fitted = "known without measured runs" if known else "fitted by `simulate calibrate`"
+    head = (
+        f"# Coefficients of family {calibration.family}, {fitted}.\n"
+        "# docs/calibration.md explains each.\n"
+        "# Edit a value to try it; fit again to replace the file.\n"
+    )
+    return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
+    known = priors(kind)
+    if part.known:
+        named = {
+            name: {"value": _rounded(value), "unit": known[name].unit, "about": known[name].about}
+            for name, value in part.values.items()
+        }
+        return {"known": part.known, "noise": _rounded(part.noise), "coefficients": named}
+    # Of the rounded covariance, so that a file read and written again is the same.
+    errors = [math.sqrt(_rounded(float(variance))) for variance in np.diag(part.covariance)]
+    coefficients = {
+        name: {
+            "value": _rounded(value),
+            "standard_error": _rounded(error),
+            "unit": known[name].unit,
+            "about": known[name].about,
+            "decided_by": list(part.decided_by.get(name, ())),
+        }
+        for (name, value), error in zip(part.values.items(), errors, strict=True)
+    }
+    return {
+        "noise": _rounded(part.noise),
+        "coefficients": coefficients,
+        "covariance_order": list(part.names),
+        "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
+        "rows_used": list(part.rows_used),
+        "rows_left_out": {key: _rounded(value) for key, value in part.rows_left_out.items()},
+    }
+
+
+def _rounded(value: float) -> float:
+    """Eight significant digits: files do not differ in the last bit of a fit."""
+    return float(f"{value:.8g}")
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration file. Raises InputError naming the file and the key."""
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: a calibration is a mapping with the keys family, tables, range, memory, time")
+    try:
+        return Calibration(
+            family=str(document["family"]),
+            tool_version=str(document["tool_version"]),
+            tables=tuple(str(t) for t in document["tables"]),
+            memory=_read_part(path, "memory", document.get("memory")),
+            time=_read_part(path, "time", document.get("time")),
+            range=CalibratedRange.from_document(document["range"]),
+        )
+    except KeyError as error:
+        raise InputError(f"{path}: not a calibration file: no {error}") from error
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path}: not a calibration file: {error}") from error
+
+
+def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
+    if document is None:
+        return None
+    reason = str(document.get("known") or "")
+    entries = document["coefficients"]
+    order = list(map(str, entries if reason else document["covariance_order"]))
+    if sorted(order) != sorted(map(str, entries)):
+        raise InputError(f"{path}: {kind}.covariance_order: must name the coefficients, each once")
+    values = {
+        name: _read_value(f"{path}: {kind}.coefficients", kind, entries, name, known=bool(reason)) for name in order
+    }
+    if not values:
+        raise InputError(f"{path}: {kind}.coefficients: at least one is needed")
+    noise = float(document["noise"])
+    if not 0.0 < noise <= MOST_NOISE:
+        raise InputError(f"{path}: {kind}.noise: {noise:g} is not above 0 and at most {MOST_NOISE:g}")
+    if reason:
+        return FittedPart(values, np.zeros((len(values), len(values))), noise, (), {}, {}, known=reason)
+    covariance = np.array(document["covariance"], dtype=np.float64)
+    _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
+    return FittedPart(
+        values=values,
+        covariance=covariance,
+        noise=noise,
+        rows_used=tuple(str(k) for k in document["rows_used"]),
+        rows_left_out={str(k): float(v) for k, v in document["rows_left_out"].items()},
+        decided_by={
+            str(name): tuple(str(k) for k in entry.get("decided_by", ()))
+            for name, entry in document["coefficients"].items()
+        },
+    )
+
+
+def _read_value(where: str, kind: Kind, entries: Any, name: str, *, known: bool) -> float:
+    """A coefficient's value. What is known to be nothing may be 0, whatever the bounds of a fit."""
+    prior = priors(kind).get(name)
+    if prior is None:
+        raise InputError(f"{where}.{name}: unknown coefficient; allowed: {', '.join(priors(kind))}")
+    value, low = float(entries[name]["value"]), 0.0 if known else prior.low
+    if not (math.isfinite(value) and low <= value <= prior.high):
+        raise InputError(f"{where}.{name}: {value:g} is outside {low:g} to {prior.high:g}")
+    return value
+
+
+def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:
+    """Refuse what is no covariance of coefficients with these bounds."""
+    count = len(known)
+    if covariance.shape != (count, count) or not np.isfinite(covariance).all():
+        raise InputError(f"{where}: must be {count} x {count} finite numbers")
+    # In units of the bounds' width, so that no figure over- or underflows.
+    widths = np.array([prior.high - prior.low for prior in known])
+    scaled = covariance / widths[:, None] / widths[None, :]
+    if not np.isfinite(scaled).all() or np.abs(scaled).max() > MOST_VARIANCE:
+        raise InputError(f"{where}: a standard error is beyond ten times the width of the bounds")
+    if not np.allclose(scaled, scaled.T) or np.linalg.eigvalsh(scaled).min() < -1e-6 * np.abs(scaled).max():
+        raise InputError(f"{where}: must be symmetric and positive")
+
+
+@lru_cache(maxsize=32)
+def shipped_calibration(family: str) -> Calibration | None:
+    """The calibration shipped for a hardware family, or None."""
+    path = data_folder("calibration") / f"{family}.yaml"
+    return read_calibration(path) if path.is_file() else None

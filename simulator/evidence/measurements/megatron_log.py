@@ -1,0 +1,401 @@
+"""Training logs of Megatron-LM and its relatives to measured rows.
+
+Three kinds of line count: the arguments dump, the line of each logged iteration, and the memory report that the
+ranks of the first replica print after the first iterations (in MB, which are MiB).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulator.errors import InputError, SimulateError, one_line
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.question import flops_per_token
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import LoggedShape, match_shape
+from simulator.evidence.measurements.steady import Step, steady
+from simulator.question.frameworks.profile import MEGATRON
+
+_BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
+_END: Final = re.compile(r"-{4,} end of arguments -{4,}")
+_ARGUMENT: Final = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,80}) \.{1,60} ?(.*)$")
+_ITERATION: Final = re.compile(r"\biteration\s{1,12}([0-9]{1,12})\s{0,12}/\s{0,12}([0-9]{1,12})\s{0,4}\|(.*)$")
+_MEMORY: Final = re.compile(r"\[Rank ([0-9]{1,7})\]\s{0,4}\(after ([0-9]{1,9}) iterations\) memory \(MB\)(.*)$")
+_PADDED: Final = re.compile(
+    r"padded vocab \(size: [0-9]{1,9}\) with [0-9]{1,9} dummy tokens \(new size: ([0-9]{1,9})\)"
+)
+_TIMES: Final = {"elapsed time per iteration (ms)": 1e-3, "elapsed time per iteration (s)": 1.0}
+_RATES: Final = (
+    "throughput per GPU (TFLOP/s/GPU)",
+    "throughput (TFLOP/s/GPU)",
+    "throughput per NPU (TFLOP/s/NPU)",
+    "TFLOPs",
+)
+_TERA: Final = 10**12
+_CONVENTION: Final = 0.03
+"""Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
+
+_SWITCHES: Final = {
+    "overlap_grad_reduce": "overlap_grad_reduce",
+    "overlap_param_gather": "overlap_param_gather",
+    "cross_entropy_loss_fusion": "fused_cross_entropy",
+}
+
+
+def is_megatron(text: str) -> bool:
+    """Tell whether a line is one of this framework's."""
+    return bool(_BEGIN.search(text) or (_ITERATION.search(text) and "elapsed time per iteration" in text))
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one run logged, as far as it is read."""
+
+    begin: LogLine
+    arguments: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
+    ended: bool = False
+    vocabulary: int | None = None
+    iterations: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
+    allocated: list[float] = field(default_factory=list)
+    reserved: list[float] = field(default_factory=list)
+    device: list[float] = field(default_factory=list)
+    reported_after: int = 0
+    ranks: set[int] = field(default_factory=set)
+    out_of_memory: LogLine | None = None
+
+
+def read_megatron(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ...]:
+    """Return a row for each run of the log that logged iterations or ran out of memory.
+
+    Raises InputError naming the line.
+    """
+    rows: list[MeasuredRow] = []
+    last = None
+    for run in _runs(lines):
+        last = run.begin
+        if run.iterations or run.out_of_memory:
+            rows.append(_row(run, given, len(rows) + 1))
+    if rows:
+        return tuple(rows)
+    if last is None:
+        raise InputError(
+            f"{given.table}: iterations without arguments; expected '--- arguments ---' before the first one"
+        )
+    raise InputError(
+        f"{last.where}: no iteration follows these arguments; expected lines like "
+        "'iteration 5/ 10 | elapsed time per iteration (ms): 30272.5 |'"
+    )
+
+
+def _runs(lines: Iterable[LogLine]) -> Iterator[_Run]:
+    """Split a log at its argument dumps, and sort its lines."""
+    run: _Run | None = None
+    for line in lines:
+        if _BEGIN.search(line.text):
+            if run:
+                yield run
+            run = _Run(line)
+        elif run:
+            _take(run, line)
+        elif _ITERATION.search(line.text):
+            raise InputError(f"{line.where}: iteration before any arguments; expected a line '--- arguments ---'")
+    if run:
+        if not run.ended and not run.iterations:
+            raise InputError(f"{run.begin.where}: arguments without an end; expected '--- end of arguments ---'")
+        yield run
+
+
+def _take(run: _Run, line: LogLine) -> None:
+    """Take a line of a run: an argument while the dump lasts, an event else."""
+    if _END.search(line.text):
+        run.ended = True
+    elif not run.ended and (found := _ARGUMENT.search(line.text)):
+        if line.rank == run.begin.rank:
+            run.arguments[found[1]] = (line, found[2].strip())
+    else:
+        _event(run, line)
+
+
+def _event(run: _Run, line: LogLine) -> None:
+    """Take what a line after the arguments says."""
+    if found := _ITERATION.search(line.text):
+        run.ended, run.out_of_memory = True, None  # a run that goes on did not run out
+        run.iterations.append((line, int(found[1]), _fields(found[3])))
+    elif found := _MEMORY.search(line.text):
+        values = _fields(found[3])
+        for name, taken in (
+            ("max allocated", run.allocated),
+            ("max reserved", run.reserved),
+            ("total device memory used", run.device),
+            ("device usage", run.device),
+        ):
+            if name in values:
+                taken.append(number(line.where, name, values[name]))
+        run.ranks.add(int(found[1]))
+        run.reported_after = max(run.reported_after, int(found[2]))
+    elif found := _PADDED.search(line.text):
+        run.vocabulary = int(found[1])
+    elif OUT_OF_MEMORY.search(line.text):
+        run.out_of_memory = fuller(run.out_of_memory, line)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return the `name: value` parts between bars."""
+    pairs = (part.rpartition(":") for part in text.split("|"))
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+class _Arguments:
+    """The arguments dump with types; errors name the line."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def text(self, name: str) -> str:
+        """Return a value, empty where there is none or it is None."""
+        value = self._run.arguments.get(name, (None, ""))[1]
+        return "" if value == "None" else value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a switch."""
+        value = self.text(name)
+        return value == "True" if value else default
+
+    def count(self, name: str) -> int | None:
+        """Return a count; None where there is none."""
+        value = self.text(name)
+        return whole(self._run.arguments[name][0].where, name, value) if value else None
+
+    def needed(self, name: str) -> int:
+        """Return a count of at least one. Raises InputError where there is none."""
+        value = self.count(name)
+        if not value:
+            raise InputError(f"{self._run.begin.where}: arguments have no {name}; expected a line '  {name} .... 1'")
+        return value
+
+
+def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
+    arguments = _Arguments(run)
+    where = run.begin.where
+    batch = arguments.needed("global_batch_size")
+    match = match_shape(where, _shape(arguments, run.vocabulary), given.model)
+    values: dict[str, Any] = _layout(arguments, where) | {
+        "table": given.table,
+        "row": row,
+        "source": f"log {given.table}",
+        "source_ref": f"line {run.begin.number}",
+        "model_as_stated": _stated(arguments),
+        "hardware_as_stated": given.hardware,
+        "model": match.model,
+        "num_layers": match.num_layers,
+        "hardware": given.hardware,
+        "framework": "megatron",
+        "options": tuple((_switches(arguments) | given.options).items()),
+        "precision": _precision(arguments, where),
+        "global_batch_size": batch,
+    }
+    notes = [
+        match.note,
+        "The log does not show the allocator's setting." * ("expandable_segments" not in given.options),
+    ]
+    if run.out_of_memory:
+        text = one_line(run.out_of_memory.text)[:300]
+        return MeasuredRow(**values, outcome="oom", error=text, evidence=_sentences(notes))
+    found = steady(run.iterations[-1][0].where, _steps(run, batch), given.warmup, run.reported_after)
+    values |= {"outcome": "ok", "step_time_ms": round(found.seconds * 1000, 3), **found.columns, **_memory(run, notes)}
+    measured = MeasuredRow(**values)
+    values["tflops_per_device"] = _same_convention(measured, found.rate, notes)
+    return MeasuredRow(**values, evidence=_sentences([found.account, *notes]))
+
+
+def _sentences(notes: Iterable[str]) -> str:
+    return " ".join(note for note in notes if note)
+
+
+def _steps(run: _Run, batch: int) -> list[Step]:
+    """Return the logged iterations at the full batch."""
+    steps = []
+    last = run.iterations[-1][0]
+    for line, iteration, values in run.iterations:
+        if (
+            "global batch size" in values
+            and whole(line.where, "global batch size", values["global batch size"]) != batch
+        ):
+            continue
+        name = next((x for x in _TIMES if x in values), None)
+        if name is None:
+            if line is last:  # cut where the run or the copy ended
+                continue
+            raise InputError(
+                f"{line.where}: iteration without its time; expected 'elapsed time per iteration (ms): 1.0'"
+            )
+        rate = next((number(line.where, x, values[x]) for x in _RATES if x in values), None)
+        steps.append(
+            Step(iteration=iteration, seconds=number(line.where, name, values[name]) * _TIMES[name], rate=rate)
+        )
+    return steps
+
+
+def _memory(run: _Run, notes: list[str]) -> dict[str, float | str]:
+    """Return the memory columns: the fullest of the ranks that reported."""
+    if not run.allocated:
+        return {}
+    notes.append(f"Memory is the most of {len(run.ranks)} reporting ranks after {run.reported_after} iterations.")
+    if run.device:
+        notes.append(f"The device showed {max(run.device):g} MiB.")
+    columns: dict[str, float | str] = {"memory_mib": max(run.allocated), "memory_kind": "allocated"}
+    if run.reserved:
+        columns["memory_reserved_mib"] = max(run.reserved)
+    return columns
+
+
+def _same_convention(row: MeasuredRow, logged: float | None, notes: list[str]) -> float | None:
+    """Return the logged TFLOP/s if it counts FLOPs as this simulator does; later versions count causal attention."""
+    if logged is None or row.step_seconds is None:
+        return None
+    try:
+        counted = flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / _TERA
+    except SimulateError as error:
+        raise InputError(str(error)) from error
+    if abs(logged / counted - 1) <= _CONVENTION:
+        return logged
+    notes.append(f"The log's {logged:g} TFLOP/s count otherwise than this table ({counted:.1f}) and are left out.")
+    return None
+
+
+def _precision(arguments: _Arguments, where: str) -> str:
+    if arguments.text("fp8") or arguments.text("fp8_format"):
+        return "fp8"
+    for name in ("bf16", "fp16"):
+        if arguments.flag(name):
+            return name
+    if arguments.text("bf16") and arguments.text("fp16"):
+        return "fp32"
+    raise InputError(f"{where}: arguments name neither bf16, fp16 nor fp8")
+
+
+def _stated(arguments: _Arguments) -> str:
+    """Return the shape in the log's words."""
+    names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+    return " ".join(f"{name}={arguments.text(name)[:20]}" for name in names if arguments.text(name))
+
+
+def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape:
+    heads = arguments.needed("num_attention_heads")
+    grouped = arguments.flag("group_query_attention")
+    experts = arguments.count("num_experts") or 0
+    width = arguments.count("ffn_hidden_size")
+    latent = arguments.flag("multi_latent_attention")
+    known = arguments.count("padded_vocab_size") or vocabulary or arguments.count("vocab_size")
+    untied = arguments.text("untie_embeddings_and_output_weights")
+    return LoggedShape(
+        num_hidden_layers=arguments.needed("num_layers"),
+        hidden_size=arguments.needed("hidden_size"),
+        intermediate_size=(arguments.count("moe_ffn_hidden_size") or width) if experts else width,
+        num_attention_heads=heads,
+        num_key_value_heads=None if latent else (arguments.count("num_query_groups") if grouped else heads),
+        head_dim=None if latent else arguments.count("kv_channels"),
+        vocab_size=known,
+        vocab_padding=(arguments.count("make_vocab_size_divisible_by") or 128) * _size(arguments, "tensor_model"),
+        tie_word_embeddings=untied != "True" if untied else None,
+        num_experts=experts,
+        num_experts_per_tok=(arguments.count("moe_router_topk") or None) if experts else None,
+    )
+
+
+def _size(arguments: _Arguments, kind: str) -> int:
+    return arguments.count(f"{kind}_parallel_size") or 1
+
+
+def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
+    """Return the columns that say how the run was cut."""
+    tensor, pipeline = _size(arguments, "tensor_model"), _size(arguments, "pipeline_model")
+    chunks = arguments.count("virtual_pipeline_model_parallel_size")
+    chunks = chunks or arguments.count("num_virtual_stages_per_pipeline_rank")
+    per_chunk = None if chunks else arguments.count("num_layers_per_virtual_pipeline_stage")
+    experts = arguments.count("num_experts")
+    return {
+        "devices": arguments.needed("world_size"),
+        "seq_length": arguments.needed("seq_length"),
+        "micro_batch_size": arguments.needed("micro_batch_size"),
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "context_parallel": _size(arguments, "context"),
+        "expert_parallel": _size(arguments, "expert_model"),
+        "expert_tensor_parallel": (arguments.count("expert_tensor_parallel_size") or tensor) if experts else None,
+        "virtual_stages": chunks if chunks and chunks > 1 else None,
+        "layers_per_virtual_stage": per_chunk,
+        "stage_layers": _cut(arguments, where, pipeline),
+        "zero_stage": _zero_stage(arguments),
+        "sequence_parallel": arguments.flag("sequence_parallel"),
+        **_recompute(arguments, where),
+        "offload": _offload(arguments),
+    }
+
+
+def _cut(arguments: _Arguments, where: str, pipeline: int) -> tuple[int, ...]:
+    """Return an uneven cut, where the first or the last stage was given its own number of layers."""
+    layers = arguments.needed("num_layers")
+    ends = {
+        0: arguments.count("decoder_first_pipeline_num_layers"),
+        pipeline - 1: arguments.count("decoder_last_pipeline_num_layers"),
+    }
+    given = {stage: count for stage, count in ends.items() if count}
+    if not given or pipeline > layers:
+        return ()
+    middle, left = pipeline - len(given), layers - sum(given.values())
+    if middle < 1 or left < middle or left % middle:
+        raise InputError(f"{where}: {left} layers do not divide evenly over the {middle} stages left by the arguments")
+    return tuple(given.get(stage, left // middle) for stage in range(pipeline))
+
+
+def _zero_stage(arguments: _Arguments) -> int:
+    strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    if arguments.flag("use_torch_fsdp2"):
+        return 3
+    if arguments.flag("use_custom_fsdp") or arguments.flag("use_megatron_fsdp"):
+        return strategy.get(arguments.text("data_parallel_sharding_strategy"), 0)
+    return int(arguments.flag("use_distributed_optimizer"))
+
+
+def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
+    mode = arguments.text("recompute_granularity") or "none"
+    if mode == "selective":
+        modules = arguments.text("recompute_modules")
+        if modules and "core_attn" not in modules:
+            raise InputError(f"{where}: recompute_modules {modules[:60]} is not priced; expected core_attn")
+        return {"recompute": "selective"}
+    if mode == "none":
+        return {"recompute": "none"}
+    method, layers = arguments.text("recompute_method"), arguments.count("recompute_num_layers")
+    if mode != "full" or method not in ("uniform", "block"):
+        raise InputError(
+            f"{where}: recompute {mode[:20]} {method[:20]}; expected selective, full uniform or full block"
+        )
+    if layers == 0:
+        return {"recompute": "none"}
+    return {"recompute": "full", "recompute_method": method, "recompute_layers": layers or 1}
+
+
+def _offload(arguments: _Arguments) -> str:
+    if arguments.flag("cpu_offloading"):
+        return "activations"
+    return "optimizer" if arguments.flag("optimizer_cpu_offload") else "none"
+
+
+def _switches(arguments: _Arguments) -> dict[str, str]:
+    """Return the profile's switches that the dump sets otherwise than the profile's default."""
+    found = {switch: arguments.flag(name) for name, switch in _SWITCHES.items() if arguments.text(name)}
+    if arguments.text("tp_comm_overlap") and _size(arguments, "tensor_model") > 1:
+        found["tp_comm_overlap"] = arguments.flag("tp_comm_overlap")
+    if arguments.text("transformer_impl") == "local" and not arguments.flag("use_flash_attn"):
+        found["flash_attention"] = False
+    words = {name: str(value).lower() for name, value in found.items() if getattr(MEGATRON, name) != value}
+    if arguments.flag("grad_reduce_in_bf16"):
+        words["gradient_dtype"] = "bf16"
+    if "a2a" in arguments.text("cp_comm_type"):
+        words["cp_communication"] = "all_to_all"
+    return words

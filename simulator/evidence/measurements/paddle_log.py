@@ -1,0 +1,353 @@
+"""Logs of the PaddleNLP, PaddleFormers and ERNIEKit trainers to measured rows.
+
+Three kinds of line count: the configuration dump (`name : value` under a heading of the arguments' kind), the
+model's configuration as JSON, and the line of each logged step. Memory is in GiB, by the trainer's 2**30.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulator.errors import InputError, one_line
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
+from simulator.evidence.measurements.steady import Step, steady
+from simulator.question.specs.folders import model_names
+
+_HEADING: Final = re.compile(r"([A-Z][A-Za-z ]{0,30}) Configuration Arguments")
+_SETTING: Final = re.compile(r"(?:^|\] - |\s)([a-z][a-z0-9_]{1,60})\s{0,40}: ?(.*)$")
+_STEP: Final = re.compile(r"\bglobal_step: ([0-9]{1,12})\b")
+_CONFIG: Final = re.compile(r"\b[A-Z][A-Za-z0-9_]{1,40}Config \{\s*$")
+_PAIR: Final = re.compile(r"([a-z][a-z0-9_]{1,60}): ([^,\s]{1,60})")
+_LONGEST_CONFIG: Final = 2000
+_LOG_PREFIX: Final = re.compile(r"^(?:\[[^\]]{1,40}\] ?){1,4}- ?")
+_NAME_ENDINGS: Final = ("-paddle", "-pt", "-hf", "-base", "-instruct", "-chat")
+_ALLOCATED: Final = {"max_memory_allocated": "gib", "max_mem_allocated_gb": "gib", "gpu_max_memory_allocated": "mib"}
+_RESERVED: Final = {"max_memory_reserved": "gib", "max_mem_reserved_gb": "gib", "gpu_max_memory_reserved": "mib"}
+_SIZES: Final = {
+    "tensor_parallel": ("tensor_parallel_degree", "tensor_model_parallel_size"),
+    "pipeline_parallel": ("pipeline_parallel_degree", "pipeline_model_parallel_size"),
+    "context_parallel": (
+        "context_parallel_degree",
+        "context_parallel_size",
+        "sep_parallel_degree",
+        "sep_parallel_size",
+    ),
+    "expert_parallel": ("expert_parallel_degree", "expert_model_parallel_size"),
+}
+
+
+def is_paddle(text: str) -> bool:
+    """Tell whether a line is one of this framework's."""
+    return bool(_HEADING.search(text) or (_STEP.search(text) and "interval_" in text))
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one run logged, as far as it is read."""
+
+    begin: LogLine
+    settings: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    config_at: LogLine | None = None
+    open_config: list[str] = field(default_factory=list)
+    steps: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
+    out_of_memory: LogLine | None = None
+
+
+def read_paddle(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ...]:
+    """Return a row for each run of the log that logged steps or ran out of memory. Raises InputError with the line."""
+    runs: list[_Run] = []
+    for line in lines:
+        if _begins(line, runs):
+            runs.append(_Run(line))
+        elif runs:
+            _event(runs[-1], line)
+        elif _STEP.search(line.text) and "interval_" in line.text:
+            raise InputError(f"{line.where}: step before any configuration; expected '... Configuration Arguments'")
+    rows = [_row(run, given, at + 1) for at, run in enumerate(x for x in runs if x.steps or x.out_of_memory)]
+    if rows:
+        return tuple(rows)
+    where = runs[-1].begin.where if runs else given.table
+    raise InputError(
+        f"{where}: no step follows this configuration; expected lines like "
+        "'loss: 10.1, global_step: 10, interval_runtime: 1.2, interval_samples_per_second: 53.1'"
+    )
+
+
+def _begins(line: LogLine, runs: list[_Run]) -> bool:
+    """Tell whether a line opens a run: the first heading, or one after steps were logged."""
+    if not _HEADING.search(line.text):
+        return False
+    return not runs or bool(runs[-1].steps or runs[-1].out_of_memory)
+
+
+def _event(run: _Run, line: LogLine) -> None:
+    """Take what a line of a run says."""
+    if run.open_config:
+        _continue_config(run, line)
+    elif _CONFIG.search(line.text):
+        run.open_config = ["{"]
+        run.config_at = line
+    elif found := _STEP.search(line.text):
+        if "interval_" in line.text:
+            run.out_of_memory = None  # a run that goes on did not run out
+            run.steps.append((line, int(found[1]), dict(_PAIR.findall(line.text))))
+    elif OUT_OF_MEMORY.search(line.text):
+        run.out_of_memory = fuller(run.out_of_memory, line)
+    elif not run.steps and (found := _SETTING.search(line.text)):
+        # The first value counts: later dumps repeat names with what became of them per rank.
+        run.settings.setdefault(found[1], (line, found[2].strip()))
+
+
+def _continue_config(run: _Run, line: LogLine) -> None:
+    """Collect the model's configuration up to its closing brace at the margin."""
+    text = _LOG_PREFIX.sub("", line.text)
+    run.open_config.append(text)
+    if not text.startswith("}") and len(run.open_config) < _LONGEST_CONFIG:
+        return
+    joined, run.open_config = "\n".join(run.open_config), []
+    begin = run.config_at.where if run.config_at else line.where
+    try:
+        value = json.loads(joined)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{begin}: the model's configuration is not JSON up to line {line.number}") from error
+    run.config = value if isinstance(value, dict) else {}
+
+
+class _Settings:
+    """The configuration dump with types; errors name the line."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def text(self, *names: str) -> str:
+        """Return the first value there is; empty for none and for None."""
+        for name in names:
+            value = self._run.settings.get(name, (None, ""))[1]
+            if value not in ("", "None"):
+                return value
+        return ""
+
+    def flag(self, name: str) -> bool:
+        """Return a switch, written in any of the trainers' ways."""
+        return self.text(name).lower() in ("true", "1", "yes")
+
+    def count(self, *names: str) -> int | None:
+        """Return the first count there is; -1 stands for none."""
+        for name in names:
+            value = self.text(name)
+            if value and value != "-1":
+                return whole(self._run.settings[name][0].where, name, value)
+        return None
+
+    def needed(self, *names: str) -> int:
+        """Return a count of at least one. Raises InputError where there is none."""
+        value = self.count(*names)
+        if not value:
+            raise InputError(f"{self._run.begin.where}: configuration has no {names[0]}; expected '{names[0]} : 1'")
+        return value
+
+
+def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
+    settings = _Settings(run)
+    where = run.begin.where
+    match = _model(run, given.model)
+    layout, batch = _layout(settings, where)
+    stated = settings.text("model_name_or_path") or match.model
+    values: dict[str, Any] = layout | {
+        "table": given.table,
+        "row": row,
+        "source": f"log {given.table}",
+        "source_ref": f"line {run.begin.number}",
+        "model_as_stated": one_line(stated.rstrip("/").rpartition("/")[2])[:200] or match.model,
+        "hardware_as_stated": given.hardware,
+        "model": match.model,
+        "num_layers": match.num_layers,
+        "hardware": given.hardware,
+        "framework": "paddle",
+        "options": tuple((_switches(settings) | given.options).items()),
+    }
+    if run.out_of_memory:
+        error = one_line(run.out_of_memory.text)[:300]
+        return MeasuredRow(**values, outcome="oom", error=error, evidence=match.note)
+    found = steady(run.steps[-1][0].where, _steps(run, settings), given.warmup)
+    notes = [found.account, match.note, _batch_note(run, batch)]
+    values |= {"outcome": "ok", "step_time_s": round(found.seconds, 6), "tokens_per_second_per_device": found.rate}
+    return MeasuredRow(**values | found.columns | _memory(run), evidence=" ".join(note for note in notes if note))
+
+
+def _steps(run: _Run, settings: _Settings) -> list[Step]:
+    """Return the logged intervals as time per step."""
+    steps = []
+    before = 0
+    for line, iteration, values in run.steps:
+        if iteration == before:  # another rank's line
+            covered = max((settings.count("logging_steps") or 1), 1)
+        else:
+            covered = iteration - before if before else min(settings.count("logging_steps") or 1, max(iteration, 1))
+        if covered < 1:
+            raise InputError(f"{line.where}: global_step {iteration} after {before}; expected steps in order")
+        if "interval_runtime" not in values:
+            if line is run.steps[-1][0]:  # cut where the run or the copy ended
+                continue
+            raise InputError(f"{line.where}: step without its time; expected 'interval_runtime: 1.0'")
+        seconds = number(line.where, "interval_runtime", values["interval_runtime"]) / covered
+        logged = values.get("interval_tokens_per_second_per_device")
+        rate = number(line.where, "interval_tokens_per_second_per_device", logged) if logged else None
+        steps.append(Step(iteration=iteration, seconds=seconds, rate=rate))
+        before = iteration
+    return steps
+
+
+def _batch_note(run: _Run, batch: int) -> str:
+    """Return a warning when samples per second contradict the global batch."""
+    line, _, values = run.steps[-1]
+    samples, steps = values.get("interval_samples_per_second"), values.get("interval_steps_per_second")
+    if not (samples and steps):
+        return ""
+    implied = number(line.where, "interval_samples_per_second", samples) / number(
+        line.where, "interval_steps_per_second", steps
+    )
+    if abs(implied / batch - 1) <= 0.05:
+        return ""
+    return f"The log's samples per second imply {implied:.0f} sequences a step where its configuration gives {batch}."
+
+
+def _memory(run: _Run) -> dict[str, Any]:
+    """Return the memory columns: the most of all logged steps."""
+    columns: dict[str, Any] = {}
+    for names, column in ((_ALLOCATED, "memory"), (_RESERVED, "memory_reserved")):
+        for name, unit in names.items():
+            found = [number(line.where, name, values[name]) for line, _, values in run.steps if name in values]
+            if found:
+                columns[f"{column}_{unit}"] = max(found)
+                break
+    if "memory_mib" in columns or "memory_gib" in columns:
+        columns["memory_kind"] = "allocated"
+    return columns
+
+
+def _model(run: _Run, model: str | None) -> Match:
+    """Return the spec: by the logged configuration, else as the caller says, else by the name."""
+    if run.config and run.config_at:
+        return match_shape(run.config_at.where, _shape(run.config, run.config_at.where), model)
+    if model:
+        return Match(model, None, "The log shows no model configuration; the model is the caller's.")
+    line, text = run.settings.get("model_name_or_path", (run.begin, ""))
+    name = text.rstrip("/").rpartition("/")[2].lower()
+    for ending in _NAME_ENDINGS * 2:
+        name = name.removesuffix(ending)
+    for candidate in (name, name.removeprefix("meta-"), name.replace("meta-llama-3", "llama3")):
+        if candidate in model_names():
+            return Match(candidate, None, "The model is known by its name only.")
+    raise InputError(f"{line.where}: no shipped model is called '{text[:80]}' and no configuration follows; name one")
+
+
+def _shape(config: Mapping[str, Any], where: str) -> LoggedShape:
+    def count(name: str) -> int | None:
+        value = config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31:
+            raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a whole number")
+        return value
+
+    def needed(name: str) -> int:
+        value = count(name)
+        if not value:
+            raise InputError(f"{where}: the model's configuration has no {name}")
+        return value
+
+    experts = count("num_experts") or count("num_local_experts") or count("moe_num_experts") or 0
+    tied = config.get("tie_word_embeddings")
+    heads = needed("num_attention_heads")
+    width = count("moe_intermediate_size") if experts else None
+    return LoggedShape(
+        num_hidden_layers=needed("num_hidden_layers"),
+        hidden_size=needed("hidden_size"),
+        intermediate_size=width or count("intermediate_size"),
+        num_attention_heads=heads,
+        num_key_value_heads=count("num_key_value_heads") or heads,
+        head_dim=count("head_dim"),
+        vocab_size=count("vocab_size"),
+        tie_word_embeddings=tied if isinstance(tied, bool) else None,
+        num_experts=experts,
+        num_experts_per_tok=count("num_experts_per_tok") or count("moe_k"),
+    )
+
+
+def _layout(settings: _Settings, where: str) -> tuple[dict[str, Any], int]:
+    """Return the columns that say how the run was cut, and the global batch."""
+    sizes = {column: settings.count(*names) or 1 for column, names in _SIZES.items()}
+    devices = settings.needed("world_size")
+    replica = sizes["tensor_parallel"] * sizes["pipeline_parallel"] * sizes["context_parallel"]
+    if devices % replica:
+        raise InputError(f"{where}: world_size {devices} is not a multiple of the {replica} devices of one replica")
+    micro = settings.needed("per_device_train_batch_size")
+    replicas = settings.count("dataset_world_size") or devices // replica
+    batch = micro * (settings.count("gradient_accumulation_steps") or 1) * replicas
+    chunks = settings.count("virtual_pp_degree", "virtual_pipeline_model_parallel_size")
+    columns: dict[str, Any] = sizes | {
+        "devices": devices,
+        "precision": _precision(settings, where),
+        "seq_length": settings.needed("max_seq_length", "max_seq_len", "seq_length"),
+        "micro_batch_size": micro,
+        "global_batch_size": batch,
+        "virtual_stages": chunks if chunks and chunks > 1 else None,
+        "zero_stage": _zero_stage(settings),
+        "sequence_parallel": settings.flag("sequence_parallel"),
+        "recompute": _recompute(settings, where),
+        "offload": _offload(settings),
+        "lora_rank": settings.needed("lora_rank") if settings.flag("lora") else None,
+    }
+    return columns, batch
+
+
+def _precision(settings: _Settings, where: str) -> str:
+    if settings.flag("use_fp8") or settings.text("fp8").lower() in ("true", "hybrid", "e4m3"):
+        return "fp8"
+    for name in ("bf16", "fp16"):
+        if settings.flag(name):
+            return name
+    if settings.text("bf16") and settings.text("fp16"):
+        return "fp32"
+    raise InputError(f"{where}: configuration names neither bf16 nor fp16")
+
+
+def _zero_stage(settings: _Settings) -> int:
+    """Return the sharding stage; the dump shows words, a list of words or of enumeration members."""
+    text = settings.text("sharding")
+    return next((stage for stage in (3, 2, 1) if f"stage{stage}" in text), 0)
+
+
+def _recompute(settings: _Settings, where: str) -> str:
+    mode = settings.text("recompute").lower()
+    granularity = settings.text("recompute_granularity") or "full"
+    if mode in ("", "false", "0", "none", "no"):
+        return "none"
+    words = {"full": "full", "full_attn": "attention", "core_attn": "selective", "selective": "selective"}
+    if granularity not in words:
+        raise InputError(f"{where}: recompute_granularity {granularity[:40]} is not priced; expected full or core_attn")
+    return words[granularity]
+
+
+def _offload(settings: _Settings) -> str:
+    if settings.flag("tensorwise_offload_optimizer"):
+        return "optimizer_tensorwise"
+    return "optimizer" if settings.flag("offload_optim") or "offload" in settings.text("sharding") else "none"
+
+
+def _switches(settings: _Settings) -> dict[str, str]:
+    """Return the profile's switches that the dump sets otherwise than the profile's default."""
+    found = {}
+    if settings.flag("amp_master_grad"):
+        found["gradient_dtype"] = "fp32"
+    if settings.text("use_flash_attention") and not settings.flag("use_flash_attention"):
+        found["flash_attention"] = "false"
+    return found

@@ -1,0 +1,280 @@
+"""One measured run: what its source states, and what is known about it beside that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simulator.errors import InputError
+from simulator.question.units import GIB, MIB
+
+Framework = Literal["megatron", "paddle", "torch"]
+Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+Recompute = Literal["none", "selective", "full", "attention"]
+RecomputeMethod = Literal["uniform", "block"]
+Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+Outcome = Literal["ok", "oom", "error"]
+MemoryKind = Literal["allocated", "device", "unstated"]
+Status = Literal[
+    "consistent",
+    "assumed_layout",
+    "borrowed_memory",
+    "relabelled",
+    "inactive_recompute",
+    "unexplained",
+    "starved",
+    "failed",
+    "no_spec",
+]
+
+STATUSES: Final[dict[Status, str]] = {
+    "consistent": "The row is what it says, as far as anyone can tell; all its figures count.",
+    "assumed_layout": "The figures are as published; the layout is not in the published table and was read from a "
+    "script or configuration of the same release. All figures count, with that reservation.",
+    "borrowed_memory": "The speed was measured on this run, the memory on another one with fewer micro batches. The "
+    "speed counts; the memory is that of another row.",
+    "relabelled": "The figures fit another layout than the one stated; `evidence` names it. Nothing counts.",
+    "inactive_recompute": "Memory and speed are those of a run without the stated recompute. Nothing counts.",
+    "unexplained": "The memory figure, or the report that memory ran out, disagrees with every model of memory. "
+    "The memory does not count; the speed, where the row has one, does.",
+    "starved": "The run needed a little more memory than there is and ran slowly. It bounds the capacity; neither its "
+    "memory nor its speed is a sample.",
+    "failed": "The run ended for a reason other than memory. It says nothing about fit or speed.",
+    "no_spec": "The model's shape is not shipped, so nothing can be predicted for the row.",
+}
+"""What each status means and which figures of such a row count."""
+
+_MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout"})
+_SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How much the steps behind a median differ, in seconds."""
+
+    samples: int
+    """Steps the median was taken over, a count."""
+    minimum: float
+    """Shortest step, in seconds."""
+    maximum: float
+    """Longest step, in seconds."""
+    interquartile: float
+    """Distance of the upper from the lower quartile, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
+
+    table: str
+    """Short name of the table the row belongs to; with `row` it names the run."""
+    row: int
+    """Number of the row in its source's table, from 1."""
+    source: str
+    """Document or public page the row comes from."""
+    source_ref: str = ""
+    """Place within the source: section, file, case."""
+    model_as_stated: str
+    """The model in the source's words."""
+    hardware_as_stated: str
+    """The hardware in the source's words."""
+    model: str = ""
+    """Name or path of the model spec; blank when no spec has the shape."""
+    num_layers: int | None = None
+    """Decoder layers when the model was truncated, a count; blank for all its layers."""
+    hardware: str
+    """Name or path of the hardware spec."""
+    framework: Framework
+    """Framework profile the run is priced with."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Switches that differ from the profile's defaults, `NAME=VALUE` joined by `;`."""
+    devices: int
+    """Devices of the run as stated, a count."""
+    precision: Precision
+    """Compute type of the matrix products."""
+    seq_length: int
+    """Tokens per sequence, a count."""
+    micro_batch_size: int
+    """Sequences per micro batch on one replica, a count."""
+    global_batch_size: int
+    """Sequences per optimizer step over all replicas, a count."""
+    tensor_parallel: int
+    """Ranks that share every weight matrix, a count."""
+    pipeline_parallel: int
+    """Pipeline ranks, a count."""
+    context_parallel: int
+    """Ranks that share one sequence, a count."""
+    expert_parallel: int
+    """Ranks over which routed experts are spread, a count."""
+    expert_tensor_parallel: int | None = None
+    """Ranks that share every routed expert, a count; blank for 1."""
+    virtual_stages: int | None = None
+    """Model chunks per pipeline rank, a count, where the source states chunks; blank for none."""
+    layers_per_virtual_stage: int | None = None
+    """Layers per model chunk, a count, where the source states that instead; blank for none."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers on each pipeline rank, joined by `|`, where the source states an uneven cut."""
+    zero_stage: int | None = None
+    """What is sharded over data-parallel ranks, 0 to 3; blank for 1, the optimizer state."""
+    sequence_parallel: bool | None = None
+    """Whether the sequence is split over the tensor-parallel group; blank for yes when that has several ranks."""
+    recompute: Recompute
+    """What the backward pass computes again, in the simulator's words."""
+    recompute_method: RecomputeMethod | None = None
+    """For full recompute: every layer in units, or the first layers of each chunk; blank for `uniform`."""
+    recompute_layers: int | None = None
+    """For full recompute: layers per unit or per chunk, a count; blank for 1."""
+    offload: Offload = "none"
+    """What is kept in host memory between uses."""
+    lora_rank: int | None = None
+    """Rank of the trained adapters, a count; blank when all weights are trained."""
+    outcome: Outcome
+    """`ok`: it ran; `oom`: memory ran out; `error`: it ended for another reason."""
+    error: str = ""
+    """Error text of a run that did not end well, verbatim on one line."""
+    tflops_per_device: float | None = None
+    """Model FLOPs per second and device, attention counted in full, in TFLOP/s."""
+    tokens_per_second_per_device: float | None = None
+    """Tokens per second and device."""
+    step_time_ms: float | None = None
+    """Time of one optimizer step in milliseconds, where the source gives that unit."""
+    step_time_s: float | None = None
+    """Time of one optimizer step in seconds, where the source gives that unit."""
+    step_samples: int | None = None
+    """Steps the step time is the median of, a count; blank where the source gives one figure."""
+    step_min_s: float | None = None
+    """Shortest of those steps, in seconds."""
+    step_max_s: float | None = None
+    """Longest of those steps, in seconds."""
+    step_iqr_s: float | None = None
+    """Distance between the quartiles of those steps, in seconds."""
+    memory_mib: float | None = None
+    """Memory of the fullest device in MiB, where the source gives that unit."""
+    memory_gib: float | None = None
+    """Memory of the fullest device in GiB, where the source gives that unit."""
+    memory_reserved_mib: float | None = None
+    """Most memory the framework's allocator held from the driver, in MiB."""
+    memory_reserved_gib: float | None = None
+    """Most memory the framework's allocator held from the driver, in GiB."""
+    memory_kind: MemoryKind | None = None
+    """What `memory_*` is: `allocated` to tensors at the peak, what the `device` tool shows, or `unstated`."""
+    source_notes: str = ""
+    """What else the source's table says, verbatim."""
+    layers_per_virtual_stage_from_script: int | None = None
+    """Annotation: layers per model chunk that the run's script sets where the table leaves it blank, a count."""
+    devices_from_figures: int | None = None
+    """Annotation: devices that the row's own speed and time imply, a count, where they differ from `devices`."""
+    status: Status = "consistent"
+    """Annotation: how far the row can be trusted."""
+    evidence: str = ""
+    """Annotation: one sentence with the reason for the annotations."""
+
+    def __post_init__(self) -> None:
+        """Refuse a row that contradicts itself. Raises InputError naming row and column."""
+        problem = _problem(self)
+        if problem:
+            raise InputError(f"{self.key}: {problem}")
+
+    @property
+    def key(self) -> str:
+        """Name of the run: table and row."""
+        return f"{self.table}:{self.row}"
+
+    @property
+    def run_devices(self) -> int:
+        """Devices the run had, a count: what its figures imply if annotated, else what is stated."""
+        return self.devices_from_figures or self.devices
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per optimizer step, a count."""
+        return self.seq_length * self.global_batch_size
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Time of one optimizer step in seconds as measured; None when the source gives none."""
+        return self.step_time_ms / 1000 if self.step_time_ms is not None else self.step_time_s
+
+    @property
+    def step_time_spread(self) -> Spread | None:
+        """Spread of the steps behind the step time; None when the source gives one figure."""
+        if self.step_samples is None or self.step_min_s is None or self.step_max_s is None:
+            return None
+        return Spread(
+            samples=self.step_samples,
+            minimum=self.step_min_s,
+            maximum=self.step_max_s,
+            interquartile=self.step_iqr_s or 0.0,
+        )
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory of the fullest device in bytes; None when the source gives none."""
+        return _bytes(self.memory_mib, self.memory_gib)
+
+    @property
+    def reserved_bytes(self) -> float | None:
+        """Most memory the allocator held, in bytes; None when the source gives none."""
+        return _bytes(self.memory_reserved_mib, self.memory_reserved_gib)
+
+    @property
+    def compares_with(self) -> Literal["allocated", "device"] | None:
+        """Predicted figure the memory compares with; an unstated kind is read as the device's. None without memory."""
+        if self.memory_kind is None:
+            return None
+        return "allocated" if self.memory_kind == "allocated" else "device"
+
+    @property
+    def memory_counts(self) -> bool:
+        """Whether the memory figure is a sample of what `memory_kind` says."""
+        return self.outcome == "ok" and self.memory_bytes is not None and self.status in _MEMORY_COUNTS
+
+    @property
+    def speed_counts(self) -> bool:
+        """Whether the speed is a sample of the stated layout."""
+        return self.outcome == "ok" and _has_speed(self) and self.status in _SPEED_COUNTS
+
+
+def _bytes(mib: float | None, gib: float | None) -> float | None:
+    if mib is not None:
+        return mib * MIB
+    return None if gib is None else gib * GIB
+
+
+_ONE_OF: Final = (
+    ("step_time_ms", "step_time_s"),
+    ("memory_mib", "memory_gib"),
+    ("memory_reserved_mib", "memory_reserved_gib"),
+    ("virtual_stages", "layers_per_virtual_stage"),
+)
+
+
+def _problem(row: MeasuredRow) -> str:
+    """Return how the row contradicts itself, or an empty text."""
+    for first, second in _ONE_OF:
+        if getattr(row, first) is not None and getattr(row, second) is not None:
+            return f"{first} and {second} are both given; leave one blank"
+    spread = (row.step_min_s, row.step_max_s, row.step_iqr_s)
+    stages, pipeline = len(row.stage_layers), row.pipeline_parallel
+    checks = (
+        (
+            (row.memory_bytes is None) != (row.memory_kind is None),
+            "memory_kind must be given with memory_mib or memory_gib, and only then",
+        ),
+        (stages not in (0, pipeline), f"stage_layers has {stages} stages; pipeline_parallel is {pipeline}"),
+        (row.outcome == "ok" and row.error != "", "error must be blank when outcome is ok"),
+        (
+            row.outcome == "ok" and row.memory_bytes is None and not _has_speed(row),
+            "outcome ok needs a speed, a step time or a memory figure",
+        ),
+        (
+            len({value is None for value in (row.step_samples, *spread)}) > 1,
+            "step_samples must be given with step_min_s, step_max_s and step_iqr_s",
+        ),
+    )
+    return next((text for wrong, text in checks if wrong), "")
+
+
+def _has_speed(row: MeasuredRow) -> bool:
+    figures = (row.tflops_per_device, row.tokens_per_second_per_device, row.step_seconds)
+    return any(figure is not None for figure in figures)

@@ -1,0 +1,212 @@
+"""Measured rows to CSV and back. One header for all tables; anything unexpected is refused by line and column."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, get_args, get_type_hints
+
+from simulator.errors import InputError, did_you_mean
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.question.units import MIB
+
+__all__ = ["COLUMNS", "MeasuredRow", "read_rows", "rows_text", "shipped_tables", "write_rows"]
+
+COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
+"""Header of every table, in order."""
+
+_PACKAGE: Final = Path(__file__).resolve().parents[2]
+_MAXIMUM_BYTES: Final = 16 * MIB
+_HIGHEST_COUNT: Final = 2**31
+_WHOLE: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_LOWEST: Final = {"zero_stage": 0}
+_HIGHEST: Final = {"zero_stage": 3}
+_ZERO_ALLOWED: Final = frozenset({"step_iqr_s"})
+_REQUIRED: Final = frozenset(f.name for f in dataclasses.fields(MeasuredRow) if f.default is dataclasses.MISSING)
+
+
+def shipped_tables() -> tuple[Path, ...]:
+    """Return the tables that come with the simulator, in order of name.
+
+    A wheel carries them inside the package, under ``_data``; in a checkout they stand beside the package.
+    """
+    folder = Path("calibration") / "measured"
+    installed = _PACKAGE / "_data" / folder
+    found = installed if installed.is_dir() else _PACKAGE.parent / folder
+    return tuple(sorted(found.glob("*.csv")))
+
+
+def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
+    """Return the rows of a table. Raises InputError naming file, line and column."""
+    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    rows: list[MeasuredRow] = []
+    keys: dict[str, int] = {}
+    try:
+        header = next(reader, [])
+        _check_header(f"{path}:1", header)
+        for cells in reader:
+            if not cells:
+                continue
+            where = f"{path}:{reader.line_num}"
+            row = _row(where, header, cells)
+            if row.key in keys:
+                raise InputError(f"{where}: {row.key} stands in line {keys[row.key]} already; row must differ")
+            keys[row.key] = reader.line_num
+            rows.append(row)
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not valid CSV: {error}") from error
+    return tuple(rows)
+
+
+def rows_text(rows: Iterable[MeasuredRow]) -> str:
+    """Return the table of some rows as CSV."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([_cell(getattr(row, name)) for name in COLUMNS])
+    return stream.getvalue()
+
+
+def write_rows(path: Path, rows: Iterable[MeasuredRow]) -> None:
+    """Write a table that `read_rows` gives back equal. Raises InputError when the file cannot be written."""
+    try:
+        path.write_text(rows_text(rows), encoding="utf-8", newline="")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        with path.open("rb") as stream:
+            data = stream.read(_MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > _MAXIMUM_BYTES:
+        raise InputError(f"{path}: too large; at most {_MAXIMUM_BYTES} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _check_header(where: str, header: Sequence[str]) -> None:
+    for name in header:
+        if name not in COLUMNS:
+            raise InputError(f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}")
+        if header.count(name) > 1:
+            raise InputError(f"{where}: column '{name}' stands twice")
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        raise InputError(f"{where}: missing column '{missing[0]}'; a table has {len(COLUMNS)} columns")
+
+
+def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> MeasuredRow:
+    if len(cells) != len(header):
+        raise InputError(f"{where}: {len(cells)} cells; the header has {len(header)}")
+    values: dict[str, Any] = {}
+    for name, text in zip(header, cells, strict=True):
+        if not text:
+            if name in _REQUIRED:
+                raise InputError(f"{where}: column '{name}' must not be blank")
+            continue
+        values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
+    try:
+        return MeasuredRow(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _read_text(where: str, _name: str, text: str) -> str:
+    if not text.isprintable():
+        raise InputError(f"{where}: text must be one line of printable characters")
+    return text
+
+
+def _read_whole(where: str, name: str, text: str) -> int:
+    low, high = _LOWEST.get(name, 1), _HIGHEST.get(name, _HIGHEST_COUNT)
+    if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
+        raise InputError(f"{where}: '{text[:40]}' must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _read_number(where: str, name: str, text: str) -> float:
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    low = 0.0 if name in _ZERO_ALLOWED else math.ulp(0.0)
+    if not low <= value < math.inf:
+        raise InputError(f"{where}: '{text[:40]}' must be a number above zero")
+    return value
+
+
+def _read_flag(where: str, _name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InputError(f"{where}: '{text[:40]}' must be true or false")
+    return text == "true"
+
+
+def _read_counts(where: str, name: str, text: str) -> tuple[int, ...]:
+    return tuple(_read_whole(where, name, part) for part in text.split("|"))
+
+
+def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    for part in text.split(";"):
+        name, equals, value = part.partition("=")
+        if not (name and equals and value) or name in found:
+            raise InputError(f"{where}: '{part[:60]}' must be NAME=VALUE, each name once, joined by ';'")
+        found[name] = value
+    return tuple(found.items())
+
+
+def _word_reader(words: tuple[str, ...]) -> Callable[[str, str, str], str]:
+    def read(where: str, _name: str, text: str) -> str:
+        if text not in words:
+            allowed = ", ".join(words)
+            raise InputError(f"{where}: '{text[:40]}'{did_you_mean(text, words)}; allowed are {allowed}")
+        return text
+
+    return read
+
+
+def _reader(hint: Any) -> Callable[[str, str, str], Any]:
+    """Return what reads a cell of a column with this type."""
+    plain: Mapping[Any, Callable[[str, str, str], Any]] = {
+        str: _read_text,
+        int: _read_whole,
+        int | None: _read_whole,
+        float | None: _read_number,
+        bool | None: _read_flag,
+        tuple[int, ...]: _read_counts,
+        tuple[tuple[str, str], ...]: _read_options,
+    }
+    if hint in plain:
+        return plain[hint]
+    # What is left are words: a Literal, or one or None.
+    literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
+    return _word_reader(get_args(literal))
+
+
+_READERS: Final = {name: _reader(hint) for name, hint in get_type_hints(MeasuredRow).items()}
+
+
+def _cell(value: object) -> str:
+    """Return the text of a value, the shortest that reads back equal."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, tuple):
+        return (
+            ";".join("=".join(x) for x in value) if value and isinstance(value[0], tuple) else "|".join(map(str, value))
+        )
+    return str(value)

@@ -1,0 +1,1 @@
+"""What is run: the reference trainer, traces, launches, probes of a machine."""

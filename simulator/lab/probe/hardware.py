@@ -1,0 +1,93 @@
+"""A hardware spec from measured rates: a file of the same form as the shipped ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from simulator.lab.probe.rates import Rates
+from simulator.lab.trainer.measured_rates import MeasuredRates
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.validation import validated
+from simulator.question.units import MIB
+
+SOURCE = "probe"
+
+
+def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:
+    """The document of `template`'s hardware with what was measured in place of what was written.
+
+    What the probe cannot see stays as the template has it, with its source: links to other nodes, precisions that the
+    reference trainer lacks. The links that were measured carry ranks of one node; a level beyond them stays too.
+    """
+    document = template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    document["sources"] = dict(document["sources"]) | {SOURCE: _source(measured, date)}
+    document["note"] = (
+        f"Measured by `simulate calibrate --probe` with {measured.devices} ranks at once; "
+        "rates are the best seen, so coefficients are shares of them."
+    )
+    document["memory_capacity"] = _known(_mib(measured.memory_bytes))
+    document["usable_memory"] = _known(_mib(min(measured.usable_bytes, measured.memory_bytes)))
+    document["memory_bandwidth"] = _known(_rate(rates.memory_bandwidth))
+    peaks = document["peak_flops"]
+    for precision, flops in rates.peak_flops.items():
+        peaks[precision] = _known(f"{flops / 1e12:.4g} TFLOP/s")
+    if rates.host_bandwidth is not None:
+        document["host_bandwidth"] = _known(_rate(rates.host_bandwidth))
+    elif template.family == "cpu":
+        document["host_bandwidth"] = _known(_rate(rates.memory_bandwidth))
+    if template.family == "cpu":
+        # What is called a device there is a rank: the machine has as many as took part.
+        _set_ranks(document, measured.devices)
+    if rates.link is not None:
+        _measure_link(document, measured.devices, rates)
+    return document
+
+
+def _set_ranks(document: dict[str, Any], devices: int) -> None:
+    document["devices_per_node"] = _known(devices)
+    level = document["device_links"][-1]
+    document["device_links"] = [level | {"devices": _known(devices)}]
+
+
+def spec_of(document: dict[str, Any], where: str) -> HardwareSpec:
+    """The spec that the document describes; raises InputError where it describes none."""
+    return validated(where, HardwareSpec, document)
+
+
+def spec_text(document: dict[str, Any]) -> str:
+    """The file's text."""
+    head = "# Written by `simulate calibrate --probe`: what one machine measured of itself.\n"
+    return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _source(measured: MeasuredRates, date: str) -> str:
+    versions = ", ".join(f"{name} {text}" for name, text in measured.versions.items())
+    return f"Probe of {measured.device_name}, {versions}, {date}"
+
+
+def _known(value: str | int) -> dict[str, Any]:
+    return {"value": value, "source": [SOURCE], "status": "measured"}
+
+
+def _mib(size: int) -> str:
+    return f"{size // MIB} MiB"
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.4g} GB/s"
+
+
+def _measure_link(document: dict[str, Any], devices: int, rates: Rates) -> None:
+    """Put the measured link on the innermost level that joins all ranks of the probe."""
+    assert rates.link is not None  # noqa: S101  the caller looked
+    rate = _known(_rate(rates.link.bandwidth_bytes_per_second))
+    latency = _known(f"{rates.link.latency_seconds * 1e6:.4g} us")
+    for level in document["device_links"]:
+        if level["devices"]["value"] >= devices:
+            level["bandwidth"], level["latency"] = rate, latency
+            if level["topology"] == "mesh":
+                pair = rates.link.bandwidth_bytes_per_second / max(devices - 1, 1)
+                level["pair_bandwidth"] = _known(_rate(pair))
+            return

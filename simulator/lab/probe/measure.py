@@ -1,0 +1,77 @@
+"""Measuring the rates: one job that every rank runs, and its answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from simulator.errors import UnsupportedError, one_line
+from simulator.lab.probe.asked import Asked, Tell
+from simulator.lab.probe.sizes import rates_job
+from simulator.lab.runner.diagnosis import diagnosis
+from simulator.lab.runner.engine import Ended
+from simulator.lab.runner.launch import LOG_NAME
+from simulator.lab.runner.processes import run_guarded
+from simulator.lab.trainer.measured_rates import RATES_NAME, MeasuredRates, RatesJob
+
+_WORKER = "simulator.lab.trainer.rates"
+_BUSY = 0.3
+"""Load of a processor, per rank, from which timings are off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesCommand:
+    """What measures the rates."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def rates_command(asked: Asked) -> RatesCommand:
+    """The command line; nothing is written."""
+    job = asked.rates_folder.absolute() / "job.json"
+    ranks = ("--standalone", "--nproc-per-node", str(asked.devices), "--max-restarts", "0")
+    environment = {"OMP_NUM_THREADS": "1"} if asked.backend == "cpu" else {}
+    return RatesCommand(
+        arguments=(sys.executable, "-m", "torch.distributed.run", *ranks, "-m", _WORKER, str(job)),
+        environment=environment,
+    )
+
+
+def known_rates(asked: Asked) -> MeasuredRates | None:
+    """The rates that an earlier probe left in the folder."""
+    path = asked.rates_folder / RATES_NAME
+    try:
+        return MeasuredRates.read(path) if path.exists() else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnsupportedError(f"{path}: not the rates of a probe: {one_line(str(error))}; remove it") from error
+
+
+def measured_rates(asked: Asked, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
+    """Measure; raises UnsupportedError with what went wrong where no answer came."""
+    folder = asked.rates_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RATES_NAME).unlink(missing_ok=True)
+    job = job or rates_job(asked.devices, asked.backend)
+    (folder / "job.json").write_text(job.to_json(), encoding="utf-8")
+    busy = os.getloadavg()[0] / asked.devices
+    if asked.backend == "cpu" and busy > _BUSY:
+        tell(f"the machine is busy (load {os.getloadavg()[0]:.1f}): what is measured now will be too slow")
+    tell(f"rates: {len(job.timings)} operations on {asked.devices} ranks")
+    command, log = rates_command(asked), folder / LOG_NAME
+    found = run_guarded(
+        command.arguments,
+        folder=folder.absolute(),
+        environment=command.environment,
+        log=log,
+        limit_seconds=asked.limit_seconds,
+    )
+    if found.interrupted:
+        raise KeyboardInterrupt
+    tell(f"rates: after {found.wall_seconds:.1f} s")
+    measured = known_rates(asked) if found.exit_code == 0 else None
+    if measured is None:
+        ended = Ended(exit_code=found.exit_code, log=log, timed_out=found.timed_out)
+        raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(ended).error}; see {log}")
+    return measured

@@ -1,0 +1,178 @@
+"""Which few launches say most about the coefficients: a greedy D-optimal design.
+
+A launch measures `ln(step time)`, whose slopes by the logarithms of the coefficients follow from pricing it under
+coefficient sets a little apart, as the fit does. The coefficients' priors are the information there is before the first
+launch. Every next launch is the one that adds most information, `ln(1 + s' C s / noise²)`, for each second that it
+takes; on devices that keep bytes beside the tensors, the memory coefficients' information counts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.parameters import stage_contents
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.pricing.price import FITS, usable_bytes, verdicts
+from simulator.cost.timing.step import step_seconds
+from simulator.evidence.calibration.fit import Freedom, names_of
+from simulator.lab.probe.pool import Candidate
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, priors, replaced
+from simulator.question.scenario.block import block_of
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+NOISE: dict[Kind, float] = {"time": 0.04, "memory": 0.01}
+"""Expected relative scatter of a short launch."""
+KINDS: tuple[Kind, ...] = ("time", "memory")
+STEP = 0.02
+"""Relative step of the finite differences."""
+PINNED = 0.8
+"""A launch is said to pin a coefficient down where it leaves at most this share of its standard deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What launches may take."""
+
+    launches: int = 20
+    start_seconds: float = 8.0
+    """Starting the ranks and ending them."""
+    steps: int = 8
+    """Steps of a launch, warm-up included."""
+    longest_seconds: float = 30.0
+    """Longest launch."""
+    shortest_step_seconds: float = 0.08
+    """Shorter steps are mostly noise."""
+    freedom: Freedom = field(default_factory=Freedom)
+    """Of the fit that the launches are for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One launch of the plan."""
+
+    candidate: Candidate
+    step_seconds: float
+    """Predicted before anything was launched."""
+    launch_seconds: float
+    """What the launch is expected to take."""
+    pins: tuple[str, ...]
+    """Coefficients whose uncertainty it reduces markedly, most first; those of the launches before it are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """The launches, and what will be known after them."""
+
+    launches: tuple[Planned, ...]
+    left: dict[str, float]
+    """Of every coefficient that is fitted, the share of its prior's standard deviation that is left."""
+
+    @property
+    def seconds(self) -> float:
+        """What all launches are expected to take."""
+        return sum(planned.launch_seconds for planned in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    candidate: Candidate
+    seconds: float
+    slopes: dict[Kind, Vector]
+    """Of the logarithm of the kind's figure by those of the coefficients."""
+
+
+def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> Design:
+    """Choose launches; a candidate that does not fit or takes too long or too short is passed over."""
+    moved = {kind: names_of(kind, base, every=effort.freedom.every) for kind in KINDS}
+    names = {kind: listed for kind, listed in moved.items() if listed}
+    kinds = tuple(names)
+    priced = [found for candidate in candidates if (found := _priced(candidate, base, names, effort)) is not None]
+    known = {kind: effort.freedom.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
+    before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
+    chosen: list[Planned] = []
+    while priced and len(chosen) < effort.launches:
+        gains = [_gain(one, known) / _launch_seconds(one.seconds, effort) for one in priced]
+        best = priced.pop(int(np.argmax(gains)))
+        after = {kind: _updated(known[kind], best.slopes[kind], NOISE[kind]) for kind in kinds}
+        chosen.append(
+            Planned(
+                candidate=best.candidate,
+                step_seconds=best.seconds,
+                launch_seconds=_launch_seconds(best.seconds, effort),
+                pins=tuple(_pinned(names, known, after)),
+            )
+        )
+        known = after
+    left = {
+        name: float(share)
+        for kind in kinds
+        for name, share in zip(names[kind], np.sqrt(np.diag(known[kind])) / before[kind], strict=True)
+    }
+    return Design(launches=tuple(chosen), left=left)
+
+
+def _launch_seconds(step: float, effort: Effort) -> float:
+    return effort.start_seconds + effort.steps * step
+
+
+def _priced(
+    candidate: Candidate, base: Coefficients, moved: dict[Kind, tuple[str, ...]], effort: Effort
+) -> _Priced | None:
+    """Step time and slopes of a candidate, or None where it is of no use."""
+    scenario, block = candidate.scenario, block_of([candidate.layout])
+    has = stage_contents(scenario, block)
+    figures: dict[Kind, Vector] = {}
+    for kind, names in moved.items():
+        values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
+        # One column as it is, and two for each coefficient, a step to either side.
+        sides = np.exp(STEP * np.hstack([np.zeros((len(names), 1)), np.eye(len(names)), -np.eye(len(names))]))
+        sets = replace(scenario, coefficients=replaced(base, kind, names, values[:, None] * sides))
+        several = block.take(np.zeros(sides.shape[1], dtype=np.intp))
+        memory = memory_by_stage(sets, several, has)
+        if kind == "memory":
+            figures[kind] = np.asarray(np.max(memory.device, axis=0))
+            continue
+        figures[kind] = step_seconds(sets, several, memory).total
+        share = np.max(memory.device[:, :1] / usable_bytes(scenario, memory)[:, None], axis=0)
+        if verdicts(scenario, share)[0] != FITS:
+            return None
+    seconds = float(figures["time"][0])
+    if seconds < effort.shortest_step_seconds or _launch_seconds(seconds, effort) > effort.longest_seconds:
+        return None
+    return _Priced(candidate, seconds, {kind: _slopes(figure) for kind, figure in figures.items()})
+
+
+def _slopes(figures: Vector) -> Vector:
+    count = (len(figures) - 1) // 2
+    return np.asarray(np.log(figures[1 : count + 1] / figures[count + 1 :]) / (2.0 * STEP))
+
+
+def _prior_covariance(kind: Kind, names: Sequence[str]) -> Matrix:
+    known = priors(kind)
+    return np.diag([known[name].spread ** 2 for name in names])
+
+
+def _gain(one: _Priced, known: dict[Kind, Matrix]) -> float:
+    return sum(float(np.log1p(slopes @ known[kind] @ slopes / NOISE[kind] ** 2)) for kind, slopes in one.slopes.items())
+
+
+def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
+    """The covariance after one more launch (Sherman and Morrison)."""
+    reach = covariance @ slopes
+    return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + slopes @ reach))
+
+
+def _pinned(names: dict[Kind, tuple[str, ...]], before: dict[Kind, Matrix], after: dict[Kind, Matrix]) -> list[str]:
+    shares = [
+        (float(np.sqrt(after[kind][i, i] / before[kind][i, i])), name)
+        for kind, listed in names.items()
+        for i, name in enumerate(listed)
+    ]
+    return [name for share, name in sorted(shares) if share <= PINNED]

@@ -1,0 +1,279 @@
+"""A campaign: the best layouts of a ranking, launched one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner.compare import Comparison, compared
+from simulator.lab.runner.engine import Ended, Engine, Outcome, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
+from simulator.lab.runner.processes import deaf, interruptible
+from simulator.lab.runner.record import Record, identity
+from simulator.question.scenario.layout import Layout
+
+Tell = Callable[[str], None]
+"""Takes one line about what happens now."""
+_MOST_RUNS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A layout that the engine cannot run."""
+
+    layout: Layout
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How much to launch."""
+
+    top: int = 3
+    """Layouts, the best of each split."""
+    repeats: int = 1
+    """Launches of each."""
+    limit_seconds: float = 600.0
+    """Longest time of one."""
+    resume: bool = False
+    """Whether what the record holds is not launched again."""
+    retry_failed: bool = False
+    """Whether, resumed, launches that failed are tried once more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is launched, and what is not."""
+
+    layouts: tuple[tuple[str, Estimate], ...]
+    """The layouts by title, best first."""
+    launches: tuple[Launch, ...]
+    """In order: each layout once, then each once more."""
+    known: dict[str, list[MeasuredRow]]
+    """Rows of the layouts that the record held already, by title."""
+    refused: tuple[Refused, ...]
+    """Faster layouts that the engine cannot run."""
+
+    @property
+    def failed_before(self) -> int:
+        """Layouts that are not launched, as the record holds a launch of them that failed."""
+        return sum(any(row.outcome != "ok" for row in rows) for rows in self.known.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What became of a plan."""
+
+    plan: Plan
+    comparisons: tuple[Comparison, ...]
+    interrupted_by: int = 0
+    """Number of the signal that ended it early; 0 where none did."""
+    unwritten: str = ""
+    """Why the record lacks rows that were measured; empty where it has them all."""
+
+    @property
+    def all_well(self) -> bool:
+        """Whether every launch ran, and none contradicts its verdict."""
+        return all(one.rows and not one.failures and not one.contradiction for one in self.comparisons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Chooses the layouts to launch, and writes what their launches read."""
+
+    engine: Engine
+    pick: Pick
+    """The question; its layout is replaced."""
+    folder: Path
+    """Where each launch gets a folder."""
+    record: Record
+    wanted: Wanted = Wanted()
+
+    def plan(self, estimates: Sequence[Estimate]) -> Plan:
+        """Take, of each split, the fastest layout that the engine can run. Raises UnsupportedError without any."""
+        before = self.record.rows() if self.wanted.resume else ()
+        layouts: list[tuple[str, Estimate]] = []
+        known: dict[str, list[MeasuredRow]] = {}
+        launches: list[Launch] = []
+        refused: list[Refused] = []
+        splits: set[tuple[int, ...]] = set()
+        for estimate in estimates:
+            if len(layouts) == self.wanted.top:
+                break
+            if _split(estimate.layout) in splits:
+                continue
+            title = f"{len(layouts) + 1}-{slug(self.pick.model, estimate.layout)}"
+            rows = self._measured(estimate.layout, before)
+            try:
+                launches += self._launches(title, estimate, rows)
+            except UnsupportedError as error:
+                refused.append(Refused(estimate.layout, str(error)))
+                continue
+            splits.add(_split(estimate.layout))
+            layouts.append((title, estimate))
+            known[title] = rows
+        if not layouts:
+            raise UnsupportedError(
+                f"nothing to launch: engine {self.engine.name} can run none of the {len(refused)} best layouts; of the "
+                f"first it says: {refused[0].reason}"
+            )
+        launches.sort(key=lambda launch: launch.repeat)
+        numbered = tuple(replace(launch, number=at) for at, launch in enumerate(launches, start=1))
+        return Plan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
+
+    def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+        """What the record holds of a layout already, as far as it counts."""
+        wanted = identity(launched_row(replace(self.pick, layout=layout), "error"))
+        rows = [row for row in before if identity(row) == wanted]
+        return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
+
+    def _launches(self, title: str, estimate: Estimate, rows: Sequence[MeasuredRow]) -> Iterator[Launch]:
+        """The launches of one layout that are still to be done: none after one that failed."""
+        if any(row.outcome != "ok" for row in rows):
+            return
+        pick = replace(self.pick, layout=estimate.layout)
+        for repeat in range(len(rows) + 1, self.wanted.repeats + 1):
+            place = self.folder / (title if repeat == 1 else f"{title}-{repeat}")
+            try:
+                command = self.engine.prepare(pick, place.absolute())
+            except OSError as error:
+                raise _unwritable(place, error) from error
+            yield Launch(
+                title=title,
+                pick=pick,
+                estimate=estimate,
+                command=command,
+                repeat=repeat,
+                limit_seconds=self.wanted.limit_seconds,
+            )
+
+
+def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
+    """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout.
+
+    A record that cannot be written stops nothing either: the rows are compared, and the answer says why they are not
+    there. Without a record the rows are for the comparison alone: another node keeps them.
+    """
+    launched: list[Launched] = []
+    keeper = _Keeper(record)
+    rows = {title: list(found) for title, found in plan.known.items()}
+    with interruptible() as came:
+        try:
+            for launch in plan.launches:
+                if any(row.outcome != "ok" for row in rows[launch.title]):
+                    continue
+                tell(f"launch {launch.number} of {len(plan.launches)}: {launch.folder.name}")
+                ended = _ended(launch, launcher)
+                with deaf():  # what has been measured is read and kept, whatever comes now
+                    done = _read(launch, ended, engine)
+                    launched.append(done)
+                    if done.outcome.row is not None:
+                        where = f"{launch.folder.parent.name}/{launch.folder.name}"
+                        rows[launch.title].append(keeper.keep(replace(done.outcome.row, source_ref=where)))
+                tell(f"{done.outcome.kind} after {done.ended.wall_seconds:.1f} s {done.outcome.error}".rstrip())
+                if done.outcome.kind == "interrupted":
+                    break
+        except KeyboardInterrupt:
+            tell("interrupted")
+    comparisons = tuple(compared(plan.layouts, rows, launched))
+    return Campaign(plan=plan, comparisons=comparisons, interrupted_by=came.number, unwritten=keeper.unwritten)
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """Writes rows to a record; those that cannot be written now are tried again with the next."""
+
+    record: Record | None
+    waiting: list[MeasuredRow] = field(default_factory=list)
+    error: str = ""
+
+    def keep(self, row: MeasuredRow) -> MeasuredRow:
+        """Add a row, after those that wait, and return it as it was written."""
+        if self.record is None:
+            return row
+        self.waiting.append(row)
+        try:
+            while self.waiting:
+                row = self.record.add(self.waiting[0])
+                del self.waiting[0]
+        except SimulateError as error:
+            self.error = one_line(str(error))
+        return row
+
+    @property
+    def unwritten(self) -> str:
+        """How many rows were not written, and why; empty where all were."""
+        return f"{self.error}; rows left out: {len(self.waiting)}" if self.waiting else ""
+
+
+def _ended(launch: Launch, launcher: Launcher) -> Ended | str:
+    """How a launch ended, or why it was not started."""
+    try:
+        return launcher.run(launch)
+    except (OSError, SimulateError) as error:
+        return one_line(str(error))
+
+
+def _read(launch: Launch, ended: Ended | str, engine: Engine) -> Launched:
+    if isinstance(ended, str):
+        return Launched(launch=launch, ended=Ended(exit_code=None, log=launch.log), outcome=_broken(launch, ended))
+    try:
+        outcome = engine.outcome(launch.pick, launch.folder, ended)
+    except (OSError, SimulateError) as error:
+        outcome = _broken(launch, one_line(str(error)))
+    return Launched(launch=launch, ended=ended, outcome=outcome)
+
+
+def _broken(launch: Launch, said: str) -> Outcome:
+    return Outcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
+
+
+def run_folder(work: Path) -> Path:
+    """A new folder for a campaign, so that no launch finds what an earlier one left."""
+    try:
+        taken = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+        work.mkdir(parents=True, exist_ok=True)
+        for number in range(max(taken, default=0) + 1, _MOST_RUNS):
+            with suppress(FileExistsError):
+                folder = work / f"run-{number}"
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise _unwritable(work, error) from error
+    raise UnsupportedError(f"--work-folder {work}: holds {_MOST_RUNS} runs; remove some")
+
+
+def shared_folder(work: Path, node_rank: int) -> Path:
+    """The folder of a campaign on several nodes that are started by themselves: they cannot agree on a new one.
+
+    Raises InputError on the first node where it holds what an earlier campaign left.
+    """
+    # The log of a launch is written by the first node alone: another node that was faster has left none.
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(work, error) from error
+    if node_rank == 0 and any(found for name in ("rank-*.json", LOG_NAME) for found in work.glob(f"*/{name}")):
+        raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
+    return work
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"--work-folder {folder}: cannot be written: {error.strerror or error}")
+
+
+def _split(layout: Layout) -> tuple[int, ...]:
+    return (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.expert_tensor_parallel,
+    )

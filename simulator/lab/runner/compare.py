@@ -1,0 +1,185 @@
+"""Predicted against measured, for one layout."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner.launch import Launched
+from simulator.lab.trainer.job import RankResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure in base units."""
+
+    predicted: float
+    interval: Interval | None
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured figure lies in the predicted 90 % interval; None without one."""
+        return None if self.interval is None else self.interval.low <= self.measured <= self.interval.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFigure:
+    """Peak memory of one rank, in bytes, and the time of its passes in a step, in seconds."""
+
+    rank: int
+    stage: int
+    predicted: float
+    measured: float
+    predicted_forward_seconds: float
+    forward_seconds: float | None
+    """Measured; None where the engine does not know it."""
+    predicted_backward_seconds: float
+    backward_seconds: float | None
+    predicted_device_bytes: float
+    """With what the allocator, libraries and the driver take beside the tensors."""
+    device_bytes: float | None
+    """What the device's own tool showed, other processes included; None where there is none."""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One layout: what was predicted, and what its launches say."""
+
+    title: str
+    estimate: Estimate
+    rows: tuple[MeasuredRow, ...]
+    """Its measured rows: those of this campaign, and earlier ones where it was resumed."""
+    launched: tuple[Launched, ...]
+    """Its launches of this campaign, in order."""
+
+    @property
+    def ran(self) -> tuple[MeasuredRow, ...]:
+        """Rows of launches that ended well."""
+        return tuple(row for row in self.rows if row.outcome == "ok")
+
+    @property
+    def earlier(self) -> int:
+        """Rows that an earlier campaign measured, a count."""
+        return len(self.rows) - len([one for one in self.launched if one.outcome.row is not None])
+
+    @property
+    def scatter(self) -> float:
+        """Widest distance of a launch's quartiles over its median step; 0 where no spread is known."""
+        return max(
+            (
+                spread.interquartile / row.step_seconds
+                for row in self.ran
+                if (spread := row.step_time_spread) is not None and row.step_seconds
+            ),
+            default=0.0,
+        )
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What became of launches that did not end well, in a few words each."""
+        return tuple(f"{_WORDS[row.outcome]}: {row.error}" for row in self.rows if row.outcome != "ok")
+
+    @property
+    def contradiction(self) -> str:
+        """How a launch contradicts the verdict, or an empty text; a starved layout may run or not."""
+        outcomes = {row.outcome for row in self.rows}
+        if self.estimate.verdict == "fits" and "oom" in outcomes:
+            return "predicted to fit, ran out of memory"
+        if self.estimate.verdict == "does_not_fit" and "ok" in outcomes:
+            return "predicted not to fit, ran"
+        return ""
+
+    @property
+    def predicted_memory(self) -> tuple[float, Interval | None]:
+        """Bytes on the fullest rank, of the kind that was measured (tensors, unless rows say otherwise)."""
+        need, interval = self.estimate.memory, self.estimate.memory.interval_bytes
+        if self._memory_kind == "device":
+            return need.device_bytes, interval
+        allocated = max(stage.allocated_bytes for stage in need.stages)
+        # The interval is that of the device figure; tensors are taken to be as uncertain, in relation.
+        share = allocated / need.device_bytes
+        return allocated, interval and Interval(interval.low * share, interval.high * share)
+
+    @property
+    def memory(self) -> Figure | None:
+        """Memory of the fullest rank; None where it was not measured."""
+        kind = self._memory_kind
+        sizes = [row.memory_bytes for row in self.ran if row.memory_bytes is not None and row.compares_with == kind]
+        if not sizes:
+            return None
+        predicted, interval = self.predicted_memory
+        return Figure(predicted=predicted, interval=interval, measured=statistics.median(sizes))
+
+    @property
+    def _memory_kind(self) -> str:
+        return next((row.compares_with for row in self.ran if row.compares_with is not None), "allocated")
+
+    @property
+    def step(self) -> Figure | None:
+        """Seconds of an optimizer step; None where they were not measured."""
+        seconds = [row.step_seconds for row in self.ran if row.step_seconds is not None]
+        if not seconds:
+            return None
+        speed = self.estimate.throughput
+        return Figure(
+            predicted=speed.step_seconds, interval=speed.interval_seconds, measured=statistics.median(seconds)
+        )
+
+    @property
+    def ranks(self) -> tuple[RankFigure, ...]:
+        """Every rank whose engine knows its peak; the median where it was launched several times."""
+        results = [launched.outcome.ranks for launched in self.launched if launched.outcome.kind == "ok"]
+        return tuple(self._rank(same) for same in zip(*results, strict=False))
+
+    def _rank(self, same: Sequence[RankResult]) -> RankFigure:
+        """The figures of one rank, from all launches."""
+        stage, layout = same[0].stage, self.estimate.layout
+        passes = self.estimate.throughput.stages[stage]
+        micro_batches = self.estimate.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+        return RankFigure(
+            rank=same[0].rank,
+            stage=stage,
+            predicted=self.estimate.memory.stages[stage].allocated_bytes,
+            measured=statistics.median(result.peak_bytes for result in same),
+            predicted_forward_seconds=micro_batches * passes.forward_seconds,
+            forward_seconds=_median([result.forward_seconds for result in same]),
+            predicted_backward_seconds=micro_batches * passes.backward_seconds,
+            backward_seconds=_median([result.backward_seconds for result in same]),
+            predicted_device_bytes=self.estimate.memory.stages[stage].device_bytes,
+            device_bytes=_median([result.device_bytes for result in same]),
+        )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+_WORDS = {"oom": "out of memory", "error": "failed"}
+
+
+def compared(
+    titles: Sequence[tuple[str, Estimate]], rows: dict[str, list[MeasuredRow]], launched: Sequence[Launched]
+) -> Iterator[Comparison]:
+    """A comparison for each layout, in the order of the ranking."""
+    for title, estimate in titles:
+        yield Comparison(
+            title=title,
+            estimate=estimate,
+            rows=tuple(rows.get(title, ())),
+            launched=tuple(one for one in launched if one.launch.title == title),
+        )

@@ -1,0 +1,113 @@
+"""What an engine does for a launch: the command that starts it on each node, and the outcome read from what it left.
+
+A launcher starts the command once on each node and sets there, in its environment, `NNODES`, `NODE_RANK`,
+`MASTER_ADDR` and `MASTER_PORT`; the command starts the ranks of its node. Output of all nodes goes to one log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from simulator.evidence.calibration.apply import Applied
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.trainer.job import RankResult
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+
+OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
+TAIL_LINES = 20
+"""Lines of the log that a failed launch shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """One layout to launch, and for how long."""
+
+    scenario: Scenario
+    layout: Layout
+    """With its cut (`stage_layers`) given."""
+    used: Applied
+    """The calibrations behind the prediction."""
+    model: str
+    """Name or path of the model spec, as a measured row names it."""
+    hardware: str
+    """Name or path of the hardware spec, as a measured row names it."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches of the framework's profile that the user set."""
+    steps: int = 8
+    """Timed optimizer steps, a count."""
+    warmup_steps: int = 2
+    """Steps before them that are not timed, a count."""
+    table: str = "validate"
+    """Table that the measured row is for."""
+    row: int = 1
+    """Number of the measured row in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What one node runs."""
+
+    arguments: tuple[str, ...]
+    """Program and arguments."""
+    rank_arguments: tuple[str, ...] = ()
+    """What one rank runs, for a launcher that starts the ranks itself and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and
+    `LOCAL_WORLD_SIZE` too; empty where the engine's own program has to start them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables set beside those of the launcher."""
+    folder: Path
+    """Working directory."""
+    files: tuple[Path, ...] = ()
+    """Files that the engine wrote for it, for a dry run to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a launch ended, as the launcher saw it."""
+
+    exit_code: int | None
+    """Status of the first node that failed, else 0; None where it was ended from outside."""
+    log: Path
+    """What all nodes printed."""
+    wall_seconds: float = 0.0
+    """From the start of its processes, or of its job, to their end."""
+    timed_out: bool = False
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a launch."""
+
+    kind: OutcomeKind
+    row: MeasuredRow | None
+    """The run as a measured row; None where the launch was ended from outside before it measured anything."""
+    error: str = ""
+    """One line that says what went wrong; empty for `ok` and `interrupted`."""
+    tail: tuple[str, ...] = ()
+    """Last lines of the log of a launch that did not end well by itself."""
+    ranks: tuple[RankResult, ...] = ()
+    """What each rank measured, where the engine knows it, in order of rank."""
+
+
+class Engine(Protocol):
+    """A way of training a layout."""
+
+    @property
+    def name(self) -> str:
+        """As `--engine` names it."""
+
+    def check(self) -> None:
+        """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
+
+    def prepare(self, pick: Pick, folder: Path) -> Command:
+        """Write what the launch reads into `folder`, and return what each node runs.
+
+        Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason.
+        """
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+        """Read what the launch left."""

@@ -1,0 +1,115 @@
+"""What the outside frameworks share: a recipe in the launch's folder, and a log read into a measured row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError, SimulateError, UnsupportedError
+from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
+from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Case
+from simulator.recipes.emit.question import FRAMEWORKS
+from simulator.recipes.emit.recipe import emit
+from simulator.recipes.recipe import Recipe
+
+RECIPE_NAME: Final = "recipe.sh"
+_SAME: Final = (
+    "devices",
+    "precision",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "zero_stage",
+    "recompute",
+)
+"""What a log says of the layout, to be compared with what was launched."""
+_FIGURES: Final = (
+    "tflops_per_device",
+    "tokens_per_second_per_device",
+    "step_time_ms",
+    "step_time_s",
+    "step_samples",
+    "step_min_s",
+    "step_max_s",
+    "step_iqr_s",
+    "memory_mib",
+    "memory_gib",
+    "memory_reserved_mib",
+    "memory_reserved_gib",
+    "memory_kind",
+    "evidence",
+)
+"""What a log measures."""
+
+
+def write_recipe(pick: Pick, target: str, folder: Path, environment: Mapping[str, str]) -> Command:
+    """Write the recipe of a layout into `folder`, and return the command that runs it on a node.
+
+    Raises UnsupportedError for a layout that the framework, or a measured row, has no words for.
+    """
+    if pick.layout.recompute_method == "list":
+        raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
+    recipe = Recipe(
+        file=RECIPE_NAME,
+        framework=FRAMEWORKS[target],
+        dialect="launch",
+        model=pick.model,
+        seq_length=pick.scenario.seq_length,
+        global_batch_size=pick.scenario.global_batch_size,
+        precision=pick.scenario.precision,
+        layout=pick.layout,
+    )
+    asked = Asked(hardware=pick.hardware)
+    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout, used=pick.used)
+    text = emit(case, target)
+    path = folder / RECIPE_NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return Command(arguments=("bash", RECIPE_NAME), environment=environment, folder=folder, files=(path,))
+
+
+Correction = Callable[[MeasuredRow], MeasuredRow]
+"""Puts right what the framework's log says of itself."""
+
+
+def read_outcome(pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()) -> Outcome:
+    """What became of a launch, by how it ended and its log.
+
+    `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
+    """
+    if ended.interrupted:
+        return Outcome(kind="interrupted", row=None)
+    if ended.exit_code == 0 and not ended.timed_out:
+        try:
+            return Outcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
+        except SimulateError as error:
+            return _failed(pick, Diagnosis("error", str(error), tail_of(ended.log)))
+    return _failed(pick, diagnosis(ended, more))
+
+
+def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
+    """The last run of a log as a row of this launch. Raises InputError where the log is not this launch's."""
+    logged = read_log(log, hardware=pick.hardware, model=pick.model, options=pick.options, warmup=warmup)[-1]
+    if logged.outcome != "ok":
+        raise InputError(f"{log}: {logged.error}")
+    row = launched_row(pick, "ok", **{name: getattr(logged, name) for name in _FIGURES})
+    for name in _SAME:
+        found, launched = getattr(logged, name), getattr(row, name)
+        if found != launched:
+            raise InputError(f"{log}: the log says {name} {found}, launched was {launched}")
+    return row
+
+
+def _failed(pick: Pick, found: Diagnosis) -> Outcome:
+    row = launched_row(pick, "oom" if found.kind == "oom" else "error", found.error)
+    return Outcome(kind=found.kind, row=row, error=found.error, tail=found.tail)

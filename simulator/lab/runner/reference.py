@@ -1,0 +1,179 @@
+"""The reference trainer as an engine: its job written to a file, its ranks' results read back."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import UnsupportedError, one_line
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.steady import Step, steady
+from simulator.lab.runner.diagnosis import diagnosis
+from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from simulator.lab.trainer.limits import refused
+from simulator.question.units import MIB
+
+JOB_NAME: Final = "job.json"
+WORKER: Final = "simulator.lab.trainer"
+"""Module that a rank runs, with the job's file as its argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceEngine:
+    """Trains with `simulator.lab.trainer`, in the Python that runs this."""
+
+    backend: str = "cpu"
+    """Kind of device, in torch's words."""
+    communication: str = ""
+    """Collective library, in torch's words; empty for the usual one of the backend."""
+    name: str = "reference"
+    worker: tuple[str, ...] = ("-m", WORKER)
+    """What a rank's Python runs."""
+
+    def check(self) -> None:
+        """Raise UnsupportedError without torch, which is looked for and not imported."""
+        if importlib.util.find_spec("torch") is None:
+            raise UnsupportedError(
+                "--engine reference: torch is not installed; pip install 'simulate-training[runner]' brings it"
+            )
+
+    def prepare(self, pick: Pick, folder: Path) -> Command:
+        """Write the job, and return what starts its ranks. Raises UnsupportedError for what the trainer cannot run."""
+        job = self._job(pick)
+        reason = _no_words(pick) or refused(job)
+        if reason:
+            raise UnsupportedError(reason)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder.absolute() / JOB_NAME
+        # Whole or not at all: where several nodes are started by themselves, each writes the same.
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(job.to_json(), encoding="utf-8")
+        partial.replace(path)
+        nodes = pick.scenario.nodes
+        # With several nodes torchrun reads from its environment which one it is and where the first one waits.
+        where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
+        ranks = ("--nnodes", str(nodes), "--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
+        logs = ("--tee", "3", "--log-dir", str(folder.absolute() / "ranks"))
+        rank = (*self.worker, str(path))
+        return Command(
+            arguments=(sys.executable, "-m", "torch.distributed.run", *where, *ranks, *logs, *rank),
+            rank_arguments=(sys.executable, *rank),
+            environment={"OMP_NUM_THREADS": str(job.threads)} if self.backend == "cpu" else {},
+            folder=folder.absolute(),
+            files=(path,),
+        )
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+        """Read what the ranks left."""
+        if ended.exit_code == 0:
+            _arrive(folder, pick.scenario.devices)
+        ranks, problem = _ranks(folder, pick.scenario.devices)
+        if ended.interrupted:
+            return Outcome(kind="interrupted", row=None, ranks=ranks)
+        if ended.exit_code == 0 and not ended.timed_out and not problem:
+            return Outcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
+        found = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
+        error = problem if ended.exit_code == 0 and found.kind == "error" else found.error
+        row = launched_row(pick, "oom" if found.kind == "oom" else "error", error)
+        return Outcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
+
+    def _job(self, pick: Pick) -> TrainingJob:
+        scenario = pick.scenario
+        return TrainingJob(
+            model=scenario.model,
+            layout=pick.layout,
+            seq_length=scenario.seq_length,
+            global_batch_size=scenario.global_batch_size,
+            precision=scenario.precision,
+            steps=pick.steps,
+            warmup_steps=pick.warmup_steps,
+            backend=self.backend,
+            communication=self.communication,
+            # A processor's memory is limited to what the verdict counts with; a device limits itself.
+            memory_limit_bytes=int(scenario.hardware.usable_memory_bytes) if self.backend == "cpu" else None,
+        )
+
+
+def usual_backend(family: str) -> str:
+    """Kind of device that hardware of a family is, in torch's words."""
+    if family == "cpu":
+        return "cpu"
+    return "npu" if family.startswith("ascend") else "cuda"
+
+
+def _no_words(pick: Pick) -> str:
+    """Why a job or a measured row cannot say what was asked, or an empty text."""
+    if pick.scenario.lora_rank is not None:
+        return "--lora-rank: the reference trainer trains all weights"
+    if pick.options:
+        return f"--option {next(iter(pick.options))}: the reference trainer has its own profile's switches only"
+    if pick.layout.recompute_method == "list":
+        return "--recompute-layer-list: a measured row has no words for it"
+    return ""
+
+
+def _arrive(folder: Path, count: int) -> None:
+    """Wait for the results of ranks on other nodes, which a shared folder may show late."""
+    until = time.monotonic() + ARRIVE_SECONDS
+    while time.monotonic() < until and len(list(folder.glob(RESULT_NAME.format(rank="*")))) < count:
+        time.sleep(0.1)
+
+
+def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
+    """The results that are there, and what is wrong with the others."""
+    found: list[RankResult] = []
+    problem = ""
+    for rank in range(count):
+        try:
+            result = RankResult.read(folder / RESULT_NAME.format(rank=rank))
+        except FileNotFoundError:
+            problem = problem or f"rank {rank} left no result"
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = problem or f"the result of rank {rank} cannot be read: {one_line(str(error))}"
+        else:
+            if result.step_seconds and all(0.0 < seconds < math.inf for seconds in result.step_seconds):
+                found.append(result)
+            else:
+                problem = problem or f"rank {rank} timed no step"
+    return tuple(found), problem
+
+
+def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:
+    """Seconds of each timed step: those of the rank that took longest."""
+    return tuple(max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False))
+
+
+def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
+    seconds = step_seconds(ranks)
+    timed = steady("", [Step(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
+    figures: dict[str, Any] = {
+        "step_time_s": round(statistics.median(seconds), 6),
+        **timed.columns,
+        "memory_mib": round(max(rank.peak_bytes for rank in ranks) / MIB, 6),
+        "memory_kind": "allocated",
+        "source_notes": _notes(backend, ranks),
+    }
+    reserved = [rank.reserved_bytes for rank in ranks if rank.reserved_bytes]
+    if reserved:
+        figures["memory_reserved_mib"] = round(max(reserved) / MIB, 6)
+    return launched_row(pick, "ok", **figures)
+
+
+def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
+    """What else was seen: device, versions, and what the device's own tool showed."""
+    first = ranks[0]
+    notes = [f"backend {backend}", first.device_name, *(f"{name} {text}" for name, text in first.versions.items())]
+    shown = [rank.device_bytes for rank in ranks if rank.device_bytes]
+    if shown:
+        notes.append(f"device memory {max(shown) / MIB:.0f} MiB as its tool shows it")
+    return one_line("; ".join(filter(None, notes)))

@@ -1,0 +1,37 @@
+"""A process that traces one stage: the request comes on stdin as JSON, the result goes to stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+
+from simulator.errors import one_line
+from simulator.lab.trace.result import TraceRequest
+from simulator.lab.trainer.environment import end_with_parent
+
+
+def main() -> int:
+    """Trace, and return the exit code."""
+    request = TraceRequest(**json.loads(sys.stdin.read()))
+    warnings.simplefilter("ignore")
+    try:
+        # Here, so that a torch that is missing or broken is an error like any other.
+        from simulator.lab.trace.stage import trace_stage  # noqa: PLC0415
+
+        found = trace_stage(request).to_json()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller reads of it in one line
+        print(one_line(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)  # noqa: T201 - the answer
+        return 1
+    print(found, flush=True)  # noqa: T201 - the answer
+    return 0
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the interpreter's farewell, which fake process groups do not survive without complaint.
+    os._exit(code)

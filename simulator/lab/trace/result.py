@@ -1,0 +1,95 @@
+"""What a trace found, and what it is compared with. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simulator.cost.pricing.estimate import Estimate, StageMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """What a process that traces is asked to do."""
+
+    job: str
+    """The training job as JSON, with as few micro batches as show every moment of the step."""
+    stage: int
+    """Pipeline rank to trace."""
+    micro_batches: int
+    """Micro batches of the whole step: a pipeline has receive buffers for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Bytes of tensors alive in one step of a pipeline rank whose optimizer has its states."""
+
+    stage: int
+    """Pipeline rank."""
+    peak_bytes: int
+    """Most bytes alive at once."""
+    moment: str
+    """What was computed then: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
+    parts_bytes: Mapping[str, int]
+    """Bytes at the peak by category; they add up to it."""
+    base_bytes: int
+    """Bytes alive between steps."""
+    micro_batches: int
+    """Micro batches that the traced step ran, a count."""
+    seconds: float
+    """How long the trace took."""
+    resident_bytes: int
+    """Most memory that the tracing process took of this machine."""
+    torch_version: str
+
+    def to_json(self) -> str:
+        """The result as a JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Traced:
+        """The result that `to_json` wrote."""
+        value: dict[str, Any] = json.loads(text)
+        return cls(**value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A traced stage beside its prediction."""
+
+    estimate: Estimate
+    """The layout priced without the coefficients that stand for no tensor of the reference trainer."""
+    traced: Traced
+
+    @property
+    def predicted(self) -> StageMemory:
+        """What was predicted for the traced rank."""
+        return self.estimate.memory.stages[self.traced.stage]
+
+    @property
+    def difference(self) -> float:
+        """How far the predicted peak lies above the traced one, as a share of it."""
+        return self.predicted.allocated_bytes / self.traced.peak_bytes - 1.0
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, float], ...]:
+        """(part, traced, predicted) in bytes; both columns add up to their peak.
+
+        Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
+        """
+        of = self.traced.parts_bytes
+        kept = of.get("gathered", 0) if self.estimate.layout.zero_stage < 3 else 0
+        traced = {
+            "parameters": of.get("parameters", 0) + kept,
+            "gradients": of.get("gradients", 0),
+            "optimizer": of.get("optimizer", 0),
+        }
+        predicted = {name: self.predicted.parts_bytes[name] for name in traced}
+        rows = [(name, float(traced[name]), predicted[name]) for name in traced]
+        rest = self.traced.peak_bytes - sum(traced.values())
+        rows.append(
+            ("activations, logits, temporary", float(rest), self.predicted.allocated_bytes - sum(predicted.values()))
+        )
+        return tuple(rows)

@@ -1,0 +1,57 @@
+"""One rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from simulator.errors import InputError
+from simulator.lab.trainer.environment import end_with_parent, rank_from_environment
+from simulator.lab.trainer.failure import EXIT_CODES, failure_of
+from simulator.lab.trainer.job import TrainingJob
+from simulator.lab.trainer.limits import check_job
+
+
+def main(arguments: list[str]) -> int:
+    """Run the rank and return its exit code: 0, 3 where memory ran out, 1 for anything else."""
+    rank = _rank()
+    try:
+        path = _path(arguments)
+        job = TrainingJob.from_json(path.read_text(encoding="utf-8"))
+        rank = rank_from_environment(os.environ, job.layout.devices)
+        check_job(job)
+        # Here, so that a torch that is missing or broken is a failure like any other.
+        from simulator.lab.trainer.worker import run  # noqa: PLC0415
+
+        run(job, path.parent, rank)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
+        traceback.print_exc()
+        failure = failure_of(error, rank)
+        print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
+        return EXIT_CODES[failure.kind]
+    return 0
+
+
+def _rank() -> int:
+    """The rank to name before the job is known."""
+    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _path(arguments: list[str]) -> Path:
+    if len(arguments) != 1:
+        raise InputError("usage: python -m simulator.lab.trainer JOB.json")
+    return Path(arguments[0])
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    code = main(sys.argv[1:])
+    if code:
+        # Without the interpreter's farewell: threads of a broken process group would write behind the last line, or
+        # wait for ranks that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

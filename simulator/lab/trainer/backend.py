@@ -1,0 +1,164 @@
+"""The device of a rank and the processes it talks to."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import resource
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import distributed
+
+from simulator.errors import InputError
+from simulator.question.scenario.layout import Layout
+
+_EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
+"""Packages that add a kind of device to torch when they are imported."""
+_STALLED: Final = timedelta(minutes=10)
+"""How long a rank waits for another one before it gives up."""
+
+BESIDE_TENSORS_BYTES: Final = 32 * 2**20
+"""What a rank on a processor maps in training beside its tensors: stacks of the threads that compute, their heaps."""
+
+
+class DeviceJob(Protocol):
+    """What a job says of its devices; the fields are those of `TrainingJob`."""
+
+    @property
+    def backend(self) -> str: ...  # noqa: D102
+    @property
+    def communication(self) -> str: ...  # noqa: D102
+    @property
+    def threads(self) -> int: ...  # noqa: D102
+    @property
+    def layout(self) -> Layout: ...  # noqa: D102
+
+
+class Backend:
+    """One rank's device: the same questions to whatever kind it is."""
+
+    def __init__(self, job: DeviceJob) -> None:
+        """Take the rank's device. Raises InputError where torch does not know the kind, or sees none."""
+        if job.backend in _EXTENSIONS:
+            with suppress(ImportError):
+                importlib.import_module(_EXTENSIONS[job.backend])
+        self.kind = job.backend
+        self.module: Any = None if self.kind == "cpu" else _device_module(self.kind)
+        if self.module is None:
+            self.device = torch.device("cpu")
+            torch.set_num_threads(job.threads)
+        else:
+            index = int(os.environ.get("LOCAL_RANK", "0")) % self.module.device_count()
+            self.device = torch.device(self.kind, index)
+            self.module.set_device(self.device)
+
+    def join(self, job: DeviceJob, rank: int) -> None:
+        """Meet the other ranks."""
+        library = job.communication or distributed.get_default_backend_for_device(self.kind)
+        alone = job.layout.devices == 1
+        distributed.init_process_group(
+            library,
+            store=distributed.HashStore() if alone else None,
+            rank=rank,
+            world_size=job.layout.devices,
+            timeout=_STALLED,
+            device_id=None if self.module is None else self.device,
+        )
+        self.library = library
+
+    def limit_memory(self, size: int | None) -> None:
+        """Let this process take `size` bytes of tensors beyond what it has, and little more.
+
+        Only a processor's memory is limited, and only where the system tells how much a process has.
+        """
+        mapped = Path("/proc/self/statm")
+        if size is None or self.module is not None or not mapped.is_file():
+            return
+        pages = int(mapped.read_text(encoding="ascii").split()[5])
+        taken = pages * resource.getpagesize()
+        _, highest = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + size + BESIDE_TENSORS_BYTES, highest))
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was asked."""
+        if self.module is not None:
+            self.module.synchronize()
+
+    def release_unused(self) -> None:
+        """Give back what the allocator keeps for later, whole weights of the start for one."""
+        if self.module is not None:
+            self.module.empty_cache()
+
+    def reset_peak(self) -> None:
+        """Forget the allocator's peaks."""
+        if self.module is not None:
+            self.module.reset_peak_memory_stats()
+
+    def allocator(self, figure: str) -> int:
+        """A figure of the device's allocator in bytes, such as `max_memory_allocated`."""
+        return int(getattr(self.module, figure)())
+
+    def device_bytes(self) -> int | None:
+        """Bytes of the device in use by anyone, as its own tool shows them; None where torch cannot ask."""
+        ask = getattr(self.module, "mem_get_info", None)
+        if ask is None:
+            return None
+        free, whole = ask()
+        return int(whole - free)
+
+    @property
+    def name(self) -> str:
+        """The device in its driver's words."""
+        if self.module is None:
+            return _processor()
+        return str(self.module.get_device_name(self.device))
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of what a figure depends on, where they can be asked for."""
+        found = {"python": platform.python_version(), "torch": torch.__version__, "communication": self.library}
+        for name in ("cuda", "hip"):
+            version = getattr(torch.version, name, None)
+            if self.module is not None and version:
+                found[name] = version
+        with suppress(AttributeError, RuntimeError, OSError):
+            if self.library == "nccl":
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        if self.kind == "cuda":
+            found |= {"driver": driver} if (driver := _nvidia_driver()) else {}
+        extension = importlib.import_module(_EXTENSIONS[self.kind]) if self.kind in _EXTENSIONS else None
+        if extension is not None:
+            found[extension.__name__] = str(getattr(extension, "__version__", "unknown"))
+        return found
+
+
+def _device_module(kind: str) -> ModuleType:
+    try:
+        module = torch.get_device_module(kind)
+        there = bool(module.is_available()) and module.device_count() > 0
+    except RuntimeError as error:
+        raise InputError(f"backend {kind}: this torch does not know such a device: {error}") from error
+    if not there:
+        raise InputError(f"backend {kind}: torch {torch.__version__} sees no such device on this machine")
+    return module
+
+
+def _nvidia_driver() -> str:
+    file = Path("/proc/driver/nvidia/version")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    words = lines[0].split() if lines else []
+    # The first word with two dots or one is the version: "... Kernel Module  550.54.15  Release Build ..."
+    return next((word for word in words if word.replace(".", "").isdigit() and "." in word), "")
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,110 @@
+"""What a launch of the reference trainer is asked to do, as the file that every rank reads. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
+
+    model: ModelSpec
+    """Shape of the decoder; already cut to the layers that are trained."""
+    layout: Layout
+    """How it is spread, with its cut (`stage_layers`) given."""
+    seq_length: int
+    """Tokens per sequence."""
+    global_batch_size: int
+    """Sequences per optimizer step over all replicas."""
+    precision: str = "bf16"
+    """Compute type of the matrix products: bf16 (fp32 parameters, bf16 compute) or fp32."""
+    steps: int = 8
+    """Timed optimizer steps, a count."""
+    warmup_steps: int = 2
+    """Steps before them that are not timed, a count. One further step, not timed either, counts the live bytes."""
+    backend: str = "cpu"
+    """Kind of device, in torch's words: cpu (gloo), cuda (NCCL), npu (HCCL), or another one that torch knows."""
+    communication: str = ""
+    """Collective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
+    threads: int = 1
+    """Compute threads of each rank on a CPU."""
+    memory_limit_bytes: int | None = None
+    """On a CPU, bytes that a rank may take beyond what Python and torch have taken before training; None for all."""
+    seed: int = 0
+    """Seed of weights and data: equal jobs compute equal losses."""
+
+    def to_json(self) -> str:
+        """The job as a JSON object; `from_json` reads it back."""
+        value = asdict(self) | {"model": self.model.model_dump(mode="json", by_alias=True)}
+        return json.dumps(value, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainingJob:
+        """The job that `to_json` wrote."""
+        value: dict[str, Any] = json.loads(text)
+        layout = value.pop("layout")
+        for name in ("stage_layers", "recompute_layer_list"):
+            layout[name] = tuple(layout[name])
+        model = ModelSpec.model_validate(value.pop("model"))
+        return cls(model=model, layout=Layout(**layout), **value)
+
+
+RESULT_NAME = "rank-{rank}.json"
+"""File, beside the job's, in which a rank leaves its result; written whole or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank measured."""
+
+    rank: int
+    """Global rank."""
+    stage: int
+    """Pipeline rank it belongs to."""
+    layers: int
+    """Decoder layers it holds, a count."""
+    base_bytes: int
+    """Tensors alive between steps."""
+    peak_bytes: int
+    """Most bytes of tensors alive at once in a step: counted on a CPU, the allocator's own peak elsewhere."""
+    peak_parts: dict[str, int]
+    """Bytes at that peak by category; empty where not known. What is neither parameters, gradients, optimizer,
+    activations nor gathered (whole parameters and gradients that sharding assembles) is other."""
+    reserved_bytes: int | None
+    """Most bytes the device's allocator held from the driver; None on a CPU."""
+    device_bytes: int | None
+    """What the device's own tool shows as used; None where there is none."""
+    step_seconds: tuple[float, ...]
+    """Seconds of each timed step."""
+    losses: tuple[float, ...]
+    """Loss of each step where the rank knows it (last stage), warm-up included; else empty."""
+    forward_seconds: float | None
+    """Median seconds of the rank's forward passes of one step, all micro batches; None where not measured."""
+    backward_seconds: float | None
+    """Median seconds of the rank's backward passes of one step; None where not measured."""
+    device_name: str
+    """The device in its driver's words."""
+    versions: dict[str, str]
+    """Versions of torch, the driver and the collective library."""
+
+    def write(self, folder: Path) -> None:
+        """Leave the result in `folder`: first under another name, so that a half-written file is never read."""
+        target = folder / RESULT_NAME.format(rank=self.rank)
+        partial = target.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def read(cls, path: Path) -> RankResult:
+        """The result that `write` left."""
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("step_seconds", "losses"):
+            value[name] = tuple(value[name])
+        return cls(**value)

@@ -1,0 +1,113 @@
+"""What the reference trainer cannot run, told before anything is launched. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import UnsupportedError
+from simulator.lab.trainer.job import TrainingJob
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.model import ModelSpec
+
+PRECISIONS = ("bf16", "fp32")
+
+
+def refused(job: TrainingJob) -> str | None:
+    """One line that says why the job cannot run; None where it can."""
+    return next(_problems(job), None)
+
+
+def check_job(job: TrainingJob) -> None:
+    """Raise UnsupportedError with that line."""
+    _raise_first(_problems(job))
+
+
+def micro_batches(job: TrainingJob) -> int:
+    """Micro batches of one replica in a step, a count."""
+    return job.global_batch_size // (job.layout.micro_batch_size * job.layout.data_parallel)
+
+
+def check_model(model: ModelSpec) -> None:
+    """Raise UnsupportedError for a model that the trainer has no layers for."""
+    _raise_first(_model_problems(model))
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise UnsupportedError for what the trainer does with no model."""
+    _raise_first(_layout_problems(layout))
+
+
+def _model_problems(model: ModelSpec) -> Iterator[str]:
+    if model.is_moe:
+        yield f"model {model.name}: the reference trainer has no mixture-of-experts layers; allowed are dense models"
+    if model.attention == "mla":
+        yield f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
+
+
+def _layout_problems(layout: Layout) -> Iterator[str]:
+    for name in ("context_parallel", "expert_parallel"):
+        if getattr(layout, name) != 1:
+            yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
+    if layout.offload != "none":
+        yield f"offload {layout.offload}: the reference trainer has none only"
+    if layout.recompute == "attention":
+        yield "recompute attention: the reference trainer has none, selective and full"
+    if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
+        yield f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
+
+
+def _problems(job: TrainingJob) -> Iterator[str]:
+    yield from _model_problems(job.model)
+    yield from _layout_problems(job.layout)
+    if job.precision not in PRECISIONS:
+        allowed = " and ".join(PRECISIONS)
+        yield f"precision {job.precision}: the reference trainer computes in {allowed}"
+    model = job.model
+    if job.backend == "cuda" and job.precision == "fp32" and model.num_key_value_heads != model.num_attention_heads:
+        # Kernels that share key-value heads take 16 bits, the one for fp32 does not share them.
+        yield (
+            f"precision fp32: cuda has no attention kernel for {model.num_attention_heads} heads on "
+            f"{model.num_key_value_heads} key-value heads that keeps the scores out of memory; allowed is bf16"
+        )
+    yield from _indivisible(job)
+    yield from _pipeline(job)
+
+
+def _raise_first(problems: Iterator[str]) -> None:
+    problem = next(problems, None)
+    if problem is not None:
+        raise UnsupportedError(problem)
+
+
+def _indivisible(job: TrainingJob) -> Iterator[str]:
+    layout, model = job.layout, job.model
+    tp = layout.tensor_parallel
+    widths = {name: getattr(model, name) for name in ("num_attention_heads", "num_key_value_heads")}
+    widths |= {name: getattr(model, name) for name in ("intermediate_size", "vocab_size")}
+    if layout.sequence_parallel:
+        widths["seq_length"] = job.seq_length
+    for name, width in widths.items():
+        if width % tp:
+            yield f"{name} {width} does not divide by tensor_parallel {tp}"
+    sequences = layout.micro_batch_size * layout.data_parallel
+    if job.global_batch_size % sequences:
+        yield (
+            f"global_batch_size {job.global_batch_size} does not divide by micro_batch_size x data_parallel {sequences}"
+        )
+
+
+def _pipeline(job: TrainingJob) -> Iterator[str]:
+    layout = job.layout
+    cut, p, v = layout.stage_layers, layout.pipeline_parallel, layout.virtual_stages
+    if len(cut) != p or sum(cut) != job.model.num_hidden_layers:
+        yield f"stage_layers {list(cut)}: must cut {job.model.num_hidden_layers} layers over {p} pipeline ranks"
+        return
+    m = micro_batches(job)
+    if v > 1 and p == 1:
+        yield f"virtual_stages {v}: need pipeline_parallel of at least 2"
+    if v > 1 and (len(set(cut)) > 1 or cut[0] % v):
+        yield f"virtual_stages {v}: stage_layers {list(cut)} do not divide into equal chunks"
+    if p > 1 and m < p:
+        yield f"{m} micro batches per replica: a pipeline of {p} ranks needs at least as many"
+    if v > 1 and m >= p and m % (m // p):
+        yield f"{m} micro batches per replica: virtual stages on {p} pipeline ranks need a multiple of {m // p}"

@@ -1,0 +1,254 @@
+"""How fast a machine computes, moves and exchanges.
+
+`torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json` runs it.
+
+Every rank runs the same operations at the same time, as in training: ranks that share memory or links share them here.
+A repeat's time is that of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import distributed
+from torch.nn import functional
+from torch.nn.attention import sdpa_kernel
+
+from simulator.errors import one_line
+from simulator.lab.trainer.backend import Backend
+from simulator.lab.trainer.environment import end_with_parent, rank_from_environment
+from simulator.lab.trainer.failure import EXIT_CODES, failure_of
+from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+from simulator.lab.trainer.model import KERNELS
+
+DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
+WARM_UPS: Final = 2
+"""First repeats of a timing, not kept."""
+SHORTEST_SECONDS: Final = 1e-3
+"""A repeat runs its operation often enough to last this long."""
+
+Run = Callable[[], object]
+
+
+def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
+    """Time everything the job asks for; what needs two ranks or a device apart from its host is left out without."""
+    found = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    return tuple(timed for timed in found if timed is not None)
+
+
+def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
+    if timing.operation in COLLECTIVES:
+        return job.devices > 1
+    return timing.operation != "host_copy" or backend.module is not None
+
+
+def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:
+    """None where the device has no kernel for it, on any rank: a rank must not time alone."""
+    try:
+        forward, backward = _OPERATIONS[timing.operation](timing, backend)
+        missing = 0.0
+    except RuntimeError as error:
+        if failure_of(error, distributed.get_rank()).kind == "out-of-memory":
+            raise
+        print(one_line(f"not timed: {timing}: {error}"), file=sys.stderr, flush=True)  # noqa: T201 - a rank's log
+        missing = 1.0
+    lacking = torch.tensor([missing], device=backend.device)
+    distributed.all_reduce(lacking, op=distributed.ReduceOp.MAX)
+    if float(lacking):
+        return None
+    return Timed(
+        timing=timing,
+        forward_seconds=_repeat(job, backend, forward),
+        backward_seconds=_repeat(job, backend, backward) if backward is not None else (),
+    )
+
+
+def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
+    """Seconds of one run in every repeat, the same on all ranks: those of the slowest."""
+    inner = 1
+    found: list[float] = []
+    for repeat in range(WARM_UPS + job.repeats):
+        distributed.barrier()
+        backend.synchronize()
+        start = time.perf_counter()
+        for _ in range(inner):
+            run()
+        backend.synchronize()
+        seconds = torch.tensor([(time.perf_counter() - start) / inner], device=backend.device)
+        distributed.all_reduce(seconds, op=distributed.ReduceOp.MAX)
+        slowest = float(seconds)
+        if repeat >= WARM_UPS:
+            found.append(slowest)
+        else:
+            # All ranks know the same time, so they agree on how often to run.
+            inner = max(int(SHORTEST_SECONDS / slowest), 1)
+    return tuple(found)
+
+
+def _random(backend: Backend, precision: str, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=DTYPES[precision], device=backend.device)
+
+
+def _both_passes(compute: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> tuple[Run, Run]:
+    """A forward pass, and the gradients of all inputs from its result."""
+    for tensor in inputs:
+        tensor.requires_grad_()
+    result = compute()
+    gradient = torch.randn_like(result)
+    return compute, lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True)
+
+
+def _gemm(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    sizes = timing.sizes
+    x = _random(backend, timing.precision, sizes["rows"], sizes["inner"])
+    weight = _random(backend, timing.precision, sizes["columns"], sizes["inner"])
+    return _both_passes(lambda: functional.linear(x, weight), (x, weight))
+
+
+def _attention(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    sizes = timing.sizes
+    query, key, value = (
+        _random(backend, timing.precision, sizes["batch"], sizes[heads], sizes["tokens"], sizes["head_dim"])
+        for heads in ("heads", "kv_heads", "kv_heads")
+    )
+
+    def attend() -> torch.Tensor:
+        with sdpa_kernel(KERNELS):
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    return _both_passes(attend, (query, key, value))
+
+
+def _add(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    x, y = (_random(backend, timing.precision, timing.sizes["elements"]) for _ in range(2))
+    result = torch.empty_like(x)
+    return lambda: torch.add(x, y, out=result), None
+
+
+def _swiglu(timing: Timing, backend: Backend) -> tuple[Run, Run]:
+    gate, up = (_random(backend, timing.precision, timing.sizes["elements"]) for _ in range(2))
+    return _both_passes(lambda: functional.silu(gate) * up, (gate, up))
+
+
+def _optimizer(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    parameter = torch.nn.Parameter(torch.randn(timing.sizes["parameters"], device=backend.device))
+    parameter.grad = torch.randn_like(parameter)
+    return torch.optim.AdamW([parameter], foreach=True).step, None
+
+
+def _host_copy(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    host = torch.empty(timing.sizes["bytes"], dtype=torch.uint8).pin_memory()
+    device = torch.empty_like(host, device=backend.device)
+    return lambda: device.copy_(host, non_blocking=True), None
+
+
+def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
+    """A collective over all ranks; `bytes` is the whole tensor, of which a rank holds its share where it is split."""
+    ranks, rank = distributed.get_world_size(), distributed.get_rank()
+    dtype = DTYPES[timing.precision]
+    share = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
+    whole = torch.ones(share * ranks, dtype=dtype, device=backend.device)
+    part = torch.ones(share, dtype=dtype, device=backend.device)
+
+    def send() -> None:
+        # Both directions at once, as a pipeline in its steady state.
+        ahead, behind = (rank + 1) % ranks, (rank - 1) % ranks
+        received = torch.empty_like(whole)
+        requests = distributed.batch_isend_irecv(
+            [
+                distributed.P2POp(distributed.isend, whole, ahead),
+                distributed.P2POp(distributed.irecv, received, behind),
+            ]
+        )
+        for request in requests:
+            request.wait()
+
+    # Newer releases call them so; vendors' builds are often older ones.
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+    runs: dict[str, Run] = {
+        "all_gather": lambda: gather(whole, part),
+        "reduce_scatter": lambda: scatter(part, whole),
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "send": send,
+    }
+    return runs[timing.operation], None
+
+
+_OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "add": _add,
+    "swiglu": _swiglu,
+    "optimizer": _optimizer,
+    "host_copy": _host_copy,
+    **dict.fromkeys(COLLECTIVES, _collective),
+}
+
+
+def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
+    """Bytes of one device, and those of them that are free."""
+    if backend.module is None:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return whole // job.devices, _available(whole) // job.devices
+    free, whole = backend.module.mem_get_info()
+    return int(whole), int(free)
+
+
+def _available(whole: int) -> int:
+    """Bytes of the machine that a new process can get: what is free, and what the system's file cache gives back."""
+    file = Path("/proc/meminfo")
+    lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
+    figures = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(figures[0]) * 1024 if figures else whole
+
+
+def run(job: RatesJob, folder: Path, rank: int) -> None:
+    """Measure as rank `rank`; the first one writes the answer into `folder`."""
+    backend = Backend(job)
+    backend.join(job, rank)
+    whole, usable = _memory(job, backend)
+    found = MeasuredRates(
+        device_name=backend.name,
+        versions=backend.versions,
+        devices=job.devices,
+        memory_bytes=whole,
+        usable_bytes=usable,
+        timed=measure(job, backend),
+    )
+    if rank == 0:
+        found.write(folder / RATES_NAME)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def main(path: Path) -> int:
+    """Run the rank and return its exit code."""
+    rank = 0
+    try:
+        job = RatesJob.from_json(path.read_text(encoding="utf-8"))
+        rank = rank_from_environment(os.environ, job.devices)
+        run(job, path.parent, rank)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
+        traceback.print_exc()
+        failure = failure_of(error, rank)
+        print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
+        return EXIT_CODES[failure.kind]
+    return 0
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    code = main(Path(sys.argv[1]))
+    if code:
+        # Threads of a broken process group would write behind the last line, or wait for ranks that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

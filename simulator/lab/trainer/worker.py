@@ -1,0 +1,171 @@
+"""One rank of a run of the reference trainer: builds its stages, trains, and leaves what it measured."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from simulator.lab.trainer.backend import Backend
+from simulator.lab.trainer.data import replica_batch
+from simulator.lab.trainer.job import RankResult, TrainingJob
+from simulator.lab.trainer.model import Stage
+from simulator.lab.trainer.parallel import loss_context, spread_stage
+from simulator.lab.trainer.pipeline import Accumulation, Passes, Pipeline
+from simulator.lab.trainer.tied import TiedTable
+from simulator.lab.trainer.watch import Watch, peak_parts
+from simulator.question.scenario.layout import model_chunks
+
+LEARNING_RATE = 3e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that a rank measured; the fields are those of `RankResult`."""
+
+    base_bytes: int
+    peak_bytes: int
+    peak_parts: dict[str, int]
+    reserved_bytes: int | None
+    device_bytes: int | None
+
+
+def run(job: TrainingJob, folder: Path, rank: int) -> None:
+    """Train as rank `rank` and write the result into `folder`. The job is one that the trainer can run."""
+    # A stage returns a view of what tensor parallelism leaves; nothing here works on it in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    backend = Backend(job)
+    backend.join(job, rank)
+    layout = job.layout
+    shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
+    # Neighbouring ranks share a layer, so that the busiest exchange has the shortest way.
+    mesh = init_device_mesh(backend.kind, shape, mesh_dim_names=("pp", "dp", "tp"))
+    # Now that the threads of all groups have their stacks: what follows takes memory for tensors.
+    backend.limit_memory(job.memory_limit_bytes)
+    trainer = Trainer(job, backend, mesh)
+    result = trainer.train()
+    distributed.barrier()
+    result.write(folder)
+    distributed.destroy_process_group()
+
+
+class Trainer:
+    """The stages of one rank, their data and their optimizer."""
+
+    def __init__(self, job: TrainingJob, backend: Backend, mesh: DeviceMesh) -> None:
+        """Build everything on the rank's device."""
+        self._job, self._backend, self._mesh = job, backend, mesh
+        self._pipeline_rank = mesh["pp"].get_local_rank()
+        self._chunks = model_chunks(job.layout.stage_layers, job.layout.virtual_stages)[self._pipeline_rank]
+        self._stages = [self._build(index) for index in range(len(self._chunks))]
+        backend.release_unused()
+        self._watch = Watch(backend, self._stages)
+        pipelined = job.layout.pipeline_parallel > 1
+        self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
+        if self._tied is not None:
+            self._tied.start()
+        self._passes: Passes = (
+            Pipeline(self._stages, job, mesh["pp"].get_group(), self._watch)
+            if pipelined
+            else Accumulation(self._stages[0], job, self._watch)
+        )
+        parameters = [parameter for stage in self._stages for parameter in stage.parameters()]
+        # One launch of kernels for all tensors is torch's default on accelerators; here it is the same everywhere.
+        self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=True)
+        tokens, targets = replica_batch(job, mesh["dp"].get_local_rank())
+        self._tokens, self._targets = tokens.to(backend.device), targets.to(backend.device)
+
+    def train(self) -> RankResult:
+        """Warm up, time the steps, measure the memory."""
+        job = self._job
+        warm = [self._timed_step(keep=False) for _ in range(job.warmup_steps)]
+        base = self._settle()
+        timed = [self._timed_step(keep=True) for _ in range(job.steps)]
+        memory = self._memory(base)
+        return RankResult(
+            rank=distributed.get_rank(),
+            stage=self._pipeline_rank,
+            layers=sum(layers for _, layers in self._chunks),
+            base_bytes=memory.base_bytes,
+            peak_bytes=memory.peak_bytes,
+            peak_parts=memory.peak_parts,
+            reserved_bytes=memory.reserved_bytes,
+            device_bytes=memory.device_bytes,
+            step_seconds=tuple(seconds for seconds, _ in timed),
+            losses=self._global_losses([loss for _, loss in (*warm, *timed)]),
+            forward_seconds=self._watch.median_seconds("forward"),
+            backward_seconds=self._watch.median_seconds("backward"),
+            device_name=self._backend.name,
+            versions=self._backend.versions,
+        )
+
+    def _build(self, chunk: int) -> Stage:
+        """One model chunk, filled with the values of the job's seed: whole weights never exist on the device."""
+        stage = spread_stage(self._job, self._mesh, self._pipeline_rank, chunk)
+        stage.to_empty(device=self._backend.device)
+        stage.tie()
+        stage.initialize(self._job.seed)
+        return stage
+
+    def _timed_step(self, *, keep: bool) -> tuple[float, float | None]:
+        """Seconds of a step, from when all ranks are ready for it, and its loss."""
+        distributed.barrier()
+        self._backend.synchronize()
+        start = time.perf_counter()
+        losses = self._step()
+        self._backend.synchronize()
+        seconds = time.perf_counter() - start
+        self._watch.end_of_step(keep=keep)
+        return seconds, float(torch.stack(losses).mean()) if losses else None
+
+    def _step(self) -> list[torch.Tensor]:
+        with loss_context(self._job.layout.tensor_parallel):
+            losses = self._passes.run(self._tokens, self._targets)
+        if self._tied is not None:
+            self._tied.add_gradients()
+        with self._watch.update():
+            self._optimizer.step()
+        self._optimizer.zero_grad()
+        return losses
+
+    def _settle(self) -> int | None:
+        """Start the allocator's peaks anew; bytes alive now, None on a CPU, where a step of its own counts them."""
+        if self._backend.module is None:
+            return None
+        self._backend.reset_peak()
+        return self._backend.allocator("memory_allocated")
+
+    def _memory(self, base: int | None) -> Memory:
+        if base is not None:
+            return Memory(
+                base_bytes=base,
+                peak_bytes=self._backend.allocator("max_memory_allocated"),
+                peak_parts={},
+                reserved_bytes=self._backend.allocator("max_memory_reserved"),
+                device_bytes=self._backend.device_bytes(),
+            )
+        distributed.barrier()
+        with self._watch.counted(self._optimizer) as counter:
+            base = counter.current
+            self._step()
+        return Memory(
+            base_bytes=base,
+            peak_bytes=counter.peak,
+            peak_parts=peak_parts(counter),
+            reserved_bytes=None,
+            device_bytes=None,
+        )
+
+    def _global_losses(self, losses: list[float | None]) -> tuple[float, ...]:
+        """Means over the replicas; none where this rank does not compute the loss."""
+        known = [loss for loss in losses if loss is not None]
+        if not known:
+            return ()
+        values = torch.tensor(known, device=self._backend.device)
+        distributed.all_reduce(values, group=self._mesh["dp"].get_group())
+        return tuple((values / self._job.layout.data_parallel).tolist())

@@ -1,0 +1,118 @@
+"""Everything that is the same for all layouts of one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from simulator.errors import InputError
+from simulator.question.coefficients import Coefficients
+from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.model import ModelSpec
+
+MOST_DEVICES = 2**24
+"""Largest cluster priced."""
+MOST_TOKENS = 2**27
+"""Longest sequence and largest global batch priced."""
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Equal nodes inside a cluster of several kinds."""
+
+    hardware: HardwareSpec
+    devices: int
+    """Devices used of these nodes, all together."""
+    coefficients: Coefficients = field(default_factory=Coefficients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Model, cluster and workload, with the framework and coefficients that price them."""
+
+    model: ModelSpec
+    hardware: HardwareSpec
+    """The only kind of device, or the kind of the first group."""
+    devices: int
+    """Devices of the cluster; a whole number of nodes, or a part of one node."""
+    groups: tuple[NodeGroup, ...] = ()
+    """Node groups of a cluster of several kinds, in rank order; empty where all devices are `hardware`."""
+    seq_length: int = 8192
+    """Tokens per sequence."""
+    global_batch_size: int = 1024
+    """Sequences per optimizer step over all replicas."""
+    precision: str = "bf16"
+    """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
+    lora_rank: int | None = None
+    """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""
+    framework: FrameworkProfile = MEGATRON
+    coefficients: Coefficients = field(default_factory=Coefficients)
+
+    def __post_init__(self) -> None:
+        """Refuse what no layout could make valid. Raises InputError or UnsupportedError (precision)."""
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision '{self.precision}': allowed are {', '.join(PRECISIONS)}")
+        for hardware in self.kinds_of_device:
+            hardware.peak(self.precision)
+        for name, value, high in (
+            ("devices", self.devices, MOST_DEVICES),
+            ("seq_length", self.seq_length, MOST_TOKENS),
+            ("global_batch_size", self.global_batch_size, MOST_TOKENS),
+            ("lora_rank", 1 if self.lora_rank is None else self.lora_rank, 2**16),
+        ):
+            if not 1 <= value <= high:
+                raise InputError(f"{name} {value}: must be from 1 to {high}")
+        if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
+            raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
+        if self.groups and sum(group.devices for group in self.groups) != self.devices:
+            raise InputError(f"devices {self.devices}: the node groups add up to another number")
+        per_node = self.hardware.devices_per_node
+        if not self.groups and self.devices > per_node and self.devices % per_node:
+            raise InputError(
+                f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
+            )
+
+    @property
+    def kinds_of_device(self) -> tuple[HardwareSpec, ...]:
+        """The hardware of every node group; of a uniform cluster, its only one."""
+        return tuple(group.hardware for group in self.groups) or (self.hardware,)
+
+    @property
+    def hardware_name(self) -> str:
+        """The hardware's name, or the names and devices of the node groups."""
+        if not self.groups:
+            return self.hardware.name
+        return ",".join(f"{g.hardware.name}:{g.devices}" for g in self.groups)
+
+    @property
+    def members(self) -> tuple[Scenario, ...]:
+        """One uniform scenario per node group: what a stage on that group is priced by."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            replace(
+                self, hardware=g.hardware, coefficients=g.coefficients, groups=(NodeGroup(g.hardware, self.devices),)
+            )
+            for g in self.groups
+        )
+
+    def group_of(self, first_device: int) -> int:
+        """Index of the node group that holds a device."""
+        end = 0
+        for index, group in enumerate(self.groups):
+            end += group.devices
+            if first_device < end:
+                return index
+        return max(len(self.groups) - 1, 0)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes the devices fill; a part of a node counts as one."""
+        groups = self.groups or (NodeGroup(self.hardware, self.devices),)
+        return sum(-(-group.devices // group.hardware.devices_per_node) for group in groups)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per optimizer step."""
+        return self.seq_length * self.global_batch_size

@@ -1,0 +1,66 @@
+"""Specs by name or path: shipped YAML, the user's own YAML, or a Hugging Face configuration."""
+
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError, did_you_mean
+from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.folders import Kind, hardware_names, model_names, spec_file, spec_names
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.huggingface import CONFIG_FILE, read_config
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.validation import validated
+
+__all__ = ["hardware_names", "load_hardware", "load_model", "model_names"]
+
+_YAML: Final = (".yaml", ".yml")
+_JSON: Final = ".json"
+
+
+def load_model(name_or_path: str) -> ModelSpec:
+    """Return a model by shipped name or by path.
+
+    A path is a spec in YAML, a Hugging Face ``config.json`` (any ``.json``),
+    or a folder that holds one. Nothing is fetched or executed. Raises
+    InputError, or UnsupportedError for a configuration of unknown make.
+    """
+    file = spec_file("model", name_or_path)
+    if file is None:
+        file = _own_file("model", name_or_path)
+    if file.suffix.lower() == _JSON:
+        return read_config(file)
+    return validated(str(file), ModelSpec, read_yaml(file))
+
+
+def load_hardware(name_or_path: str) -> HardwareSpec:
+    """Return hardware by shipped name or by the path of a spec in YAML. Raises InputError."""
+    file = spec_file("hardware", name_or_path)
+    if file is None:
+        file = _own_file("hardware", name_or_path)
+    return validated(str(file), HardwareSpec, read_yaml(file))
+
+
+def _own_file(kind: Kind, name_or_path: str) -> Path:
+    """Return the user's own spec file, or say that the name is not known."""
+    if "\0" in name_or_path:
+        raise InputError(f"{kind} '{name_or_path[:60]}': a name or path has no NUL character")
+    path = Path(name_or_path)
+    suffixes = (*_YAML, _JSON) if kind == "model" else _YAML
+    if path.suffix.lower() in suffixes:
+        return path
+    if kind == "model" and name_or_path and _holds_config(path):
+        return path / CONFIG_FILE
+    if len(path.parts) > 1:
+        folder = f", or a folder with {CONFIG_FILE}" if kind == "model" else ""
+        raise InputError(f"{kind} '{name_or_path[:200]}': a path must end in {', '.join(suffixes)}{folder}")
+    names = spec_names(kind)
+    near = did_you_mean(name_or_path, names)
+    raise InputError(f"unknown {kind} '{name_or_path[:60]}'{near or '; known: ' + ', '.join(names)}")
+
+
+def _holds_config(path: Path) -> bool:
+    """Tell whether ``path`` is a folder with a Hugging Face configuration."""
+    try:
+        return (path / CONFIG_FILE).is_file()
+    except OSError:
+        return False

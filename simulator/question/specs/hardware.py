@@ -1,0 +1,299 @@
+"""A kind of cluster node: its devices, their memory and the links between them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
+from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+"""Number formats a peak can be given for."""
+
+
+class _Measure(Sourced, ABC):
+    """A number with a unit, as written, and where it comes from."""
+
+    value: str
+    """Number and unit as written, for example ``3350 GB/s``."""
+
+    @abstractmethod
+    def _parsed(self) -> float:
+        """Return ``value`` in the base unit; each kind of number has its own parser."""
+
+    @model_validator(mode="after")
+    def _check_value(self) -> Self:
+        try:
+            amount = self._parsed()
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        if amount <= 0:
+            raise ValueError(f"'{self.value}' must be greater than zero")
+        return self
+
+    @cached_property
+    def amount(self) -> float:
+        """The number in its base unit."""
+        return self._parsed()
+
+
+class Size(_Measure):
+    """An amount of memory; base unit bytes."""
+
+    def _parsed(self) -> float:
+        return parse_bytes(self.value)
+
+
+class Bandwidth(_Measure):
+    """A transfer rate; base unit bytes/s."""
+
+    def _parsed(self) -> float:
+        return parse_bytes_per_second(self.value)
+
+
+class ComputeRate(_Measure):
+    """A compute rate; base unit FLOP/s, a multiply-add counting as two."""
+
+    def _parsed(self) -> float:
+        return parse_flops_per_second(self.value)
+
+
+class Duration(_Measure):
+    """A latency; base unit seconds."""
+
+    def _parsed(self) -> float:
+        return parse_seconds(self.value)
+
+
+class Count(Sourced):
+    """A number of devices or network cards."""
+
+    value: Annotated[int, Field(ge=1, le=2**20, strict=True)]
+    """The number."""
+
+
+class PeakFlops(Frozen):
+    """Dense matrix-multiplication peak of one device by number format; absent where it has none."""
+
+    fp32: ComputeRate | None = None
+    """32-bit floating point, in FLOP/s."""
+    tf32: ComputeRate | None = None
+    """32-bit inputs rounded to 19 bits, in FLOP/s."""
+    bf16: ComputeRate | None = None
+    """bfloat16 inputs, in FLOP/s."""
+    fp16: ComputeRate | None = None
+    """16-bit floating point inputs, in FLOP/s."""
+    fp8: ComputeRate | None = None
+    """8-bit floating point inputs, in FLOP/s."""
+
+
+class DeviceLink(Frozen):
+    """A level of links between devices, as the file describes it."""
+
+    name: Name
+    """What the level is called, for example ``nvlink``."""
+    topology: Literal["switch", "mesh", "pcie"]
+    """How it is wired: any pair at full rate, one direct link per pair, or a PCIe tree."""
+    devices: Count
+    """Consecutive devices that share this level."""
+    bandwidth: Bandwidth
+    """What one device sends to all its peers at once, one direction, in bytes/s."""
+    pair_bandwidth: Bandwidth | None = None
+    """What a single pair gets, one direction, in bytes/s; given for a mesh only."""
+    latency: Duration
+    """Time of a small message, in seconds."""
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> Self:
+        if (self.topology == "mesh") != (self.pair_bandwidth is not None):
+            raise ValueError("pair_bandwidth is given for topology 'mesh', and for no other")
+        if self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
+            raise ValueError("pair_bandwidth must not exceed bandwidth")
+        return self
+
+
+class Network(Frozen):
+    """Links between nodes, as the file describes them."""
+
+    name: Name
+    """What the network is called, for example ``infiniband``."""
+    nics_per_node: Count
+    """Network ports one node uses for training traffic."""
+    nic_bandwidth: Bandwidth
+    """Rate of one port, one direction, in bytes/s."""
+    latency: Duration
+    """Time of a small message, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLevel:
+    """One level of links, in base units."""
+
+    name: str
+    """What the level is called."""
+    topology: Literal["switch", "mesh", "pcie", "network"]
+    """How it is wired; ``network`` is the level between nodes."""
+    devices: int | None
+    """Consecutive devices that share the level; None for the network, which joins all."""
+    bandwidth_bytes_per_second: float
+    """What one device sends to all its peers at once, one direction, in bytes/s."""
+    pair_bandwidth_bytes_per_second: float
+    """What a single pair gets, one direction, in bytes/s; less than the bandwidth in a mesh."""
+    latency_seconds: float
+    """Time of a small message, in seconds."""
+    measured: bool = False
+    """Whether the bandwidth is what collectives reached, and not a nominal rate."""
+
+
+class HardwareSpec(Frozen):
+    """A node of equal devices and the way it is joined to others.
+
+    Read from ``hardware_specs/<name>.yaml`` or a file of the same form. Every
+    number names its sources and how well it is known.
+    """
+
+    name: Name
+    """Name the hardware is asked for by."""
+    title: Text
+    """Full name for readers."""
+    vendor: Text
+    """Maker of the device."""
+    family: Name
+    """Family whose calibration applies, for example ``hopper``."""
+    note: Text = ""
+    """What a reader should know about this hardware."""
+    sources: Sources
+    """Key to document; every number refers to these keys."""
+    devices: Count = Field(alias="devices_per_node")
+    """Devices in one node; the file's key is ``devices_per_node``."""
+    memory_capacity: Size
+    """Memory of one device as its driver lists it."""
+    usable_memory: Size
+    """Memory of one device a framework can get."""
+    memory_bandwidth: Bandwidth
+    """Peak rate of one device's own memory."""
+    peak_flops: PeakFlops
+    """Dense peaks of one device."""
+    host_bandwidth: Bandwidth
+    """Rate between one device and its host, one direction."""
+    device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
+    """Levels of links between devices, innermost first."""
+    network: Network
+    """Links between nodes."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problem = _problem(self)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def __hash__(self) -> int:
+        """Hash by name, so that derived values can be cached."""
+        return hash(self.name)
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices in one node, a count."""
+        return self.devices.value
+
+    @property
+    def memory_capacity_bytes(self) -> float:
+        """Memory of one device as its driver lists it, in bytes."""
+        return self.memory_capacity.amount
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Memory of one device a framework can get, in bytes."""
+        return self.usable_memory.amount
+
+    @property
+    def memory_bandwidth_bytes_per_second(self) -> float:
+        """Peak rate of one device's own memory, in bytes/s."""
+        return self.memory_bandwidth.amount
+
+    @property
+    def host_bandwidth_bytes_per_second(self) -> float:
+        """Rate between one device and its host, one direction, in bytes/s."""
+        return self.host_bandwidth.amount
+
+    @property
+    def nics_per_node(self) -> int:
+        """Network ports one node uses, a count."""
+        return self.network.nics_per_node.value
+
+    @property
+    def nic_bandwidth_bytes_per_second(self) -> float:
+        """Rate of one network port, one direction, in bytes/s."""
+        return self.network.nic_bandwidth.amount
+
+    @cached_property
+    def peak_flops_per_second(self) -> Mapping[str, float]:
+        """Dense peak of one device by precision, in FLOP/s; a precision it lacks is absent."""
+        given = {key: getattr(self.peak_flops, key) for key in PRECISIONS}
+        return MappingProxyType({key: rate.amount for key, rate in given.items() if rate is not None})
+
+    def peak(self, precision: str) -> float:
+        """Return the dense peak for ``precision`` in FLOP/s; UnsupportedError where there is none."""
+        peaks = self.peak_flops_per_second
+        if precision not in peaks:
+            raise UnsupportedError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
+        return peaks[precision]
+
+    @cached_property
+    def links(self) -> tuple[LinkLevel, ...]:
+        """All levels of links, innermost first; the network comes last."""
+        return (*self._device_levels(), self._network_level())
+
+    def _device_levels(self) -> Iterator[LinkLevel]:
+        """Yield the levels between devices in base units."""
+        for link in self.device_links:
+            pair = link.bandwidth if link.pair_bandwidth is None else link.pair_bandwidth
+            yield LinkLevel(
+                name=link.name,
+                topology=link.topology,
+                devices=link.devices.value,
+                bandwidth_bytes_per_second=link.bandwidth.amount,
+                pair_bandwidth_bytes_per_second=pair.amount,
+                latency_seconds=link.latency.amount,
+                measured=link.bandwidth.status == "measured",
+            )
+
+    def _network_level(self) -> LinkLevel:
+        """Return the network in base units: the node's ports shared evenly by its devices."""
+        share = self.nics_per_node * self.nic_bandwidth_bytes_per_second / self.devices_per_node
+        return LinkLevel(
+            name=self.network.name,
+            topology="network",
+            devices=None,
+            bandwidth_bytes_per_second=share,
+            pair_bandwidth_bytes_per_second=share,
+            latency_seconds=self.network.latency.amount,
+            measured=self.network.nic_bandwidth.status == "measured",
+        )
+
+
+def _problem(spec: HardwareSpec) -> str:
+    """Return what does not fit together in ``spec``, or an empty text."""
+    if not spec.peak_flops_per_second:
+        return f"peak_flops needs at least one of {', '.join(PRECISIONS)}"
+    if spec.usable_memory.amount > spec.memory_capacity.amount:
+        return f"usable_memory {spec.usable_memory.value} exceeds memory_capacity {spec.memory_capacity.value}"
+    spans = [link.devices.value for link in spec.device_links]
+    for inner, outer in pairwise(spans):
+        if outer <= inner or outer % inner:
+            return f"device_links: {outer} devices must be a larger multiple of the {inner} inside"
+    node = spec.devices_per_node
+    for span in spans:
+        if max(span, node) % min(span, node):
+            return f"device_links: {span} devices must be a part or a multiple of the {node} of a node"
+    if node > 1 and (not spans or spans[-1] < node):
+        return f"device_links must join all {node} devices of a node"
+    return undefined_source(sourced_parts(spec), spec.sources)

@@ -1,0 +1,160 @@
+"""What changed since a stored result."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from simulator.errors import InputError
+from simulator.question.units import to_mib
+from simulator.recipes.check.verdict import Checked
+
+Kind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
+NOTICED = 0.001
+"""Relative change of memory or step time that counts as drift."""
+_MOST_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A result as an earlier run wrote it."""
+
+    outcome: str
+    passed: bool
+    device_mib: float | None
+    step_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """One recipe that is no longer what it was."""
+
+    file: str
+    title: str
+    kind: Kind
+    before: Stored | None
+    after: Stored | None
+
+    @property
+    def name(self) -> str:
+        """File and launch, for people."""
+        return f"{self.file} ({self.title})" if self.title else self.file
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Need after over before."""
+        return _of_both(self.before, self.after, lambda stored: stored.device_mib)
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Step time after over before."""
+        return _of_both(self.before, self.after, lambda stored: stored.step_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which launch a result is of, however its file was named on the command line."""
+
+    path: str
+    """Absolute."""
+    title: str
+    ordinal: int
+    """From 0, among the launches of the file with that title: a loop starts the same script several times."""
+
+
+def _keys(names: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
+    """The keys of results, in order, by file and title."""
+    count: Counter[tuple[str, str]] = Counter()
+    found: list[Key] = []
+    for file, title in names:
+        path = os.path.abspath(file) if "\0" not in file else file  # noqa: PTH100  keeps links as they are named
+        found.append(Key(path, title, count[path, title]))
+        count[path, title] += 1
+    return tuple(found)
+
+
+Baseline = Mapping[Key, tuple[str, Stored]]
+"""Stored results with the name that each file had."""
+
+
+def read_baseline(file: str) -> Baseline:
+    """The results in a file written by `simulate check --format json`. Raises InputError."""
+    try:
+        path = Path(file)
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"--baseline {file}: is larger than {_MOST_BYTES // 10**6} MB")
+        value = json.loads(path.read_text(encoding="utf-8"))
+        results = [(str(x["file"]), str(x["title"]), _stored(x)) for x in value["results"]]
+        keys = _keys((name, title) for name, title, _ in results)
+        return {key: (name, stored) for key, (name, _, stored) in zip(keys, results, strict=True)}
+    except OSError as error:
+        raise InputError(f"--baseline {file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"--baseline {file}: is not what `simulate check --format json` writes") from error
+
+
+def _stored(value: Mapping[str, Any]) -> Stored:
+    estimate = value["estimate"]
+    return Stored(
+        outcome=str(value["outcome"]),
+        passed=bool(value["passed"]),
+        device_mib=None if estimate is None else float(estimate["memory"]["device_mib"]),
+        step_time_s=None if estimate is None else float(estimate["throughput"]["step_time_s"]),
+    )
+
+
+def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...]:
+    """Every recipe that differs from the stored results, new failures first."""
+    present = tuple(results)
+    keys = _keys((result.file, result.title) for result in present)
+    after = {key: (result.file, _present(result)) for key, result in zip(keys, present, strict=True)}
+    found = list(_differences(before, after))
+    order: tuple[Kind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
+    return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
+
+
+def _present(result: Checked) -> Stored:
+    estimate = result.estimate
+    return Stored(
+        outcome=result.outcome,
+        passed=result.passed,
+        device_mib=None if estimate is None else to_mib(estimate.memory.device_bytes),
+        step_time_s=None if estimate is None else estimate.throughput.step_seconds,
+    )
+
+
+def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
+    for key in dict.fromkeys((*before, *after)):
+        name = (after.get(key) or before[key])[0]
+        old, new = (stored[1] if stored else None for stored in (before.get(key), after.get(key)))
+        kind = _kind(old, new)
+        if kind is not None:
+            title = f"{key.title or 'recipe'}, launch {key.ordinal + 1}" if key.ordinal else key.title
+            yield Changed(file=name, title=title, kind=kind, before=old, after=new)
+
+
+def _kind(old: Stored | None, new: Stored | None) -> Kind | None:
+    if new is None:
+        return "removed"
+    if old is None:
+        return "added" if new.passed else "new_failure"
+    if old.passed != new.passed:
+        return "fixed" if new.passed else "new_failure"
+    if old.outcome != new.outcome:
+        return "outcome"
+    ratios = (_ratio(old.device_mib, new.device_mib), _ratio(old.step_time_s, new.step_time_s))
+    moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
+    return "drift" if moved else None
+
+
+def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
+    return None if before is None or after is None else _ratio(figure(before), figure(after))
+
+
+def _ratio(before: float | None, after: float | None) -> float | None:
+    return after / before if before and after else None

@@ -1,0 +1,388 @@
+"""A recipe and what the user puts over it, as a question that can be priced, or what stands in the way."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.cluster import Cluster, cluster
+from simulator.errors import InputError
+from simulator.evidence.calibration.apply import Applied
+from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.model import recipe_model
+from simulator.recipes.recipe import Recipe, Remark, Unknown
+from simulator.recipes.rules.frameworks import UNEVEN_STAGES
+from simulator.recipes.rules.launch import Launch, Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A recipe as a priceable question."""
+
+    recipe: Recipe
+    asked: Asked
+    scenario: Scenario
+    layout: Layout
+    used: Applied
+    remarks: tuple[Remark, ...] = ()
+    """What the recipe's reader remarked, and what was found on the way here."""
+
+    def launch(self, marks: frozenset[Mark]) -> Launch:
+        """What the rules of the framework look at."""
+        replaced = frozenset(self.asked.layout)
+        return Launch(scenario=self.scenario, layout=self.layout, recipe=self.recipe, marks=marks, replaced=replaced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """A recipe that cannot be priced, with every reason."""
+
+    recipe: Recipe
+    missing: tuple[Remark, ...]
+    """What has to be told, each with the option that tells it."""
+    remarks: tuple[Remark, ...] = ()
+
+
+class ContradictionError(InputError):
+    """Recipe and cluster do not go together."""
+
+    def __init__(self, message: str, *settings: str) -> None:
+        """Keep the settings at fault, by option name, those that weigh most first."""
+        super().__init__(message)
+        self.settings = settings
+
+
+def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Blocked:
+    """The question that a recipe asks.
+
+    `like` is a case of the same recipe, model and hardware: what was read for it is not read again. Raises InputError
+    for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
+    """
+    if like is None:
+        model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
+    else:
+        model, remarks = like.scenario.model, ()
+    told = _Told(recipe, asked)
+    missing = tuple(_missing(told, model))
+    given = told.layout
+    if missing or model is None or given is None:
+        return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
+    machines = _cluster(told, like)
+    given, more = _as_launched(told, given)
+    layout = _cut(told, given, model, machines.devices)
+    scenario = Scenario(
+        model=model,
+        hardware=machines.hardware,
+        devices=machines.devices,
+        groups=machines.groups,
+        seq_length=told.value("seq_length"),
+        global_batch_size=_global_batch(told, layout),
+        precision=told.value("precision"),
+        lora_rank=told.value("lora_rank"),
+        framework=framework_profile(asked.framework or recipe.framework, _options(told, layout)),
+        coefficients=machines.used.coefficients(),
+    )
+    found = (*recipe.remarks, *remarks, *more, *_notes(told, scenario, layout))
+    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, used=machines.used, remarks=tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What recipe and user say together; the user wins."""
+
+    recipe: Recipe
+    asked: Asked
+
+    def value(self, name: str) -> Any:
+        """A setting that both know by the same name."""
+        own = getattr(self.asked, name)
+        return getattr(self.recipe, name) if own is None else own
+
+    @property
+    def layout(self) -> Layout | None:
+        """The recipe's layout with the user's fields, before data parallelism and the cut are worked out."""
+        base = self.recipe.layout
+        if base is None:
+            return None
+        changes = {name: value for name, value in self.asked.layout.items() if name in Layout.__dataclass_fields__}
+        return replace(base, **_consistent(self.recipe, base, changes))
+
+
+def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's fields, and those that follow them in a launch script."""
+    found = dict(changes)
+    if "stage_layers" in found:
+        found.setdefault("pipeline_parallel", len(found["stage_layers"]))
+    tensor = found.get("tensor_parallel", base.tensor_parallel)
+    if tensor != base.tensor_parallel:
+        found.setdefault("sequence_parallel", tensor > 1 and (base.sequence_parallel or base.tensor_parallel == 1))
+        # Paddle's expert group is the tensor-parallel group (moe_group mp).
+        if recipe.framework == "paddle" and base.expert_parallel == base.tensor_parallel > 1:
+            found.setdefault("expert_parallel", tensor)
+        elif base.expert_tensor_parallel == base.tensor_parallel > 1:
+            found.setdefault("expert_tensor_parallel", tensor)
+    pipeline = found.get("pipeline_parallel", base.pipeline_parallel)
+    if pipeline != base.pipeline_parallel and "stage_layers" not in found:
+        found["stage_layers"] = ()
+    if pipeline == 1 and base.virtual_stages > 1:
+        found.setdefault("virtual_stages", 1)
+    if found.get("recompute_method", "list") != "list":
+        found.setdefault("recompute_layer_list", ())
+    if found.get("recompute", "full") != "full":
+        found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
+    return found
+
+
+def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:
+    """Everything that has to be told before the recipe can be priced."""
+    sized = bool(told.asked.nodes or told.asked.devices or ":" in told.asked.hardware)
+    open_settings: set[str] = set()
+    for unknown in told.recipe.unknowns:
+        needing = [name for name in unknown.affects if not _settled(told, name, sized=sized)]
+        if needing:
+            open_settings |= set(needing)
+            yield _unknown_value(unknown, needing)
+    for name, absent, message, fix, known_by in _absences(told, model, sized=sized):
+        if absent and not open_settings & known_by:
+            yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+
+
+def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
+    name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
+    what = ", ".join(setting.replace("_", " ") for setting in needing)
+    return Remark(
+        rule="unknown-value",
+        severity="error",
+        message=f"{name} is not known before the launch; it decides {what}",
+        place=unknown.place,
+        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
+    )
+
+
+_Absence = tuple[str, bool, str, str, frozenset[str]]
+
+
+def _absences(told: _Told, model: ModelSpec | None, *, sized: bool) -> tuple[_Absence, ...]:
+    """What a question needs: (name, whether it is absent, message, fix, settings that would tell it)."""
+    recipe = told.recipe
+    batch = told.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
+    said = "the recipe does not say"
+    return (
+        ("model", model is None, "the recipe names no model that is known", "--model NAME", _MODEL_SETTINGS),
+        ("layout", told.layout is None, f"{said} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
+        ("seq-length", told.value("seq_length") is None, f"{said} how long a sequence is", "--seq-length N", _SEQUENCE),
+        ("precision", told.value("precision") is None, f"{said} its precision", "--precision bf16", _PRECISION),
+        ("nodes", not sized and _size(told) is None, f"{said} how many nodes run it", "--nodes N", CLUSTER_SETTINGS),
+        ("global-batch-size", batch, f"{said} how large a step is", "--global-batch-size N", _BATCH),
+    )
+
+
+CLUSTER_SETTINGS = frozenset({"nodes", "devices", "devices_per_node", "dp"})
+LAYOUT_SETTINGS = frozenset(
+    {
+        *("tp", "pp", "cp", "ep", "etp", "vpp", "layers_per_virtual_stage", "micro_batch_size", "sequence_parallel"),
+        *("zero_stage", "recompute", "recompute_method", "recompute_layers", "offload", "stage_layers"),
+    }
+)
+"""Settings without which a recipe's reader gives no layout: they are told with `--set` only."""
+_MODEL_SETTINGS = frozenset({"model", "tokenizer", *ModelSpec.model_fields})
+_SEQUENCE = frozenset({"seq_length"})
+_PRECISION = frozenset({"precision"})
+_BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_batch_size"})
+
+
+def _settled(told: _Told, name: str, *, sized: bool) -> bool:
+    """Whether the user's options replace a setting that the recipe leaves open, or it does not matter."""
+    asked = told.asked
+    if name == "launch":
+        return True
+    if name in CLUSTER_SETTINGS:
+        return sized
+    if name in LAYOUT_SETTINGS:
+        return told.recipe.layout is not None and name in asked.layout
+    if name in _MODEL_SETTINGS:
+        return asked.model is not None or name in asked.model_fields
+    if name in ("global_batch_size", "gradient_accumulation_steps"):
+        return asked.global_batch_size is not None
+    return name in asked.options or getattr(asked, name, None) is not None
+
+
+def _size(told: _Told) -> int | None:
+    """Nodes of the recipe's own launch, or its devices where only the degrees give them."""
+    recipe = told.recipe
+    if recipe.nodes is not None or recipe.layout is None or "dp" not in recipe.places:
+        return recipe.nodes
+    return recipe.layout.devices
+
+
+def _cluster(told: _Told, like: Case | None) -> Cluster:
+    """The machines: as the user says, else as many nodes as the recipe launches."""
+    recipe, asked = told.recipe, told.asked
+    if like is not None:
+        return _resized(told, like)
+    degrees = None if asked.nodes or recipe.nodes is not None else _size(told)
+    if degrees is not None and ":" not in asked.hardware and asked.devices is None:
+        found = cluster(asked.hardware, None, degrees, asked.calibration)
+    elif ":" in asked.hardware or asked.devices is not None:
+        found = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
+    else:
+        spec = cluster(asked.hardware, None, None, asked.calibration).hardware
+        per_node = recipe.devices_per_node or spec.devices_per_node
+        if per_node > spec.devices_per_node:
+            raise ContradictionError(
+                f"{recipe.file}: the recipe starts {per_node} processes on a node; "
+                f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
+                "devices_per_node",
+                "nodes",
+            )
+        nodes = asked.nodes or recipe.nodes or 1
+        found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
+    return found
+
+
+def _resized(told: _Told, like: Case) -> Cluster:
+    """The machines of a case, as many as the user says now."""
+    scenario, asked = like.scenario, told.asked
+    devices = scenario.devices
+    if asked.nodes is not None and asked.nodes != like.asked.nodes:
+        devices = asked.nodes * (told.recipe.devices_per_node or scenario.hardware.devices_per_node)
+    return Cluster(scenario.hardware, devices, scenario.groups, like.used)
+
+
+def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
+    """What the framework makes of the flags: sequence parallelism is off where nothing is tensor parallel."""
+    if not layout.sequence_parallel or layout.tensor_parallel > 1:
+        return layout, []
+    remark = Remark(
+        rule="sequence-parallel-off",
+        severity="note",
+        message="sequence parallelism with tensor parallel 1: the framework switches it off",
+        place=told.recipe.places.get("sequence_parallel"),
+    )
+    return replace(layout, sequence_parallel=False), [remark]
+
+
+def _cut(told: _Told, layout: Layout, model: ModelSpec, devices: int) -> Layout:
+    """The layout on a cluster: data parallelism from the devices, layers on every stage, chunks per rank."""
+    replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+    sizes = f"tp {layout.tensor_parallel} x pp {layout.pipeline_parallel} x cp {layout.context_parallel} = {replica}"
+    if devices % replica:
+        raise ContradictionError(
+            f"{told.recipe.file}: {sizes} does not divide the {devices} devices; "
+            f"change a degree (--pp N) or the cluster (--nodes N)",
+            *_SIZES,
+        )
+    data = devices // replica
+    given = told.asked.layout.get("data_parallel")
+    if given is None and "dp" in told.recipe.places and told.recipe.layout is not None:
+        given = told.recipe.layout.data_parallel if _same_cluster(told) else None
+    if given is not None and given != data:
+        raise ContradictionError(
+            f"{told.recipe.file}: {sizes} x dp {given} takes {given * replica} devices; there are {devices}",
+            "dp",
+            *_SIZES,
+        )
+    pipeline = layout.pipeline_parallel
+    if pipeline > model.num_hidden_layers:
+        raise ContradictionError(
+            f"{told.recipe.file}: pp {pipeline} is more than the {model.num_hidden_layers} layers of {model.name}", "pp"
+        )
+    if layout.stage_layers and len(layout.stage_layers) != pipeline:
+        message = f"{told.recipe.file}: the cut names {len(layout.stage_layers)} stages, pp is {pipeline}"
+        raise ContradictionError(message, "stage_layers", "pp")
+    cut = layout.stage_layers or default_cut(model.num_hidden_layers, pipeline)
+    return replace(
+        layout, data_parallel=data, stage_layers=cut, virtual_stages=_virtual_stages(told, layout, cut, pipeline)
+    )
+
+
+_SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
+"""Settings that make the sizes of a layout and of its cluster."""
+
+
+def _same_cluster(told: _Told) -> bool:
+    asked = told.asked
+    return asked.nodes is None and asked.devices is None and ":" not in asked.hardware and not asked.layout
+
+
+def _virtual_stages(told: _Told, layout: Layout, cut: tuple[int, ...], pipeline: int) -> int:
+    """Chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
+    chunk = told.asked.layout.get("layers_per_virtual_stage")
+    if chunk is None and "virtual_stages" not in told.asked.layout:
+        chunk = told.recipe.virtual_stage_layers
+    if chunk is None or pipeline == 1:
+        return layout.virtual_stages
+    count = max(-(-max(cut) // int(chunk)), 1)
+    if any(layers % chunk for layers in cut):
+        while max(cut) % count == 0:
+            count += 1
+    return count
+
+
+def _options(told: _Told, layout: Layout) -> dict[str, str]:
+    """Switches as recipe and user set them; one that has no effect on the layout stays as the framework has it."""
+    found = dict(told.recipe.options)
+    if layout.tensor_parallel == 1:
+        found.pop("tp_comm_overlap", None)
+    return found | dict(told.asked.options)
+
+
+def _global_batch(told: _Told, layout: Layout) -> int:
+    """Sequences per step: as given, else micro batch x accumulation x replicas."""
+    given = told.value("global_batch_size")
+    if given is not None:
+        return int(given)
+    return layout.micro_batch_size * (told.recipe.gradient_accumulation_steps or 1) * layout.data_parallel
+
+
+HARDWARE_ASSUMED = "hardware-assumed"
+"""Rule of the remark that nobody named the hardware."""
+
+
+def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
+    """What the answer rests on and nobody said."""
+    if told.asked.hardware_assumed:
+        yield Remark(
+            rule=HARDWARE_ASSUMED,
+            severity="note",
+            message=f"no hardware was named: priced on {scenario.hardware_name}",
+            fix="--hardware NAME",
+        )
+    base = told.recipe.layout
+    set_by_recipe = "dp" in told.recipe.places and "data_parallel" not in told.asked.layout
+    if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
+        yield Remark(
+            rule="other-replicas",
+            severity="warning",
+            message=(
+                f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
+                f"{layout.data_parallel}, which the framework takes only when the recipe says so"
+            ),
+            place=told.recipe.places["dp"],
+        )
+    layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
+    uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
+    # Megatron refuses such a cut where nobody asked for it: a rule says so.
+    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(told, layout):
+        yield Remark(
+            rule="uneven-stages",
+            severity="warning",
+            message=(
+                f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
+                f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
+                + UNEVEN_STAGES.get(scenario.framework.name, "").format(layers=layers, stages=stages)
+            ),
+            place=told.recipe.places.get("pp"),
+        )
+
+
+def _cut_by_hand(told: _Told, layout: Layout) -> bool:
+    """Whether recipe or user cut the layers so."""
+    given = told.recipe.layout.stage_layers if told.recipe.layout else ()
+    return layout.stage_layers == given or "stage_layers" in told.asked.layout

@@ -1,0 +1,277 @@
+"""The smallest changes after which a recipe passes, each priced as the recipe would be with those options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import SimulateError
+from simulator.evidence.calibration.apply import with_calibration
+from simulator.question.scenario.layout import Offload, default_cut
+from simulator.recipes.check.case import Case, case_of
+from simulator.recipes.check.verdict import Change, Gates
+from simulator.recipes.rules.frameworks import findings
+from simulator.recipes.rules.launch import Mark
+from simulator.search.build import estimate_layout
+
+MOST_SHOWN, MOST_WIDER = 5, 2
+"""Sets of changes shown, on the same devices and on more."""
+_LARGEST_STEP = 4
+"""Sizes up to this many times the recipe's are tried; nodes up to the fourth doubling."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """One candidate: the options that were added, and the question that the recipe asks with them."""
+
+    options: tuple[str, ...]
+    case: Case
+    axes: frozenset[str]
+
+
+_Found = list[tuple[_Try, Change]]
+
+
+def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
+    """The smallest sets of changes with which the recipe passes: on the same devices, then on more nodes.
+
+    Sets of one change, where there are none of two, where there are none of three with full recompute among them; the
+    fastest of each kind. More nodes are no help where memory is not what fails and one change does it.
+    """
+    start = _Try((), case, frozenset())
+
+    def fitting(candidates: Iterable[_Try]) -> _Found:
+        return _fitting(base, marks, gates, _distinct(candidates))
+
+    singles = list(_single(start))
+    alone = fitting(singles)
+    found = alone or fitting(_further(singles, 2))
+    if not found:
+        recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
+        found = fitting(_further(_further(recomputed, 2), 3))
+    enough = bool(alone) and base.memory.fits and not gates.broken(base)
+    wider = [] if ":" in case.asked.hardware or enough else list(_nodes(start))
+    more = fitting(wider) or fitting(_further(wider, 2))
+    if not more:
+        more = fitting(_further((x for x in _further(wider, 2) if "recompute" in x.axes), 3))
+    fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
+    smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
+    return (*_best(found, MOST_SHOWN), *_best(smallest, MOST_WIDER))
+
+
+def _further(candidates: Iterable[_Try], changes: int) -> Iterator[_Try]:
+    """Every candidate with one more change."""
+    for first in candidates:
+        yield from (second for second in _single(first) if len(second.options) == changes)
+
+
+def _best(found: _Found, limit: int) -> Iterator[Change]:
+    """The fastest of each kind of change, fastest first."""
+    seen: set[frozenset[str]] = set()
+    for candidate, change in sorted(found, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
+        if candidate.axes not in seen and len(seen) < limit:
+            seen.add(candidate.axes)
+            yield change
+
+
+def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
+    """Each set of changes once, however it was reached; of several the one in fewest words."""
+    found: dict[Any, _Try] = {}
+    for candidate in candidates:
+        scenario = candidate.case.scenario
+        key = (candidate.case.layout, scenario.devices, scenario.global_batch_size)
+        known = found.get(key)
+        if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
+            found[key] = candidate
+    return list(found.values())
+
+
+def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Found:
+    found: _Found = []
+    reference = base.throughput.tokens_per_second_per_device
+    for candidate in candidates:
+        case = candidate.case
+        try:
+            estimate = estimate_layout(case.scenario, case.layout)
+        except SimulateError:
+            continue
+        if estimate.verdict != "fits" or not estimate.memory.fits:
+            continue
+        if findings(case.launch(marks), estimate.violations):
+            continue
+        estimate = with_calibration(case.scenario, estimate, case.used)
+        if gates.broken(estimate):
+            continue
+        ratio = estimate.throughput.tokens_per_second_per_device / reference
+        found.append((candidate, Change(options=candidate.options, estimate=estimate, speed_ratio=ratio)))
+    return found
+
+
+def _single(start: _Try) -> Iterator[_Try]:
+    """The candidates one change away, on the same devices."""
+    yield from _recompute(start)
+    yield from _offload(start)
+    yield from _micro_batch(start)
+    yield from _sizes(start)
+    yield from _experts(start)
+    yield from _zero(start)
+    yield from _chunks(start)
+
+
+def _with(
+    start: _Try, axis: str | tuple[str, ...], option: str, layout: Mapping[str, Any], nodes: int | None = None
+) -> Iterator[_Try]:
+    """One more change, where it is not of a kind that was made already: the recipe is asked anew with the option."""
+    axes = {axis} if isinstance(axis, str) else set(axis)
+    if axes & start.axes:
+        return
+    asked = start.case.asked
+    fields = {**asked.layout, **layout}
+    if "virtual_stages" in layout:
+        fields.pop("layers_per_virtual_stage", None)
+    asked = replace(asked, layout=fields)
+    if nodes is not None:
+        asked = replace(asked, nodes=nodes, devices=None)
+    try:
+        case = case_of(start.case.recipe, asked, start.case)
+    except SimulateError:
+        return
+    if isinstance(case, Case):
+        yield _Try((*start.options, option), case, start.axes | axes)
+
+
+def _recompute(start: _Try) -> Iterator[_Try]:
+    """Full recompute of every layer, or of the fewest layers of each chunk that suffice (the fastest one wins)."""
+    layout = start.case.layout
+    if layout.recompute == "full" and layout.recompute_method == "uniform":
+        return
+    full: dict[str, Any] = {"recompute": "full"}
+    yield from _with(start, "recompute", "--recompute full", full)
+    if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
+        option = "--recompute full --recompute-method uniform --recompute-layers 1"
+        yield from _with(start, "recompute", option, full | {"recompute_method": "uniform", "recompute_layers": 1})
+    if start.case.scenario.framework.name != "megatron":
+        return
+    per_chunk = max(max(layout.stage_layers) // layout.virtual_stages, 1)
+    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}):
+        option = f"--recompute full --recompute-method block --recompute-layers {layers}"
+        yield from _with(start, "recompute", option, full | {"recompute_method": "block", "recompute_layers": layers})
+
+
+def _offload(start: _Try) -> Iterator[_Try]:
+    present = start.case.layout.offload
+    if present == "activations":
+        yield from _with(start, "offload", "--offload none", {"offload": "none"})
+    for kind in _OFFLOADS[start.case.scenario.framework.name]:
+        if present != kind and not (kind == "optimizer" and present != "none"):
+            yield from _with(start, "offload", f"--offload {kind}", {"offload": kind})
+
+
+_OFFLOADS: dict[str, tuple[Offload, ...]] = {
+    "megatron": ("optimizer_tensorwise",),
+    "paddle": ("optimizer", "optimizer_tensorwise"),
+    "torch": (),
+}
+"""What each framework can move off the device."""
+
+
+def _micro_batch(start: _Try) -> Iterator[_Try]:
+    size = start.case.layout.micro_batch_size
+    for smaller in range(size - 1, 0, -1):
+        if size % smaller == 0:
+            option = f"--micro-batch-size {smaller}"
+            yield from _with(start, "micro_batch", option, {"micro_batch_size": smaller})
+
+
+_SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
+
+
+def _sizes(start: _Try) -> Iterator[_Try]:
+    """Other tensor, context and pipeline sizes on the same devices."""
+    layout, scenario = start.case.layout, start.case.scenario
+    node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
+    for field, option in _SIZES:
+        size = getattr(layout, field)
+        for other in _steps(size, layout.data_parallel * size):
+            replica = layout.devices // layout.data_parallel // size * other
+            if scenario.devices % replica or (field == "tensor_parallel" and other > node):
+                continue
+            if field == "pipeline_parallel":
+                yield from _pipelines(start, other, scenario.devices // replica)
+            else:
+                more, fields = _data_parallel(start, scenario.devices // replica)
+                yield from _with(start, field, f"{option} {other}{more}", {field: other} | fields)
+
+
+def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
+    """Data parallelism follows from the devices, unless the user gave it: then it is named too."""
+    if "data_parallel" not in start.case.asked.layout:
+        return "", {}
+    return f" --dp {size}", {"data_parallel": size}
+
+
+def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = None) -> Iterator[_Try]:
+    """Another pipeline, with the recipe's chunks as they come out and without chunks."""
+    layers = start.case.scenario.model.num_hidden_layers
+    if size > layers:
+        return
+    more, fields = _data_parallel(start, data_parallel)
+    fields["pipeline_parallel"] = size
+    axes = ("pipeline_parallel",) if nodes is None else ("nodes", "pipeline_parallel")
+    option = f"{'' if nodes is None else f'--nodes {nodes} '}--pp {size}{more}"
+    # Megatron wants to be told which stages have fewer layers.
+    uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
+    if uneven or "stage_layers" in start.case.asked.layout:
+        fields["stage_layers"] = default_cut(layers, size)
+        option += f" --stage-layers {','.join(map(str, fields['stage_layers']))}"
+    yield from _with(start, axes, option, fields, nodes)
+    if start.case.layout.virtual_stages > 1 and size > 1:
+        yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, nodes)
+
+
+def _steps(size: int, limit: int) -> list[int]:
+    """Sizes up to a few doublings above, and the divisors below."""
+    above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
+    below = [n for n in range(1, size) if size % n == 0]
+    return above + below
+
+
+def _experts(start: _Try) -> Iterator[_Try]:
+    """Experts spread over more ranks of a stage."""
+    layout, model = start.case.layout, start.case.scenario.model
+    ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
+    for size in range(layout.expert_parallel + 1, model.num_experts + 1):
+        if model.num_experts % size == 0 and ranks % (size * layout.expert_tensor_parallel) == 0:
+            yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
+
+
+def _zero(start: _Try) -> Iterator[_Try]:
+    for stage in (1, 2, 3):
+        if stage != start.case.layout.zero_stage:
+            yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
+
+
+def _chunks(start: _Try) -> Iterator[_Try]:
+    layout = start.case.layout
+    if layout.virtual_stages > 1:
+        yield from _with(start, "chunks", "--vpp 1", {"virtual_stages": 1})
+        per_rank = layout.stage_layers[0]
+        for count in range(2, per_rank):
+            if per_rank % count == 0 and count != layout.virtual_stages:
+                yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
+
+
+def _nodes(start: _Try) -> Iterator[_Try]:
+    """More nodes: as more replicas, or as a deeper pipeline."""
+    scenario, layout = start.case.scenario, start.case.layout
+    per_node = start.case.recipe.devices_per_node or scenario.hardware.devices_per_node
+    present = max(scenario.devices // per_node, 1)
+    for factor in (2, 4, 8, 16):
+        nodes = present * factor
+        option = f"--nodes {nodes}"
+        replicas = nodes * per_node * layout.data_parallel // layout.devices
+        more, fields = _data_parallel(start, replicas)
+        yield from _with(start, "nodes", f"{option}{more}", fields, nodes)
+        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), nodes)

@@ -1,0 +1,209 @@
+"""Judging recipes: each file read, asked, priced and compared with what passes. Every file gets an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from simulator.cluster import cluster
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
+from simulator.evidence.calibration.apply import with_calibration
+from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.specs.catalogue import load_model
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Blocked, Case, ContradictionError, case_of
+from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.marks import marks_of
+from simulator.recipes.check.peaks import peaks_of
+from simulator.recipes.check.verdict import Checked, Gates, Outcome
+from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.rules.frameworks import READER_RULES, findings
+from simulator.search.build import estimate_layout
+
+_SEVERITIES = ("error", "warning", "note")
+
+
+def check_files(
+    files: Iterable[str],
+    asked: Asked,
+    gates: Gates,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Checked, ...]:
+    """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+
+    Raises InputError for what is wrong with the question itself, whatever the file.
+    """
+    from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+
+    _check_asked(asked)
+    found: list[Checked] = []
+    for file in files:
+        try:
+            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment)
+        except NoRecipeError as error:
+            failed = _failed(file, "", error)
+            found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
+        except SimulateError as error:
+            found.append(_failed(file, "", error))
+        else:
+            found += [check_recipe(recipe, asked, gates) for recipe in recipes]
+    return _with_unused_once(found)
+
+
+def _check_asked(asked: Asked) -> None:
+    """Raise InputError for hardware, a model or a switch that there is not."""
+    cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
+    if asked.model is not None:
+        load_model(asked.model)
+    for name in asked.options:
+        known = (asked.framework,) if asked.framework else ("megatron", "paddle", "torch")
+        errors = [error for each in known if (error := _switch_error(each, name, asked.options[name])) is not None]
+        if len(errors) == len(known):
+            raise errors[0]
+
+
+def _switch_error(framework: str, name: str, value: str) -> SimulateError | None:
+    try:
+        framework_profile(framework, {name: value})
+    except SimulateError as error:
+        return error
+    return None
+
+
+def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
+    """The results with a value that no file asks for remarked once, and not where another file asks for it."""
+    read = [result for result in results if result.framework]
+    unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
+    left = set.intersection(*unused) if unused else set()
+    found: list[Checked] = []
+    for result in results:
+        kept = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
+        left = left - set(kept)
+        found.append(replace(result, remarks=kept))
+    return tuple(found)
+
+
+UNUSED_SETTING = "unused-setting"
+"""Rule of what a reader remarks on a `--set` that its file does not need."""
+
+
+def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
+    """Judge one launch."""
+    try:
+        case = case_of(recipe, asked)
+        if isinstance(case, Blocked):
+            return _blocked(case)
+        return _judged(case, gates)
+    except SimulateError as error:
+        failed = _failed(recipe.file, recipe.title, error)
+        settings = error.settings if isinstance(error, ContradictionError) else ()
+        blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
+        failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
+        return replace(failed, remarks=_ordered(recipe.remarks))
+
+
+def estimate_of(case: Case) -> Estimate:
+    """The estimate of a case, with intervals where a calibration gives them."""
+    return with_calibration(case.scenario, estimate_layout(case.scenario, case.layout), case.used)
+
+
+def _judged(case: Case, gates: Gates) -> Checked:
+    estimate = estimate_of(case)
+    marks = marks_of(case.recipe.file)
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
+    outcome: Outcome = "refused" if refusals else estimate.verdict
+    if any(refusal.rule == "not-modelled" for refusal in refusals):
+        outcome = "not_modelled"
+    broken = gates.broken(estimate)
+    passed = outcome in ("fits", "starved") and not broken
+    reasons = tuple(refusal.message for refusal in refusals) or broken
+    priced = outcome != "not_modelled"
+    return Checked(
+        file=case.recipe.file,
+        title=case.recipe.title,
+        framework=case.scenario.framework.name,
+        dialect=case.recipe.dialect,
+        outcome=outcome,
+        passed=passed,
+        reasons=reasons,
+        remarks=_ordered((*refusals, *(remark for remark in case.remarks if remark.severity != "error"))),
+        blame=None if passed else _blame(case, estimate, refusals),
+        estimate=estimate if priced else None,
+        peaks=peaks_of(case.scenario, case.layout) if priced else None,
+        without_offload=_on_device(case) if priced else None,
+        changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
+    )
+
+
+def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
+    """What the reader itself found that the framework would refuse."""
+    return tuple(remark for remark in remarks if remark.severity == "error" and remark.rule not in READER_RULES)
+
+
+def _on_device(case: Case) -> Estimate | None:
+    """The same layout without offloading, where there is some."""
+    if case.layout.offload == "none":
+        return None
+    layout = replace(case.layout, offload="none")
+    return with_calibration(case.scenario, estimate_layout(case.scenario, layout), case.used)
+
+
+def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:
+    """The line of the flag that decides: of the refusal, else of what weighs most on the binding stage."""
+    places = case.recipe.places
+    found = next((refusal.place for refusal in refusals if refusal.place is not None), None)
+    if found is not None:
+        return found
+    parts = estimate.memory.parts_bytes
+    heaviest = max(parts, key=lambda name: parts[name]) if parts else ""
+    order = (*_DECIDES.get(heaviest, ()), "pp", "tp", "micro_batch_size", "model", "nodes")
+    return next((places[name] for name in order if name in places), None)
+
+
+_DECIDES: dict[str, tuple[str, ...]] = {
+    "activations": ("recompute", "micro_batch_size", "seq_length", "cp"),
+    "logits": ("micro_batch_size", "seq_length"),
+    "optimizer": ("zero_stage", "offload", "pp"),
+    "gradients": ("zero_stage", "pp"),
+    "parameters": ("pp", "tp"),
+}
+
+
+def _blocked(blocked: Blocked) -> Checked:
+    recipe = blocked.recipe
+    reasons = tuple(_sentence(remark) for remark in blocked.missing)
+    return Checked(
+        file=recipe.file,
+        title=recipe.title,
+        framework=recipe.framework,
+        dialect=recipe.dialect,
+        outcome="cannot_tell",
+        passed=False,
+        reasons=reasons,
+        remarks=_ordered((*blocked.missing, *blocked.remarks)),
+        blame=next((remark.place for remark in blocked.missing if remark.place), None),
+    )
+
+
+def _sentence(remark: Remark) -> str:
+    place = f"line {remark.place.line}: " if remark.place else ""
+    return f"{place}{remark.message}" + (f" ({remark.fix})" if remark.fix else "")
+
+
+def _failed(file: str, title: str, error: SimulateError) -> Checked:
+    outcome: Outcome = "not_modelled" if isinstance(error, UnsupportedError) else "unreadable"
+    place = _LINE.match(str(error))
+    blame = Place(place["file"], int(place["line"])) if place else None
+    return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),), blame=blame)
+
+
+_LINE = re.compile(r"(?P<file>\S[^:\n]{0,4000}):(?P<line>[1-9][0-9]{0,6}): ")
+"""How an error says where: the file and line in front."""
+
+
+def _ordered(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
+    """Errors first, the same remark once."""
+    return tuple(sorted(dict.fromkeys(remarks), key=lambda remark: _SEVERITIES.index(remark.severity)))

@@ -1,0 +1,25 @@
+"""What a recipe's text shows of the code it starts: the example, the snapshot."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from simulator.recipes.rules.launch import Mark
+
+_MOST_BYTES = 2_000_000
+
+_PATTERNS: dict[Mark, re.Pattern[str]] = {
+    "llama3.1-example": re.compile(r"^[^#\n]*\bpretrain_llama\.py", re.MULTILINE),
+    "megatron-240718": re.compile(r"^[^#\n]*Megatron-LM-240718", re.MULTILINE),
+}
+
+
+def marks_of(file: str) -> frozenset[Mark]:
+    """The marks that a recipe's text shows, comments left out; none where it cannot be read."""
+    try:
+        with Path(file).open("rb") as stream:
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))

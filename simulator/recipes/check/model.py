@@ -1,0 +1,120 @@
+"""The model of a recipe: a spec, with the fields that the recipe or the user replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError, create_model
+
+from simulator.errors import InputError, did_you_mean
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.validation import validated
+from simulator.question.specs.weights import total_parameters
+from simulator.recipes.recipe import Recipe, Remark
+
+_FLAGS = ("tie_word_embeddings", "attention_bias", "qk_norm", "router_bias")
+_WORDS = ("attention", "architecture")
+_NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
+
+
+def field_values(given: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """`--model-field NAME=VALUE` as values of a model spec's fields. Raises InputError naming the field."""
+    names = [name for name in ModelSpec.model_fields if name not in _NOT_SHAPE]
+    found: dict[str, object] = {}
+    for name, text in given:
+        if name not in names:
+            raise InputError(
+                f"--model-field {name}: no such field{did_you_mean(name, names)}; known: {', '.join(names)}"
+            )
+        value = _value(name, text)
+        if found.setdefault(name, value) != value:
+            raise InputError(f"--model-field {name}: given as '{found[name]}' and as '{text}'")
+    return found
+
+
+def _value(name: str, text: str) -> object:
+    if name in _WORDS:
+        return text
+    if name in _FLAGS:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise InputError(f"--model-field {name}={text[:60]}: allowed are true and false")
+        return text.lower() in ("true", "1")
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise InputError(f"--model-field {name}={text[:60]}: must be a whole number")
+    info = ModelSpec.model_fields[name]
+    try:
+        # Its own range only: what the other fields make of it shows with the model.
+        create_model("Field", **{name: (info.annotation, info)}).model_validate({name: int(text)})  # type: ignore[call-overload]  # a field by name
+    except ValidationError as error:
+        raise InputError(f"--model-field {name}={text[:60]}: {error.errors()[0]['msg'].lower()}") from error
+    return int(text)
+
+
+def recipe_model(
+    recipe: Recipe, name: str | None, fields: Mapping[str, object], layers: int | None
+) -> tuple[ModelSpec | None, tuple[Remark, ...]]:
+    """The model that a recipe trains, and what is remarkable about it; None where the recipe does not tell.
+
+    `name` replaces the recipe's model, `fields` replace single shapes. A head size that was the even share of the
+    hidden size stays so, as the frameworks compute it. Raises InputError for shapes that make no model.
+    """
+    asked = name if name is not None else recipe.model
+    shapes = {**(recipe.model_fields if name is None else {}), **fields}
+    if asked is None and not _describes(shapes):
+        return None, ()
+    base = None if asked is None else load_model(asked)
+    start: dict[str, Any] = {"name": "recipe", "architecture": "llama"} if base is None else base.model_dump()
+    values = start | dict(shapes)
+    if base is not None and _differs(base, shapes):
+        for key in ("published", "provenance"):
+            values[key] = None
+        values["sources"] = {}
+    _head_size(base, shapes, values)
+    model = validated(f"{recipe.file}: model", ModelSpec, values)
+    if layers is not None:
+        model = model.with_layers(layers)
+    return model, tuple(_remarks(base, model, recipe, fields))
+
+
+_NEEDED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+def _describes(shapes: Mapping[str, object]) -> bool:
+    """Whether the shapes alone make a model."""
+    return all(name in shapes for name in _NEEDED)
+
+
+def _differs(base: ModelSpec, shapes: Mapping[str, object]) -> bool:
+    return any(getattr(base, name, None) != value for name, value in shapes.items())
+
+
+def _head_size(base: ModelSpec | None, shapes: Mapping[str, object], values: dict[str, Any]) -> None:
+    """Fill in what frameworks derive: head size, key-value heads, tied tables."""
+    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
+    values.setdefault("num_key_value_heads", heads)
+    values.setdefault("tie_word_embeddings", False)
+    even = base is None or base.head_dim * base.num_attention_heads == base.hidden_size
+    if "head_dim" in shapes or values.get("attention") == "mla" or not even:
+        return
+    if heads < 1 or hidden % heads:
+        raise InputError(f"model: num_attention_heads {heads} does not divide hidden_size {hidden}: give head_dim too")
+    values["head_dim"] = hidden // heads
+
+
+def _remarks(
+    base: ModelSpec | None, model: ModelSpec, recipe: Recipe, fields: Mapping[str, object]
+) -> Iterable[Remark]:
+    if base is None or not fields or not _differs(base, fields):
+        return
+    before, after = total_parameters(base), total_parameters(model)
+    changed = [f"{name} {getattr(base, name)} -> {value}" for name, value in fields.items()]
+    derived = f", head_dim {base.head_dim} -> {model.head_dim}" if base.head_dim != model.head_dim else ""
+    counted = f"{before / 1e9:.2f}B -> {after / 1e9:.2f}B parameters" if before != after else f"{after / 1e9:.2f}B"
+    yield Remark(
+        rule="changed-model",
+        severity="warning" if derived or before != after else "note",
+        message=(f"{', '.join(changed)}{derived}: {counted}; the published weights of {base.name} no longer match"),
+        place=recipe.places.get("model"),
+    )

@@ -1,0 +1,50 @@
+"""The two peaks of a step on a pipeline rank: the passes (forward, loss, backward), and the optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.cost.memory.outside import outside_allocator
+from simulator.cost.pricing.price import price, usable_bytes
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """What the worst rank needs in one part of the step."""
+
+    stage: int
+    device_bytes: float
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Need of the two parts of a step, each on its own worst rank."""
+
+    passes: Peak
+    """Forward, loss and backward."""
+    optimizer_step: Peak
+
+
+def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
+    """Both peaks of a layout."""
+    block = block_of([layout])
+    priced = price(scenario, block)
+    memory = priced.memory
+    usable = usable_bytes(scenario, memory)
+
+    def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        totals = [moment.total(memory.has) for moment in memory.moments if (moment.name == "optimizer step") == step]
+        return np.asarray(np.max(np.stack(totals), axis=0))
+
+    def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
+        device = (allocated + outside_allocator(scenario, block, allocated).total)[:, 0]
+        stage = int(np.argmax(device / usable))
+        return Peak(stage=stage, device_bytes=float(device[stage]), capacity_bytes=float(usable[stage]))
+
+    return Peaks(passes=worst(largest(step=False)), optimizer_step=worst(largest(step=True)))

@@ -1,0 +1,124 @@
+"""The verdict on one recipe, and the exit code of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.recipes.check.peaks import Peaks
+from simulator.recipes.recipe import Place, Remark
+
+Outcome = Literal["fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"]
+"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
+is wrong; `skipped`: no recipe, and told to pass over such files."""
+OUTCOMES: tuple[Outcome, ...] = (
+    "fits",
+    "starved",
+    "does_not_fit",
+    "refused",
+    "cannot_tell",
+    "not_modelled",
+    "unreadable",
+    "skipped",
+)
+PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What passes."""
+
+    max_memory_fraction: float | None = None
+    """Largest share of the usable memory that the worst rank may need."""
+    min_fit_probability: float | None = None
+    fail_on_starved: bool = False
+    skip_non_recipes: bool = False
+    """A file that starts no training is passed over."""
+    exit_zero: bool = False
+    """Report only: a recipe that fails, or cannot be judged, leaves the exit code alone."""
+
+    def broken(self, estimate: Estimate) -> tuple[str, ...]:
+        """The gates that an estimate does not pass, one sentence each."""
+        memory = estimate.memory
+        found: list[str] = []
+        share = memory.device_bytes / memory.capacity_bytes
+        if self.max_memory_fraction is not None and share > self.max_memory_fraction:
+            found.append(
+                f"needs {share:.1%} of the usable memory; --max-memory-fraction is {self.max_memory_fraction:.1%}"
+            )
+        likely = memory.fit_probability
+        if self.min_fit_probability is not None:
+            if likely is None:
+                found.append("no calibration tells how probable it is to fit; --min-fit-probability asks for it")
+            elif likely < self.min_fit_probability:
+                found.append(
+                    f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
+                )
+        if self.fail_on_starved and estimate.verdict == "starved":
+            found.append("so near capacity that it would run slowly, if at all; --fail-on starved")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A set of changes after which the recipe fits."""
+
+    options: tuple[str, ...]
+    """As on the command line, such as `--recompute full`."""
+    estimate: Estimate
+    speed_ratio: float
+    """Tokens per second and device over those of the recipe as it is, had it fit."""
+
+    @property
+    def text(self) -> str:
+        """The changes on one line."""
+        return " ".join(self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The verdict on one launch of one file."""
+
+    file: str
+    title: str = ""
+    framework: str = ""
+    dialect: str = ""
+    outcome: Outcome
+    passed: bool
+    reasons: tuple[str, ...] = ()
+    """Why it did not pass: the gates, what is missing, what is wrong; one sentence each."""
+    remarks: tuple[Remark, ...] = ()
+    """Refusals of the framework, what is missing and what the reader noticed, errors first."""
+    blame: Place | None = None
+    """The line of the flag that decides a failure."""
+    estimate: Estimate | None = None
+    peaks: Peaks | None = None
+    without_offload: Estimate | None = None
+    """The same with everything on the device, where the recipe offloads."""
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """File and launch, for people."""
+        return f"{self.file} ({self.title})" if self.title else self.file
+
+
+def exit_code(results: Iterable[Checked], gates: Gates) -> int:
+    """One code for all results.
+
+    2 where any file or its use is wrong, else 1 where any fails, else 3 where any cannot be told, else 0.
+    """
+    codes = {_code(result) for result in results}
+    if gates.exit_zero:
+        codes -= {FAILED, NO_ANSWER}
+    return next((code for code in (WRONG_INPUT, FAILED, NO_ANSWER) if code in codes), PASSED)
+
+
+def _code(result: Checked) -> int:
+    if result.outcome == "unreadable":
+        return WRONG_INPUT
+    if result.outcome in ("cannot_tell", "not_modelled"):
+        return NO_ANSWER
+    return PASSED if result.passed else FAILED

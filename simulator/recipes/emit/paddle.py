@@ -1,0 +1,175 @@
+"""A launch script of ERNIEKit (ERNIE models) or PaddleNLP (others)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import UnsupportedError
+from simulator.question.specs.catalogue import load_model
+from simulator.recipes.check.case import Case
+from simulator.recipes.emit.words import (
+    Head,
+    accumulation,
+    default_cut_only,
+    flag,
+    refuse_switches,
+    shell,
+    shipped_name,
+)
+
+_EXPRESSIBLE = (
+    "gradient_dtype",
+    "optimizer_dtype",
+    "fused_rms_norm",
+    "fused_swiglu",
+    "flash_attention",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "cross_entropy_chunk_tokens",
+    "cp_communication",
+    "release_grads",
+    "sharding_degree",
+    "vocabulary_parallel_loss",
+)
+
+
+def paddle_script(case: Case, head: Head) -> str:
+    """The script. Raises UnsupportedError for what the trainer has no flag for."""
+    refuse_switches(case, _EXPRESSIBLE, "Paddle")
+    name = shipped_name(case, "Paddle", layers=True)
+    ernie = case.scenario.model.architecture.startswith("ernie")
+    lines = [
+        "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
+        "MASTER_PORT=${MASTER_PORT:-8080}",
+        "NODE_RANK=${NODE_RANK:-0}",
+        "PADDLE_PATH=${PADDLE_PATH:-.}",
+        f"MODEL_PATH=${{MODEL_PATH:-./{name}}}",
+        "DATA_PATH=${DATA_PATH:-data}",
+        "OUTPUT_PATH=${OUTPUT_PATH:-.}",
+        "MAX_STEPS=${MAX_STEPS:-1000}",
+        "LOGGING_STEPS=${LOGGING_STEPS:-10}",
+        "EXTRA_ARGS=${EXTRA_ARGS:-}",
+        "export FLAGS_dataloader_use_file_descriptor=False",
+    ]
+    devices = ",".join(map(str, range(head.devices_per_node)))
+    script = "examples/post-training/sft/train.py" if ernie else "llm/run_pretrain.py"
+    arguments = [
+        # Of each node its own: all nodes call their logs by the same names.
+        "--log_dir $OUTPUT_PATH/logs/$NODE_RANK",
+        f"--devices {devices}",
+        f"--master $MASTER_ADDR:$MASTER_PORT --nnodes {head.nodes} --nproc_per_node {head.devices_per_node}",
+        f"$PADDLE_PATH/{script}",
+        "--model_name_or_path $MODEL_PATH",
+        *_workload(case, ernie=ernie),
+        *_layout(case),
+        *_recompute(case),
+        *_switches(case, ernie=ernie),
+        "--output_dir $OUTPUT_PATH/checkpoints --do_train --max_steps $MAX_STEPS --logging_steps $LOGGING_STEPS",
+        "--learning_rate 1e-5",
+        "--train_dataset_path $DATA_PATH" if ernie else "--input_dir $DATA_PATH",
+        "$EXTRA_ARGS",
+    ]
+    return shell(lines, "python -m paddle.distributed.launch", arguments, head)
+
+
+def _workload(case: Case, *, ernie: bool) -> Iterator[str]:
+    scenario, layout = case.scenario, case.layout
+    yield flag("max_seq_len" if ernie else "max_seq_length", scenario.seq_length)
+    batch = flag("per_device_train_batch_size", layout.micro_batch_size)
+    yield f"{batch} {flag('gradient_accumulation_steps', accumulation(case))}"
+    if scenario.precision not in ("bf16", "fp16"):
+        raise UnsupportedError(f"--precision {scenario.precision}: no flag of the trainer that is read says so")
+    yield f"--{scenario.precision} --fp16_opt_level O2"
+    if scenario.lora_rank is not None:
+        yield f"--lora {flag('lora_rank', scenario.lora_rank)}"
+    layers = scenario.model.num_hidden_layers
+    if layers != load_model(scenario.model.name).num_hidden_layers:
+        yield flag("num_hidden_layers", layers)
+
+
+def _layout(case: Case) -> Iterator[str]:
+    layout, model = case.layout, case.scenario.model
+    yield flag("tensor_parallel_degree", layout.tensor_parallel)
+    yield flag("pipeline_parallel_degree", layout.pipeline_parallel)
+    if layout.pipeline_parallel > 1:
+        yield '--pipeline_parallel_config "disable_partial_send_recv disable_batch_p2p_comm"'
+    if layout.virtual_stages > 1:
+        yield flag("virtual_pp_degree", layout.virtual_stages)
+    if not default_cut_only(case):
+        starts = [0, *(1 + sum(layout.stage_layers[:stage]) for stage in range(1, layout.pipeline_parallel))]
+        yield flag("pp_seg_method", f'"[{",".join(map(str, starts))}]"')
+    if layout.context_parallel > 1:
+        exchanged = case.scenario.framework.cp_communication == "all_to_all"
+        yield flag("sep_parallel_degree" if exchanged else "context_parallel_degree", layout.context_parallel)
+    yield flag("sequence_parallel", int(layout.sequence_parallel))
+    if layout.zero_stage:
+        degree = case.scenario.framework.sharding_degree or -1
+        yield f"--sharding stage{layout.zero_stage} --sharding_parallel_degree {degree}"
+    if model.is_moe:
+        yield from _experts(case)
+    if layout.offload == "activations":
+        raise UnsupportedError("--offload activations: the trainer keeps activations on the device")
+    if layout.offload != "none":
+        yield "--offload_optim 1" if layout.offload == "optimizer" else "--tensorwise_offload_optimizer 1"
+
+
+def _experts(case: Case) -> Iterator[str]:
+    layout = case.layout
+    if layout.expert_parallel == layout.tensor_parallel and layout.expert_tensor_parallel == 1:
+        yield "--moe_group mp"
+        return
+    if layout.expert_parallel > 1 or layout.expert_tensor_parallel > 1:
+        yield flag("expert_parallel_degree", layout.expert_parallel)
+    if layout.expert_tensor_parallel > 1:
+        yield flag("expert_tensor_model_parallel_size", layout.expert_tensor_parallel)
+
+
+def _recompute(case: Case) -> Iterator[str]:
+    layout = case.layout
+    if layout.recompute == "none":
+        yield "--recompute 0"
+        return
+    yield "--recompute 1"
+    if layout.recompute == "selective":
+        yield "--recompute_granularity core_attn"
+        return
+    if layout.recompute == "attention":
+        yield "--recompute_granularity full_attn"
+        return
+    yield "--recompute_granularity full"
+    if layout.recompute_method == "list":
+        kept = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
+        if kept:
+            yield f"--no_recompute_layers {' '.join(map(str, kept))}"
+    elif layout.recompute_method != "uniform" or layout.recompute_layers != 1:
+        raise UnsupportedError(
+            "--recompute-layers: the trainer recomputes every layer, or all but a list (--recompute-layer-list)"
+        )
+
+
+def _switches(case: Case, *, ernie: bool) -> Iterator[str]:
+    profile = case.scenario.framework
+    if profile.gradient_dtype == "fp32":
+        yield "--amp_master_grad 1"
+    if profile.optimizer_dtype == "bf16":
+        yield "--use_lowprecision_moment 1"
+    if profile.release_grads:
+        yield "--release_grads 1"
+    if not profile.vocabulary_parallel_loss:
+        yield "--tensor_parallel_output 0"
+    norm = "fuse_rms_norm" if ernie else "use_fused_rms_norm"
+    yield f"{flag('use_flash_attention', int(profile.flash_attention))} {flag(norm, int(profile.fused_rms_norm))}"
+    yield flag("fuse_swiglu", int(profile.fused_swiglu))
+    overlaps = [
+        word
+        for word, on in (
+            ("enable_stage1_overlap", profile.overlap_grad_reduce),
+            ("enable_stage1_broadcast_overlap", profile.overlap_param_gather),
+        )
+        if on
+    ]
+    if overlaps:
+        yield flag("sharding_parallel_config", f'"{" ".join(overlaps)}"')
+    if profile.cross_entropy_chunk_tokens:
+        yield "--use_fused_head_and_loss_fn 1 --use_recompute_loss_fn 1 --use_sparse_head_and_loss_fn 0"
+        yield flag("loss_subbatch_sequence_length", profile.cross_entropy_chunk_tokens)

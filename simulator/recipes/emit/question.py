@@ -1,0 +1,168 @@
+"""Which layout to write down: one of a file of estimates, or that of the options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.scenario.layout import Layout
+from simulator.question.units import to_mib
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Blocked, Case, case_of
+from simulator.recipes.recipe import Framework, Recipe
+from simulator.search.build import estimate_layout
+
+FRAMEWORKS: Mapping[str, Framework] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
+"""Profile of each kind of recipe."""
+_MOST_BYTES = 100_000_000
+_SAME = 0.005
+"""Relative difference between a file's figures and those of its layout that still counts as the same question."""
+
+
+def question_of_options(asked: Asked, target: str) -> Case:
+    """The question of an estimate's options, with the estimate's defaults. Raises InputError."""
+    recipe = Recipe(
+        file="options",
+        framework=FRAMEWORKS[target],
+        dialect="options",
+        model=None,
+        seq_length=8192,
+        global_batch_size=1024,
+        precision="bf16",
+        layout=Layout(zero_stage=3 if target == "torchtitan" else 1),
+        nodes=1,
+    )
+    if asked.devices is None and asked.nodes is None and "data_parallel" in asked.layout:
+        asked = replace(asked, devices=_devices(asked.layout))
+    return _priceable(case_of(recipe, asked))
+
+
+def _devices(layout: Mapping[str, Any]) -> int:
+    sizes = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
+    product = 1
+    for name in sizes:
+        product *= int(layout.get(name, 1))
+    return product
+
+
+def _priceable(case: Case | Blocked) -> Case:
+    if isinstance(case, Blocked):
+        raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
+    return case
+
+
+def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: str) -> Case:
+    """The question behind an estimate in a file, as `--format json` writes it; `text` is what stdin held.
+
+    Options given beside it replace what the file says. Raises InputError, also where the layout no longer gives the
+    figures of the file: then it was priced with options or coefficients that the file does not name.
+    """
+    value = _parsed(file, text)
+    chosen, query = _chosen(file, value, rank)
+    try:
+        recipe, hardware = _recipe(file, chosen, target)
+        options = {str(name): str(text) for name, text in (query.get("options") or {}).items()}
+        stated = float(chosen["memory"]["device_mib"]), float(chosen["throughput"]["step_time_s"])
+        devices = int(chosen["devices"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
+    untouched = asked == Asked(hardware_assumed=asked.hardware_assumed)
+    if asked.hardware_assumed:
+        asked = replace(asked, hardware=hardware)
+    if asked.devices is None and asked.nodes is None:
+        asked = replace(asked, devices=devices)
+    case = _priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
+    if untouched:
+        _compare(file, case, stated)
+    return case
+
+
+def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
+    estimate = estimate_layout(case.scenario, case.layout)
+    found = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
+    for what, before, now in zip(("MiB", "s"), stated, found, strict=True):
+        if abs(now - before) > _SAME * before:
+            raise InputError(
+                f"{file}: says {before:.6g} {what}, its layout gives {now:.6g}: it was priced with other options or "
+                "coefficients; repeat them (--option NAME=VALUE, --calibration FILE)"
+            )
+
+
+def _parsed(file: str, text: str | None) -> Any:
+    try:
+        if text is None:
+            path = Path(file)
+            if path.stat().st_size > _MOST_BYTES:
+                raise InputError(f"{file}: is larger than {_MOST_BYTES // 10**6} MB")
+            text = path.read_text(encoding="utf-8")
+        return json.loads(text)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: is not JSON: {error}") from error
+
+
+def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The estimate asked for, and the question of the ranking it is from."""
+    if not isinstance(value, dict):
+        raise InputError(f"{file}: must hold an estimate or a ranking, as --format json writes them")
+    estimates = value.get("estimates")
+    if estimates is None:
+        if rank != 1:
+            raise InputError(f"--rank {rank}: {file} holds one estimate, not a ranking")
+        return value, {}
+    if not isinstance(estimates, list) or not all(isinstance(one, dict) for one in estimates):
+        raise InputError(f"{file}: estimates: must be a list of objects")
+    if rank > len(estimates):
+        raise InputError(f"--rank {rank}: {file} ranks {len(estimates)} layouts")
+    query = value.get("query")
+    return estimates[rank - 1], query if isinstance(query, dict) else {}
+
+
+def _recipe(file: str, value: Mapping[str, Any], target: str) -> tuple[Recipe, str]:
+    """An estimate as a recipe, and the hardware it was priced on."""
+    layout = value["layout"]
+    priced_for = str(layout["framework"])
+    if priced_for != FRAMEWORKS[target]:
+        raise InputError(
+            f"{file}: was priced for {priced_for}, which trains differently: price it with "
+            f"--framework {FRAMEWORKS[target]} first"
+        )
+    hardware = str(value["hardware"])
+    if "," in hardware or ":" in hardware:
+        raise UnsupportedError(f"{file}: hardware {hardware}: one recipe cannot launch several kinds of device")
+    cut = tuple(int(layers) for layers in layout["stage_layers"])
+    recipe = Recipe(
+        file=file,
+        framework=FRAMEWORKS[target],
+        dialect="estimate",
+        model=str(value["model"]),
+        model_fields={"num_hidden_layers": sum(cut)},
+        seq_length=int(layout["seq_length"]),
+        global_batch_size=int(layout["global_batch_size"]),
+        precision=str(value["precision"]),
+        lora_rank=None if layout.get("lora_rank") is None else int(layout["lora_rank"]),
+        layout=Layout(
+            tensor_parallel=layout["tp"],
+            pipeline_parallel=layout["pp"],
+            context_parallel=layout["cp"],
+            expert_parallel=layout["ep"],
+            expert_tensor_parallel=layout["etp"],
+            virtual_stages=layout["vpp"],
+            micro_batch_size=layout["micro_batch_size"],
+            sequence_parallel=bool(layout["sequence_parallel"]),
+            zero_stage=layout["zero_stage"],
+            recompute=layout["recompute"],
+            recompute_method=layout["recompute_method"],
+            recompute_layers=layout["recompute_layers"],
+            recompute_layer_list=tuple(int(layer) for layer in layout["recompute_layer_list"]),
+            offload=layout["offload"],
+            stage_layers=cut,
+        ),
+        nodes=1,
+    )
+    return recipe, hardware

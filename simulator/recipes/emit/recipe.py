@@ -1,0 +1,45 @@
+"""The registry of recipe writers, and what all of them refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from simulator.errors import UnsupportedError
+from simulator.question.units import to_gib
+from simulator.recipes.check.case import Case
+from simulator.recipes.check.judge import estimate_of
+from simulator.recipes.emit.megatron import megatron_script
+from simulator.recipes.emit.paddle import paddle_script
+from simulator.recipes.emit.torchtitan import torchtitan_config
+from simulator.recipes.emit.words import Head
+from simulator.recipes.rules.frameworks import findings
+from simulator.recipes.rules.launch import Launch
+
+WRITERS: Mapping[str, Callable[[Case, Head], str]] = MappingProxyType(
+    {"megatron": megatron_script, "paddle": paddle_script, "torchtitan": torchtitan_config}
+)
+"""Writer of each kind of recipe."""
+
+
+def emit(case: Case, target: str) -> str:
+    """The recipe that launches a case. Raises UnsupportedError for what the framework has no words for."""
+    if case.scenario.groups:
+        raise UnsupportedError(f"hardware {case.scenario.hardware_name}: one recipe launches one kind of device")
+    estimate = estimate_of(case)
+    refused = findings(Launch(scenario=case.scenario, layout=case.layout), estimate.violations)
+    if refused:
+        fix = f" ({refused[0].fix})" if refused[0].fix else ""
+        raise UnsupportedError(f"{target} would refuse the layout: {refused[0].message}{fix}")
+    per_node = min(case.scenario.hardware.devices_per_node, case.scenario.devices)
+    memory = estimate.memory
+    need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f}"
+    head = Head(
+        nodes=case.scenario.devices // per_node,
+        devices_per_node=per_node,
+        lines=(
+            f"Written by `simulate emit`: {case.scenario.model.name} on {case.scenario.devices} x {estimate.hardware}.",
+            f"Estimated: {need} GiB usable, {estimate.throughput.step_seconds:.3g} s per step.",
+        ),
+    )
+    return WRITERS[target](case, head)

@@ -1,0 +1,138 @@
+"""A job configuration of torchtitan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import UnsupportedError
+from simulator.recipes.check.case import Case
+from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches, shipped_name
+
+_EXPRESSIBLE: tuple[str, ...] = ("sharding_degree",)
+
+_FLAVORS: dict[str, tuple[str, str]] = {
+    "llama3-8b": ("llama3", "8B"),
+    "llama3.1-8b": ("llama3", "8B"),
+    "llama3-70b": ("llama3", "70B"),
+    "llama3.1-70b": ("llama3", "70B"),
+    "llama3.1-405b": ("llama3", "405B"),
+    "qwen3-0.6b": ("qwen3", "0.6B"),
+    "qwen3-1.7b": ("qwen3", "1.7B"),
+    "qwen3-4b": ("qwen3", "4B"),
+    "qwen3-8b": ("qwen3", "8B"),
+    "qwen3-14b": ("qwen3", "14B"),
+    "qwen3-32b": ("qwen3", "32B"),
+    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
+    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B"),
+    "deepseek-v2": ("deepseek_v3", "236B"),
+    "deepseek-v3": ("deepseek_v3", "671B"),
+}
+"""Model and flavor in torchtitan by shipped name."""
+
+
+def torchtitan_config(case: Case, head: Head) -> str:
+    """The configuration. Raises UnsupportedError for what torchtitan has no key for."""
+    refuse_switches(case, _EXPRESSIBLE, "torchtitan")
+    launch = (
+        f"Launch: torchrun --nnodes {head.nodes} --nproc_per_node {head.devices_per_node} "
+        "-m torchtitan.train --job.config_file THIS_FILE"
+    )
+    lines = [f"# {line}" for line in (*head.lines, launch)]
+    for section, keys in (
+        ("model", list(_model(case))),
+        ("training", list(_training(case))),
+        ("parallelism", list(_parallelism(case))),
+        ("activation_checkpoint", list(_checkpointing(case))),
+        ("optimizer", ['name = "AdamW"', "lr = 1e-5"]),
+    ):
+        lines += ["", f"[{section}]", *keys]
+    return "\n".join(lines) + "\n"
+
+
+def _model(case: Case) -> Iterator[str]:
+    name = shipped_name(case, "torchtitan")
+    if name not in _FLAVORS:
+        raise UnsupportedError(f"model {name}: torchtitan has no flavor of it that is known")
+    family, flavor = _FLAVORS[name]
+    yield f'name = "{family}"'
+    yield f'flavor = "{flavor}"'
+    if case.scenario.precision == "fp8":
+        yield 'converters = ["float8"]'
+
+
+def _training(case: Case) -> Iterator[str]:
+    scenario, layout = case.scenario, case.layout
+    if scenario.lora_rank is not None:
+        raise UnsupportedError("--lora-rank: torchtitan's training configuration has no adapters")
+    if scenario.precision == "fp16":
+        raise UnsupportedError("--precision fp16: torchtitan trains in bf16, fp8 or fp32")
+    yield f"seq_len = {scenario.seq_length}"
+    size = layout.micro_batch_size
+    if layout.pipeline_parallel > 1:
+        # The local batch is what a replica passes through the pipeline at once.
+        size = scenario.global_batch_size // layout.data_parallel
+    yield f"local_batch_size = {size}"
+    yield f"global_batch_size = {scenario.global_batch_size}"
+    yield f'mixed_precision_param = "{"float32" if scenario.precision == "fp32" else "bfloat16"}"'
+    yield 'mixed_precision_reduce = "float32"'
+    yield "steps = 1000"
+
+
+def _parallelism(case: Case) -> Iterator[str]:
+    layout = case.layout
+    if layout.sequence_parallel != (layout.tensor_parallel > 1):
+        raise UnsupportedError("--no-sequence-parallel: torchtitan's tensor parallelism always has it")
+    if layout.offload != "none":
+        raise UnsupportedError(f"--offload {layout.offload}: torchtitan's configuration has no key for it")
+    if layout.zero_stage == 1:
+        raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
+    shards = _shards(case)
+    replicas = layout.data_parallel // shards if shards > 0 else 1
+    yield f"data_parallel_replicate_degree = {replicas}"
+    yield f"data_parallel_shard_degree = {shards}"
+    if layout.zero_stage:
+        yield f'fsdp_reshard_after_forward = "{"always" if layout.zero_stage == 3 else "never"}"'
+    yield f"tensor_parallel_degree = {layout.tensor_parallel}"
+    yield f"context_parallel_degree = {layout.context_parallel}"
+    yield f"pipeline_parallel_degree = {layout.pipeline_parallel}"
+    if layout.pipeline_parallel > 1:
+        yield from _pipeline(case)
+    if case.scenario.model.is_moe:
+        yield f"expert_parallel_degree = {layout.expert_parallel}"
+        yield f"expert_tensor_parallel_degree = {layout.expert_tensor_parallel}"
+
+
+def _shards(case: Case) -> int:
+    """Ranks that share the state; -1 is torchtitan's word for all that are left."""
+    layout = case.layout
+    if not layout.zero_stage:
+        return 1
+    degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
+    if degree:
+        if degree % layout.context_parallel:
+            raise UnsupportedError(f"--option sharding_degree={degree}: torchtitan shards over whole context groups")
+        return degree // layout.context_parallel
+    return layout.data_parallel if layout.data_parallel > 1 else -1
+
+
+def _pipeline(case: Case) -> Iterator[str]:
+    layout = case.layout
+    if not default_cut_only(case):
+        raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
+    schedule = "1F1B" if layout.virtual_stages == 1 else "Interleaved1F1B"
+    yield f'pipeline_parallel_schedule = "{schedule}"'
+    yield f"pipeline_parallel_microbatch_size = {layout.micro_batch_size}"
+    if layout.virtual_stages > 1:
+        yield f"pipeline_parallel_layers_per_stage = {layout.stage_layers[0] // layout.virtual_stages}"
+
+
+def _checkpointing(case: Case) -> Iterator[str]:
+    layout = case.layout
+    if layout.recompute == "attention":
+        raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
+    if layout.recompute == "full" and (layout.recompute_method != "uniform" or layout.recompute_layers != 1):
+        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer or none")
+    yield f'mode = "{layout.recompute}"'
+    if layout.recompute == "selective":
+        yield 'selective_ac_option = "op"'

@@ -1,0 +1,1 @@
+"""Reading launch scripts and configuration files of training frameworks, without running them."""

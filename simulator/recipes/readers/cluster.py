@@ -1,0 +1,128 @@
+"""Nodes and devices that a launch command starts processes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from simulator.errors import InputError
+from simulator.recipes.readers.given import Given
+from simulator.recipes.recipe import Place
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import Cause, Value
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
+_LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
+_MOST = 1 << 20
+
+
+def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    """Nodes and processes per node; None where only the run knows."""
+    options = launch.options
+    if launch.launcher == "python":
+        return _started(launch, given) if launch.spread else (1, 1)
+    if launch.launcher == "torch":
+        nodes = _count(given, options, "nodes", ("nnodes",), default=1)
+        each = options.get("nproc_per_node")
+        if each is not None and each.text in ("gpu", "auto"):
+            return nodes, _visible(launch, given)
+        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=1)
+    if launch.launcher == "deepspeed":
+        return _deepspeed(launch, given)
+    return _paddle(launch, given)
+
+
+def _started(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    """Processes that `srun` or `mpirun` starts: as its options say, else as Slurm's variables do."""
+    known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
+    nodes = _count(given, known, "nodes", ("nodes",), default=None)
+    each = _count(given, known, "devices_per_node", ("tasks_per_node",), default=None)
+    tasks = _count(given, known, "devices", ("tasks",), default=None)
+    if tasks and each and nodes is None and tasks % each == 0:
+        nodes = tasks // each
+    elif tasks and nodes and each is None and tasks % nodes == 0:
+        each = tasks // nodes
+    elif tasks and nodes is None and each is None:
+        given.devices = tasks
+        return None, None
+    for count, option, name in ((nodes, "nodes", "SLURM_NNODES"), (each, "devices_per_node", "SLURM_NTASKS_PER_NODE")):
+        if count is None and option not in given.incomplete and "devices" not in given.incomplete:
+            given.need([Cause(launch.line, name)], option)
+    return nodes, each
+
+
+def _scheduled(launch: Launch) -> dict[str, Value]:
+    """The same counts as Slurm's variables."""
+    names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
+    return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
+
+
+def _paddle(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    options = launch.options
+    nodes = _count(given, options, "nodes", ("nnodes",), default=None)
+    if nodes is None and "nnodes" not in options:
+        hosts = options.get("ips") or options.get("hosts")
+        nodes = _listed(given, hosts, "nodes") if hosts else 1
+    devices = _count(given, options, "devices_per_node", ("nproc_per_node",), default=None)
+    lists = [options[name] for name in _LISTS if name in options]
+    if devices is None and "nproc_per_node" not in options:
+        devices = _listed(given, lists[0], "devices_per_node") if lists else _visible(launch, given)
+    return nodes, devices
+
+
+def _deepspeed(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    options = launch.options
+    nodes: int | None = 1
+    if "hostfile" in options or "include" in options:
+        name = "hostfile" if "hostfile" in options else "include"
+        nodes = _count(given, options, "nodes", ("num_nodes",), default=None)
+        if nodes is None:
+            given.need([Cause(options[name].line, f"--{name}")], "nodes")
+    else:
+        nodes = _count(given, options, "nodes", ("num_nodes",), default=1)
+    devices = _count(given, options, "devices_per_node", ("num_gpus", "num_accelerators"), default=None)
+    if devices is None and "num_gpus" not in options:
+        devices = _visible(launch, given)
+    return nodes, devices
+
+
+def _visible(launch: Launch, given: Given) -> int | None:
+    """Devices that the environment leaves visible."""
+    for name in _VISIBLE:
+        if name in launch.environment:
+            return _listed(given, launch.environment[name], "devices_per_node")
+    given.need([Cause(launch.line, _VISIBLE[0])], "devices_per_node")
+    return None
+
+
+def _count(
+    given: Given, options: Mapping[str, Value], option: str, names: tuple[str, ...], *, default: int | None
+) -> int | None:
+    """A number among the launcher's options."""
+    value = next((options[name] for name in names if name in options), None)
+    if value is None:
+        return default
+    given.places[option] = Place(given.file, value.line or 1)
+    if not value.known:
+        given.need(value.causes, option)
+        return None
+    text = value.text
+    text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
+    if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
+        raise InputError(
+            f"{given.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"
+        )
+    return int(text)
+
+
+def _listed(given: Given, value: Value, option: str) -> int | None:
+    """Items of a list such as `0,1,2,3`."""
+    given.places[option] = Place(given.file, value.line or 1)
+    if not value.known:
+        given.need(value.causes, option)
+        return None
+    return len([item for item in value.text.split(",") if item.strip()]) or None
+
+
+def _shown(name: str) -> str:
+    return f"--{name}" if name in ("nnodes", "nproc_per_node", "num_nodes", "num_gpus") else name.replace("_", " ")

@@ -1,0 +1,32 @@
+"""A configuration file that a launch names: beside the recipe, or written by the script itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, written_keys
+from simulator.recipes.shell.launch import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a configuration file holds."""
+
+    file: str
+    """The file that its lines are of: the script, where that writes it."""
+    keys: tuple[Key, ...]
+
+
+def configuration(launch: Launch, file: str, name: str, line: int) -> Configuration | None:
+    """The file as the launch names it; None where the script writes one of several and only the run knows which.
+
+    Raises InputError where it is neither written nor beside the recipe, or is no such file.
+    """
+    written = launch.written(name)
+    if written is not None:
+        if written.pieces and not any(piece.known for piece in written.pieces):
+            return None
+        where = f"{file}:{max(written.line, 1)}: {name[:200]}"
+        return Configuration(file, tuple(written_keys(where, name, written)))
+    path = beside(file, name, line, launch.environment)
+    return Configuration(str(path), tuple(keys_of(path, read_document(path))))

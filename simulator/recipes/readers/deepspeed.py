@@ -1,0 +1,213 @@
+"""Hugging Face Trainer command lines, with the DeepSpeed configuration that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Final
+
+from simulator.question.scenario.layout import Layout, Offload
+from simulator.recipes.readers import models
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.configuration import configuration
+from simulator.recipes.readers.given import Flag, Given, half_precision
+from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.names import plain
+from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch, plain_path
+
+_VALUES: Final = {
+    "model_name_or_path": "model",
+    "per_device_train_batch_size": "micro batch size",
+    "gradient_accumulation_steps": "micro batches per step",
+    "model_max_length": "sequence length",
+    "max_seq_length": "sequence length",
+    "max_seq_len": "sequence length",
+    "max_length": "sequence length",
+    "cutoff_len": "sequence length",
+    "block_size": "sequence length",
+    "deepspeed": "the DeepSpeed configuration, read beside the recipe",
+    "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
+    "torch_dtype": "type of the stored weights",
+    "attn_implementation": "flash attention",
+    "finetuning_type": "LoRA or full (LLaMA-Factory); others are refused",
+    "quantization_bit": "refused: quantized weights are not modelled",
+    "lora_r": "LoRA rank",
+    "lora_rank": "LoRA rank",
+    "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",
+    "optim": "AdamW; others are warned of",
+    "zero_optimization.stage": "ZeRO stage",
+    "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
+    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
+    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
+    "train_micro_batch_size_per_gpu": "micro batch size, unless auto",
+    "train_batch_size": "global batch size, unless auto",
+    "data_types.grad_accum_dtype": "type of gradients",
+}
+_SWITCHES: Final = {
+    "bf16": "precision bf16",
+    "fp16": "precision fp16",
+    "gradient_checkpointing": "recompute full",
+    "disable_gradient_checkpointing": "recompute none (LLaMA-Factory, where it is full)",
+    "load_in_4bit": "refused: quantized weights are not modelled",
+    "load_in_8bit": "refused: quantized weights are not modelled",
+    "use_lora": "LoRA",
+    "use_peft": "LoRA",
+    "flash_attn": "flash attention",
+    "use_flash_attn": "flash attention",
+    "bf16.enabled": "precision bf16, unless auto",
+    "fp16.enabled": "precision fp16, unless auto",
+}
+FLAGS: Final = {name: Flag(about) for name, about in _VALUES.items()} | {
+    name: Flag(about, "optional") for name, about in _SWITCHES.items()
+}
+_PASSED: Final = frozenset(
+    ["do_train", "do_eval", "tf32", "group_by_length", "gradient_checkpointing_kwargs", "weight_decay"]
+)
+_LORA_RANK: Final = 8
+
+
+def is_trainer(names: Iterable[str]) -> bool:
+    """Whether flags are of Hugging Face's Trainer."""
+    return {"model_name_or_path", "per_device_train_batch_size"} <= {plain(name) for name in names}
+
+
+def read_trainer(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch."""
+    given = Given(file, FLAGS, _PASSED)
+    given.add_arguments(launch.arguments)
+    deepspeed = _add_configuration(given, launch, file)
+    nodes, devices = cluster_of(launch, given)
+    name = given.text("model", "model_name_or_path") or ""
+    model = models.beside(name, Path(file)) or models.by_name(name)[0]
+    if model is None and name:
+        given.remark(
+            "unknown-model", "warning", f"model '{name[:80]}' is not known", "model_name_or_path", fix="--model NAME"
+        )
+    precision = _precision(given)
+    batch = _number(given, "global_batch_size", "train_batch_size", 2**27)
+    steps = _number(given, "gradient_accumulation_steps", "gradient_accumulation_steps", 2**20)
+    recipe = Recipe(
+        file=file,
+        title=PurePath(launch.script.text).name,
+        framework="torch",
+        dialect="deepspeed-shell" if deepspeed else "trainer-shell",
+        model=model,
+        seq_length=_sequence(given),
+        global_batch_size=batch,
+        gradient_accumulation_steps=None if batch else steps or 1,
+        precision=precision,
+        lora_rank=_lora(given),
+        options=_options(given, deepspeed=deepspeed),
+        layout=_layout(given),
+        nodes=nodes,
+        devices_per_node=devices,
+    )
+    return finished(given, recipe)
+
+
+def _add_configuration(given: Given, launch: Launch, file: str) -> bool:
+    """Take the keys of the DeepSpeed configuration; whether there is one."""
+    entry = given.entry("deepspeed_config", "deepspeed")
+    if entry is None:
+        return False
+    name = entry.text
+    if not name or (entry.causes and launch.written(name) is None):
+        given.need(entry.causes, "zero_stage")
+        return True
+    found = configuration(launch, file, name, entry.value_line)
+    if found is None:
+        given.need(launch.files[plain_path(name)].causes, "zero_stage")
+        return True
+    for key in found.keys:
+        known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
+        if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
+            given.add(key.dotted, key.values, key.line, found.file)
+    return True
+
+
+def _number(given: Given, option: str, name: str, high: int) -> int | None:
+    return given.integer(option, name, high=high)
+
+
+def _sequence(given: Given) -> int | None:
+    names = ("model_max_length", "max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")
+    return given.integer("seq_length", *names, high=2**27)
+
+
+def _layout(given: Given) -> Layout:
+    stage = given.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
+    shards = given.text("zero_stage", "fsdp") or ""
+    if stage is None:
+        stage = 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
+    # LLaMA-Factory recomputes unless it is told not to.
+    usual = given.has("finetuning_type") and not given.switch("recompute", "disable_gradient_checkpointing")
+    recompute = given.switch("recompute", "gradient_checkpointing", default=usual)
+    micro = given.integer(
+        "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", high=2**16
+    )
+    return Layout(
+        micro_batch_size=micro or 8,
+        zero_stage=stage,
+        recompute="full" if recompute else "none",
+        offload=_offload(given),
+    )
+
+
+def _offload(given: Given) -> Offload:
+    for name in ("offload_param", "offload_optimizer"):
+        if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
+            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
+    where = given.text("offload", "zero_optimization.offload_optimizer.device")
+    return "optimizer_tensorwise" if where not in (None, "none") else "none"
+
+
+def _precision(given: Given) -> str | None:
+    return half_precision(
+        given,
+        bf16=given.switch("precision", "bf16") or given.switch("precision", "bf16.enabled"),
+        fp16=given.switch("precision", "fp16") or given.switch("precision", "fp16.enabled"),
+    )
+
+
+def _lora(given: Given) -> int | None:
+    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
+        if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
+            given.remark("not-modelled", "error", "quantized weights are not modelled", name)
+    kind = given.text("lora_rank", "finetuning_type")
+    given.places.pop("lora_rank", None)
+    if kind not in (None, "full", "lora"):
+        given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+    if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
+        return given.integer("lora_rank", "lora_r", "lora_rank", high=2**16) or _LORA_RANK
+    return None
+
+
+def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if deepspeed:
+        wide = given.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
+        found = {
+            "parameter_dtype": "bf16",
+            "master_weights": "true",
+            "gradient_dtype": "fp32" if wide else "bf16",
+            "foreach_optimizer": "false",
+        }
+        if given.text("offload_parameters", "zero_optimization.offload_param.device") not in (None, "none"):
+            found["offload_parameters"] = "true"
+        ratio = given.text("offload_fraction", "zero_optimization.offload_optimizer.ratio")
+        if ratio is not None and re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?|0", ratio, re.ASCII):
+            found["offload_fraction"] = ratio
+    elif given.text("parameter_dtype", "torch_dtype") in ("bfloat16", "float16"):
+        found = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    attention = given.text("flash_attention", "attn_implementation")
+    if attention is not None:
+        found["flash_attention"] = str(attention != "eager").lower()
+    elif given.has("flash_attn", "use_flash_attn"):
+        switch = given.text("flash_attention", "flash_attn", "use_flash_attn") or "true"
+        found["flash_attention"] = str(not re.fullmatch(r"(?i)false|0|off|disabled|no", switch)).lower()
+    optimizer = given.text("optimizer", "optim")
+    if optimizer and not optimizer.lower().startswith(("adamw_torch", "adamw_hf", "adamw_apex")):
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+    return found

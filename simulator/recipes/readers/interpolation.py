@@ -1,0 +1,121 @@
+"""`${...}` in configuration files: other keys, variables of the environment with a default, products and sums."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from simulator.recipes.readers.documents import Key
+from simulator.recipes.shell.values import Cause, Value, hole, joined, text_value
+
+_INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
+_MISSING: Final = "???"
+_MAXIMUM_DEPTH: Final = 16
+_MAXIMUM_ROUNDS: Final = 64
+_MAXIMUM_CHARACTERS: Final = 4096
+_SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
+    "multiply": math.prod,
+    "mul": math.prod,
+    "add": sum,
+    "sum": sum,
+}
+
+
+class Interpolation:
+    """Fills in the values of one file."""
+
+    def __init__(self, keys: Iterable[Key], settings: Mapping[str, str]) -> None:
+        self._keys = {key.dotted: key for key in keys}
+        self._settings = settings
+        self.used: set[str] = set()
+        """Settings that were taken."""
+        self.referred: set[str] = set()
+        """Keys that another key refers to."""
+        self.assumed_unset: set[str] = set()
+        """Variables of the environment whose default was taken."""
+
+    def keys(self) -> list[Key]:
+        """The keys with their values filled in; a value that only the run knows is a hole."""
+        return [
+            dataclasses.replace(key, values=tuple(self._filled(key, value) for value in key.values))
+            for key in self._keys.values()
+        ]
+
+    def _filled(self, key: Key, value: Value) -> Value:
+        """One value, filled in."""
+        text = value.text
+        if text == _MISSING:
+            return self._asked(key.dotted, key.line) or hole(text, key.line, [Cause(key.line, key.dotted)])
+        if "${" not in text:
+            return value
+        found = self._text(text, key.path, 0)
+        if found is not None:
+            return text_value(found, key.line)
+        # The part that nobody can fill in has a name of its own; the whole stays unknown with it.
+        name = self._open(text, key.path) or text[:80]
+        return self._asked(name, key.line) or joined([hole(text[:200], key.line, [Cause(key.line, name)])])
+
+    def _asked(self, name: str, line: int) -> Value | None:
+        if name not in self._settings:
+            return None
+        self.used.add(name)
+        return text_value(self._settings[name], line)
+
+    def _text(self, text: str, path: tuple[str, ...], depth: int) -> str | None:
+        """A text with everything filled in; None where something is not known."""
+        for _ in range(_MAXIMUM_ROUNDS):
+            match = _INNERMOST.search(text)
+            if match is None:
+                return None if "${" in text else text
+            inner = self._one(match[1].strip(), path, depth)
+            if inner is None or len(text) > _MAXIMUM_CHARACTERS:
+                return None
+            text = text[: match.start()] + inner + text[match.end() :]
+        return None
+
+    def _one(self, inner: str, path: tuple[str, ...], depth: int) -> str | None:
+        """What one `${...}` stands for."""
+        resolver, colon, rest = inner.partition(":")
+        if not colon:
+            return self._reference(inner, path, depth)
+        words = [word.strip() for word in rest.split(",")]
+        if resolver in ("oc.env", "env"):
+            given = self._asked(words[0], 0)
+            if given is None and len(words) > 1:
+                self.assumed_unset.add(words[0])
+                return words[1].strip("'\"")
+            return given.text if given else None
+        if resolver in _SUMS and all(re.fullmatch(r"-?\d{1,15}", word, re.ASCII) for word in words):
+            return str(_SUMS[resolver](int(word) for word in words))
+        return None
+
+    def _reference(self, name: str, path: tuple[str, ...], depth: int) -> str | None:
+        """The value of another key: `a.b` from the top, `.x` beside this one, `..x` one level up."""
+        dots = len(name) - len(name.lstrip("."))
+        start = path[: len(path) - dots] if dots else ()
+        key = self._keys.get(".".join((*start, name.lstrip("."))))
+        if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
+            return None
+        self.referred.add(key.dotted)
+        text = key.values[0].text
+        if text == _MISSING:
+            given = self._asked(key.dotted, key.line)
+            return given.text if given else None
+        return self._text(text, key.path, depth + 1)
+
+    def _open(self, text: str, path: tuple[str, ...]) -> str:
+        """Name of the first part that cannot be filled in: a variable of the environment, a key, or the part itself."""
+        match = _INNERMOST.search(text)
+        for _ in range(_MAXIMUM_ROUNDS):
+            if match is None:
+                return ""
+            inner = self._one(match[1].strip(), path, 0)
+            if inner is None:
+                resolver, _, rest = match[1].strip().partition(":")
+                return rest.split(",")[0].strip() if resolver in ("oc.env", "env") else match[0][:80]
+            text = text[: match.start()] + inner + text[match.end() :]
+            match = _INNERMOST.search(text)
+        return ""

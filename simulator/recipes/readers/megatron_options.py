@@ -1,0 +1,113 @@
+"""Switches of the framework profile as Megatron's flags and environment set them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.readers.given import Given
+from simulator.recipes.shell.values import Value
+
+_DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+
+
+def options_of(given: Given, environment: Mapping[str, Value] | None, layout: Layout) -> Mapping[str, str]:
+    """Switches of the framework profile as the recipe sets them."""
+    found: dict[str, str] = {}
+
+    def flag(switch: str, name: str, *, opposite: bool = False) -> None:
+        value = given.switch(switch, name)
+        if switch not in given.incomplete:
+            found[switch] = str(value != opposite).lower()
+
+    flag("tp_comm_overlap", "tp-comm-overlap")
+    flag("overlap_grad_reduce", "overlap-grad-reduce")
+    flag("overlap_param_gather", "overlap-param-gather")
+    flag("fused_cross_entropy", "cross-entropy-loss-fusion")
+    if given.has("no-overlap-p2p-communication"):
+        flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
+    if environment is not None:
+        allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF")
+        if allocator is None or allocator.known:
+            text = allocator.text.lower() if allocator else ""
+            found["expandable_segments"] = str("expandable_segments:true" in text).lower()
+        else:
+            given.need(allocator.causes, "expandable_segments")
+    if not _flash(given, environment or {}):
+        found["flash_attention"] = "false"
+    found |= _dtypes(given) | _capacity(given)
+    fraction = given.text("offload_fraction", "optimizer-offload-fraction")
+    if fraction is not None and layout.offload.startswith("optimizer"):
+        found["offload_fraction"] = _number(given, "optimizer-offload-fraction", fraction, most=1.0)
+    if given.text("cp_communication", "cp-comm-type") in ("a2a", "a2a+p2p") and layout.context_parallel > 1:
+        found["cp_communication"] = "all_to_all"
+    if given.has("mtp-num-layers"):
+        found["mtp"] = "true"
+    return found
+
+
+def _number(given: Given, name: str, text: str, *, most: float) -> str:
+    """A share or factor as given. Raises InputError for other text."""
+    if not re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text, re.ASCII) or not 0.0 <= float(text or "-1") <= most:
+        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be a number from 0 to {most:g}")
+    return text
+
+
+def _capacity(given: Given) -> dict[str, str]:
+    """Experts padded to a capacity work on that many tokens; one above the even share alone drops none of them."""
+    factor = given.text("expert_imbalance", "moe-expert-capacity-factor")
+    padded = given.switch("expert_imbalance", "moe-pad-expert-input-to-capacity")
+    if factor is None:
+        return {}
+    value = _number(given, "moe-expert-capacity-factor", factor, most=64.0)
+    if float(value) < 1.0:
+        given.remark(
+            "not-modelled",
+            "error",
+            f"capacity factor {value}: experts that drop tokens of an even share are not modelled",
+            "moe-expert-capacity-factor",
+        )
+        return {}
+    return {"expert_imbalance": value} if padded else {}
+
+
+def _dtypes(given: Given) -> dict[str, str]:
+    found: dict[str, str] = {}
+    wide = given.switch("gradient_dtype", "accumulate-allreduce-grads-in-fp32")
+    if given.switch("gradient_dtype", "grad-reduce-in-bf16") or (
+        given.has("fp16") and not wide and not given.has("bf16")
+    ):
+        found["gradient_dtype"] = "bf16"
+    if given.switch("gradient_dtype", "use-precision-aware-optimizer"):
+        grads = given.text("gradient_dtype", "main-grads-dtype")
+        moments = {given.text("optimizer_dtype", name) or "fp32" for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
+        if grads in _DTYPES:
+            found["gradient_dtype"] = _DTYPES[grads]
+        if moments <= set(_DTYPES) and len(moments) == 1:
+            found["optimizer_dtype"] = _DTYPES[moments.pop()]
+        else:
+            given.remark(
+                "not-modelled",
+                "error",
+                "moments in this type are not modelled",
+                "exp-avg-dtype",
+                "exp-avg-sq-dtype",
+            )
+        masters = given.text("master_weight_dtype", "main-params-dtype")
+        if masters in _DTYPES:
+            found["master_weight_dtype"] = _DTYPES[masters]
+    return found
+
+
+def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
+    """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
+    if given.switch("flash_attention", "use-flash-attn"):
+        return True
+    if given.text("flash_attention", "attention-backend") in ("unfused", "local"):
+        return False
+    if given.text("flash_attention", "transformer-impl") == "local":
+        return False
+    off = [environment.get(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")]
+    return not all(value is not None and value.text == "0" for value in off)

@@ -1,0 +1,424 @@
+"""NeMo and Megatron-Bridge configuration files, read as the Megatron flags they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.recipes.readers import models
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.configuration import configuration
+from simulator.recipes.readers.documents import Key
+from simulator.recipes.readers.given import Flag, Given
+from simulator.recipes.readers.interpolation import Interpolation
+from simulator.recipes.readers.megatron import megatron_recipe
+from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
+from simulator.recipes.readers.megatron_flags import PASSED
+from simulator.recipes.readers.names import is_irrelevant
+from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import EMPTY, Value, text_value
+
+_KEYS: Final = {
+    "encoder_seq_length": "seq-length",
+    "num_moe_experts": "num-experts",
+    "moe_ffn_hidden_size": "moe-ffn-hidden-size",
+    "moe_shared_expert_intermediate_size": "moe-shared-expert-intermediate-size",
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "activations_checkpoint_granularity": "recompute-granularity",
+    "activations_checkpoint_method": "recompute-method",
+    "activations_checkpoint_num_layers": "recompute-num-layers",
+    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
+    "ub_tp_comm_overlap": "tp-comm-overlap",
+    "overlap_grad_sync": "overlap-grad-reduce",
+    "overlap_param_sync": "overlap-param-gather",
+    "gated_linear_unit": "swiglu",
+    "add_qkv_bias": "add-qkv-bias",
+    "qk_layernorm": "qk-layernorm",
+    "cross_entropy_loss_fusion": "cross-entropy-loss-fusion",
+    "grad_reduce_in_fp32": "accumulate-allreduce-grads-in-fp32",
+    "expert_model_parallel_size": "expert-model-parallel-size",
+    "optimizer_cpu_offload": "optimizer-cpu-offload",
+    "fp8_param": "fp8-param-gather",
+    "fp8_params": "fp8-param-gather",
+}
+"""Keys whose flag has another name; other keys are looked up among Megatron's flags."""
+_TRANSLATED: Final = {
+    "num_nodes": "nodes",
+    "devices": "devices of a node",
+    "num_gpus_per_node": "devices of a node",
+    "precision": "precision: bf16, bf16-mixed, 16, 32",
+    "mixed_precision": "precision: bf16_mixed, fp16_mixed, bf16_with_fp8_..._mixed",
+    "fp8": "precision fp8",
+    "fp8_hybrid": "precision fp8",
+    "activation": "gated FFN, for swiglu and fast-swiglu",
+    "num_query_groups": "KV heads",
+    "share_embeddings_and_output_weights": "tied output weights; on where the key is absent",
+    "name": "in optim: ZeRO stage 1, for distributed_fused_adam; optimizers but Adam are warned of",
+    "_target_": "model, where the class names it; LoRA, in peft",
+    "overlap_p2p_comm": "switch overlap_p2p",
+    "peft_scheme": "lora: LoRA; others are refused",
+    "adapter_dim": "LoRA rank, in lora_tuning",
+    "dim": "LoRA rank, in peft",
+}
+FLAGS: Final = {key: Flag(MEGATRON_FLAGS[flag.replace("-", "_")].about) for key, flag in _KEYS.items()} | {
+    key: Flag(about) for key, about in _TRANSLATED.items()
+}
+"""Keys for the documentation; those spelled as Megatron's flags with underscores are read too."""
+_CLASS: Final = re.compile(r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w*?)(?:Config|ModelProvider|Provider)(\w*)")
+_OTHER_MODEL: Final = re.compile(
+    r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
+)
+"""Parts of the path of a model beside the one that is trained."""
+_OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
+"""Parts of the path of what does not train."""
+_SECTIONS: Final = frozenset(
+    [
+        "exp_manager",
+        "tokenizer",
+        "data",
+        "dataset",
+        "checkpoint",
+        "checkpointing",
+        "logger",
+        "log",
+        "logging",
+        "run",
+        "results",
+        "rng",
+        "scheduler",
+        "sched",
+        "hydra",
+        "nsys_profile",
+        "profiling",
+        "launcher",
+        "cluster",
+        "env_vars",
+        "dist",
+        "defaults",
+    ]
+)
+"""Sections whose keys change neither memory nor speed, but for those that are flags."""
+_PASSED: Final = frozenset(
+    [
+        "mcore_gpt",
+        "megatron_amp_O2",
+        "transformer_engine",
+        "transformer_block_type",
+        "use_scaled_init_method",
+        "do_layer_norm_weight_decay",
+        "layernorm_epsilon",
+        "persist_layer_norm",
+        "pre_process",
+        "post_process",
+        "attention_type",
+        "normalize_attention_scores",
+        "gradient_accumulation_fusion",
+        "bias_activation_fusion",
+        "bias_dropout_add_fusion",
+        "masked_softmax_fusion",
+        "apply_rope_fusion",
+        "get_attention_mask_from_fusion",
+        "gradient_as_bucket_view",
+        "batch_p2p_comm",
+        "sync_batch_comm",
+        "grad_div_ar_fusion",
+        "use_flash_attention",
+        "pipeline_dtype",
+        "params_dtype",
+        "autocast_dtype",
+        "hysteresis",
+        "reduce_amax",
+        "fp8_e4m3",
+        "fp8_recipe",
+        "bucket_cap_mb",
+        "accelerator",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "max_steps",
+        "max_time",
+        "limit_val_batches",
+        "limit_test_batches",
+        "val_check_interval",
+        "enable_checkpointing",
+        "enable_model_summary",
+        "num_sanity_val_steps",
+        "lora_tuning",
+        "target_modules",
+        "restore_from_path",
+        "benchmark",
+        "precision_config",
+        "betas",
+        "sequence_length",
+        "use_cpu_initialization",
+        "onnx_safe",
+        "version",
+    ]
+)
+"""Keys that change neither memory nor speed as far as it is modelled."""
+_PRECISIONS: Final = ("precision", "mixed_precision")
+_OVERRIDE: Final = re.compile(
+    r"(?:~|\+{0,2})(?P<path>(?:trainer|model|optim|strategy|data)(?:\.\w+)+)(?P<equals>=|$)", re.ASCII
+)
+"""A key that a command line sets, adds or takes away."""
+_LORA_RANK: Final = 32
+_OFF: Final = ("false", "none", "null", "", "0")
+
+
+def is_nemo(keys: Iterable[Key]) -> bool:
+    """Whether a document is of NeMo or Megatron-Bridge."""
+    paths = {key.path for key in keys}
+    return any(path[-1] == "tensor_model_parallel_size" and len(path) > 1 for path in paths)
+
+
+def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a configuration file, and the settings that it used."""
+    filled = Interpolation(keys, settings)
+    return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | _PASSED), filled, None), filled.used
+
+
+def is_nemo_launch(launch: Launch) -> bool:
+    """Whether a launch sets keys of NeMo on its command line."""
+    return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+
+
+def read_nemo_launch(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
+    given = Given(file, MEGATRON_FLAGS, PASSED | _PASSED)
+    keys: dict[tuple[str, ...], Key] = {}
+    base = _base(given, launch, file)
+    for key in (*base, *_overrides(launch)):
+        keys.pop(key.path, None)
+        keys[key.path] = key
+    told = {name: value.text for name, value in launch.environment.items() if value.known}
+    filled = Interpolation([key for key in keys.values() if key.values], told)
+    return _recipe(given, filled, launch)
+
+
+def _base(given: Given, launch: Launch, file: str) -> tuple[Key, ...]:
+    """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
+    words: dict[str, Value] = {}
+    for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
+        name, equals, _ = value.text.partition("=")
+        if name in ("--config-name", "--config-path"):
+            words[name] = value.after(len(name) + 1) if equals else following or EMPTY
+    if "--config-name" not in words:
+        return ()
+    word = words["--config-name"]
+    name = word.text if word.text.endswith((".yaml", ".yml")) else f"{word.text}.yaml"
+    folder = words.get("--config-path", EMPTY).text
+    name = f"{folder}/{name}" if folder else name
+    try:
+        found = configuration(launch, file, name, word.line)
+    except InputError:
+        found = None
+    if found is None:
+        given.remarks.append(
+            Remark(
+                "base-configuration",
+                "warning",
+                f"{name[:200]} is not beside the recipe: only the keys of the command line are read",
+                Place(file, max(word.line, 1)),
+            )
+        )
+        return ()
+    return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
+
+
+def _overrides(launch: Launch) -> Iterator[Key]:
+    """Keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` takes one away."""
+    for value in launch.arguments:
+        match = _OVERRIDE.match(value.text)
+        if match is None:
+            continue
+        path = tuple(match["path"].split("."))
+        content = value.after(match.end()) if match["equals"] else EMPTY
+        taken = value.text.startswith("~")
+        yield Key(path, () if taken else (content,), value.line, content.text)
+
+
+def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
+    counts: dict[str, int | None] = {}
+    shared = True
+    target = ""
+    chosen = _chosen(filled.keys(), given)
+    given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
+    if filled.assumed_unset:
+        shown = ", ".join(f"${name}" for name in sorted(filled.assumed_unset)[:12])
+        place = Place(given.file, 1)
+        given.remarks.append(Remark("assumed-unset", "note", f"taken as not set: {shown}", place, "--set NAME=VALUE"))
+    for key in chosen:
+        text = key.values[0].text if key.values else ""
+        if key.name in _COUNTS:
+            counts[_COUNTS[key.name]] = _count(given, key, _COUNTS[key.name])
+        elif key.name == "share_embeddings_and_output_weights":
+            shared = text.lower() not in _OFF
+        elif key.name == "_target_" and _CLASS.search(text):
+            target = text
+        else:
+            _translate(given, key, text)
+    if not shared:
+        given.add("--untie-embeddings-and-output-weights", [], 1)
+    rank = _lora(given, chosen)
+    nodes, devices = counts.get("nodes"), counts.get("devices_per_node")
+    if launch is None:
+        recipe = megatron_recipe(given, None, "nemo-yaml", "", nodes, devices)
+    else:
+        title = PurePath(launch.script.text).name
+        nodes, devices = _cluster(given, launch, nodes, devices)
+        recipe = megatron_recipe(given, launch.environment, "nemo-shell", title, nodes, devices)
+    recipe = dataclasses.replace(recipe, lora_rank=rank)
+    if recipe.precision == "fp32":
+        recipe = _in_full_precision(recipe, chosen)
+    return _with_model(recipe, target) if recipe.model is None and target else recipe
+
+
+_COUNTS: Final = {"num_nodes": "nodes", "devices": "devices_per_node", "num_gpus_per_node": "devices_per_node"}
+
+
+def _count(given: Given, key: Key, option: str) -> int | None:
+    """Nodes, or devices of a node; None where the run decides, as for `devices: auto`."""
+    value = key.values[0] if key.values else text_value("", key.line)
+    given.places[option] = Place(key.file or given.file, max(key.line, 1))
+    if not value.known:
+        given.need(value.causes, option)
+    return int(value.text) or None if re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else None
+
+
+def _chosen(keys: Iterable[Key], given: Given) -> list[Key]:
+    """The keys that count: of a name that several sections have, the model's own, else the one nearest the top."""
+    found: dict[str, Key] = {}
+    kept: list[Key] = []
+    others: dict[str, Key] = {}
+    for key in keys:
+        section = next((part for part in key.path[:-1] if _OTHER_MODEL.search(part)), "")
+        if section:
+            others.setdefault(section, key)
+        elif any(_OTHER_RUN.search(part) for part in key.path[:-1]):
+            continue
+        elif key.name in ("name", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(key.name):
+            kept.append(key)
+        else:
+            name = _KEYS.get(key.name, key.name).replace("-", "_")
+            found[name] = min(found.get(name, key), key, key=_nearness)
+    for section, key in others.items():
+        message = f"{section}: a second model beside the one that is trained is not modelled"
+        given.remarks.append(Remark("not-modelled", "warning", message, Place(key.file or given.file, key.line)))
+    return sorted((*kept, *found.values()), key=lambda key: key.line)
+
+
+def _nearness(key: Key) -> tuple[bool, int, int]:
+    return (key.path[0] != "model", len(key.path), key.line)
+
+
+def _is_flag(name: str) -> bool:
+    return name in _TRANSLATED or _KEYS.get(name, name).replace("-", "_") in MEGATRON_FLAGS
+
+
+def _lora(given: Given, keys: Iterable[Key]) -> int | None:
+    """LoRA rank, where the run trains adapters only."""
+    rank: int | None = None
+    scheme = ""
+    for key in keys:
+        text = key.values[0].text if key.values else ""
+        inside = "peft" in key.path or "lora_tuning" in key.path
+        if key.name == "peft_scheme" or (inside and key.name == "_target_"):
+            scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in _OFF else ""
+            given.places["lora_rank"] = Place(key.file or given.file, key.line)
+        elif inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower():
+            rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
+    if scheme and scheme != "lora":
+        place = given.places.pop("lora_rank")
+        given.remarks.append(Remark("not-modelled", "error", f"peft {scheme[:40]} is not modelled", place))
+    return (rank or _LORA_RANK) if scheme == "lora" else None
+
+
+def _cluster(given: Given, launch: Launch, nodes: int | None, devices: int | None) -> tuple[int | None, int | None]:
+    """Nodes and devices as the keys say, else as the launcher does."""
+    if launch.launcher == "python" or (nodes and devices):
+        return nodes or (None if "nodes" in given.incomplete else 1), devices
+    own_nodes, own_devices = cluster_of(launch, given)
+    return nodes or own_nodes, devices or own_devices
+
+
+def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
+    """The recipe, whose precision is known only where a key says 32: a configuration leaves it to the script else."""
+    said = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
+    remarks = tuple(remark for remark in recipe.remarks if remark.rule != "full-precision")
+    return dataclasses.replace(recipe, precision="fp32" if said else None, remarks=remarks)
+
+
+def _with_model(recipe: Recipe, target: str) -> Recipe:
+    """The recipe with the model that a class name means."""
+    match = _CLASS.search(target)
+    family, version, size = match.groups() if match else ("", "", "")
+    dotted = ".".join(re.findall(r"\d", version))
+    for name in (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}"):
+        model, _ = models.by_name(name)
+        if model:
+            remarks = tuple(remark for remark in recipe.remarks if remark.rule != "no-vocabulary")
+            remarks = tuple(remark for remark in remarks if remark.place or remark.rule != "not-modelled")
+            return dataclasses.replace(recipe, model=model, model_fields={}, remarks=remarks)
+    return recipe
+
+
+def _translate(given: Given, key: Key, text: str) -> None:
+    """Add the flags that a key stands for."""
+    name, line, lowered = key.name, key.line, text.lower()
+    unknown = frozenset().union(*(value.causes for value in key.values))
+    if name == "name" and {"optim", "optimizer"} & set(key.path):
+        if lowered == "distributed_fused_adam":
+            given.add("--use-distributed-optimizer", [], line, key.file)
+        given.add("--optimizer", key.values, line, key.file)
+    elif name in _PRECISIONS and unknown:
+        given.need(unknown, "precision")
+    elif name in _PRECISIONS:
+        _add_precision(given, key, lowered)
+    else:
+        _translate_parts(given, key, lowered)
+
+
+def _translate_parts(given: Given, key: Key, lowered: str) -> None:
+    """Add the flags of a key of the model's parts."""
+    name, line, on = key.name, key.line, lowered not in _OFF
+    if name in ("fp8", "fp8_hybrid", "fp8_e4m3") and on:
+        given.add("--fp8-format", [text_value("hybrid", line)], line, key.file)
+    elif name == "activation" and "swiglu" in lowered:
+        given.add("--swiglu", [], line, key.file)
+    elif name == "num_query_groups" and on:
+        given.add("--group-query-attention", [], line, key.file)
+        given.add("--num-query-groups", key.values, line, key.file)
+    elif name == "overlap_p2p_comm" and not on:
+        given.add("--no-overlap-p2p-communication", [], line, key.file)
+    elif name not in _TRANSLATED:
+        _add_flag(given, key, lowered)
+
+
+def _add_precision(given: Given, key: Key, lowered: str) -> None:
+    half = "--bf16" if lowered.startswith("bf") else "--fp16" if "16" in lowered else ""
+    if half:
+        given.add(half, [], key.line, key.file)
+    if "fp8" in lowered:
+        given.add("--fp8-format", [text_value("hybrid", key.line)], key.line, key.file)
+
+
+def _add_flag(given: Given, key: Key, lowered: str) -> None:
+    """A key that is spelled as a flag; one that is off is not there."""
+    name = _KEYS.get(key.name, key.name).replace("-", "_")
+    flag = MEGATRON_FLAGS.get(name)
+    if flag is None:
+        silent = lowered in _OFF or key.name in PASSED | _PASSED or is_irrelevant(key.name)
+        if not silent and not _SECTIONS & set(key.path[:-1]) and len(key.path) > 1:
+            given.add(key.dotted, key.values, key.line, key.file)
+        return
+    known = all(value.known for value in key.values)
+    if flag.kind == "switch":
+        if lowered not in _OFF or not known:
+            given.add(name, () if known else key.values, key.line, key.file)
+    elif lowered not in ("", "none", "null"):
+        given.add(name, key.values, key.line, key.file)

@@ -1,0 +1,361 @@
+"""ERNIEKit, PaddleNLP and PaddleFormers: command lines and configuration files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from simulator.question.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
+from simulator.recipes.readers import models
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.configuration import configuration
+from simulator.recipes.readers.documents import Key
+from simulator.recipes.readers.given import Given, half_precision
+from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
+from simulator.recipes.readers.paddle_options import SHARDING, options_of, pipeline_config
+from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch, plain_path
+from simulator.recipes.shell.values import Value, text_value
+
+_LORA_RANK: Final = 8
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
+_OWN_FLAGS: Final = frozenset(
+    ("tensor_parallel_degree", "pipeline_parallel_degree", "fp16_opt_level", "sharding_parallel_degree")
+)
+_TP: Final = ("tensor_parallel_degree", "tensor_model_parallel_size")
+_PP: Final = ("pipeline_parallel_degree", "pipeline_model_parallel_size")
+
+
+def is_paddle(names: Iterable[str]) -> bool:
+    """Whether flags or keys are of a Paddle trainer."""
+    found = set(names)
+    return bool(found & _OWN_FLAGS) or {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
+
+
+def read_paddle(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch; a configuration file that it names is read beside the recipe."""
+    given = Given(file, FLAGS, PASSED)
+    positional = given.add_arguments(launch.arguments)
+    for word in positional:
+        name, equals, text = word.text.partition("=")
+        if word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
+            _add_file(given, launch, file, word)
+        elif equals and word.known:
+            given.add(name, [text_value(text, word.line)], word.line)
+    nodes, devices = cluster_of(launch, given)
+    if launch.program in ("erniekit", "paddleformers-cli"):
+        nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
+    return _recipe(given, Path(file), PurePath(launch.script.text).name, "paddle-shell", nodes, devices)
+
+
+def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
+    """The recipe of a configuration file on its own."""
+    given = Given(str(path), FLAGS, PASSED)
+    _add_keys(given, str(path), keys)
+    dialect = "paddle-json" if path.suffix.lower() == ".json" else "paddle-yaml"
+    return _recipe(given, path, "", dialect, None, None)
+
+
+def _environment_count(launch: Launch, name: str) -> int | None:
+    value = launch.environment.get(name)
+    return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
+
+
+def _add_file(given: Given, launch: Launch, file: str, word: Value) -> None:
+    """Take the keys of a file; flags of the command line count over them."""
+    flags = given.entries
+    given.entries = {}
+    found = configuration(launch, file, word.text, word.line)
+    if found is None:
+        given.need(launch.files[plain_path(word.text)].causes, "tp")
+    else:
+        _add_keys(given, found.file, found.keys)
+    given.entries |= flags
+
+
+def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+    for key in keys:
+        given.add(key.name, key.values, key.line, file)
+
+
+def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
+    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None
+) -> Recipe:
+    model = _model(given, path)
+    spec = models.load_model(model) if model in models.model_names() else None
+    fields: dict[str, Any] = {}
+    layers = given.integer("num_hidden_layers", "num_hidden_layers")
+    if layers:
+        fields["num_hidden_layers"] = layers
+    layers = layers or (spec.num_hidden_layers if spec else None)
+    layout = _layout(given, layers, moe=spec is not None and spec.is_moe)
+    steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
+    batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
+    recipe = Recipe(
+        file=given.file,
+        title=title,
+        framework="paddle",
+        dialect=dialect,
+        model=model,
+        model_fields=fields,
+        seq_length=given.integer("seq_length", "max_seq_len", "max_seq_length", "max_length", "seq_length", high=2**27),
+        global_batch_size=batch,
+        gradient_accumulation_steps=steps
+        or (1 if batch is None and "gradient_accumulation_steps" not in given.incomplete else None),
+        precision=_precision(given),
+        lora_rank=_lora(given),
+        options=options_of(given, layout),
+        layout=layout,
+        nodes=nodes,
+        devices_per_node=devices,
+    )
+    _schedule(given, layout)
+    _contradictions(given, layout)
+    return finished(given, recipe)
+
+
+def _schedule(given: Given, layout: Layout) -> None:
+    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
+    if layout.pipeline_parallel == 1:
+        return
+    names = ("pipeline_schedule_mode", "pp_schedule_mode")
+    mode = (given.text("schedule", *names) or "1F1B").upper()
+    if mode not in ("1F1B", "VPP"):
+        given.remark("not-modelled", "error", f"pipeline schedule {mode[:40]} is not modelled", *names)
+    for name in ("use_dualpipev", "use_dualpipe"):
+        if given.switch("schedule", name):
+            given.remark("not-modelled", "error", f"pipeline schedule of {name} is not modelled", name)
+
+
+def _model(given: Given, recipe: Path) -> str | None:
+    name = given.text("model", "model_name_or_path")
+    if not name:
+        return None
+    found = models.beside(name, recipe)
+    if found:
+        return found
+    model, guessed = models.by_name(name)
+    if model is None:
+        given.remark(
+            "unknown-model", "warning", f"model '{name[:80]}' is not known", "model_name_or_path", fix="--model NAME"
+        )
+    elif guessed:
+        given.remark(
+            "model-guessed",
+            "warning",
+            f"model '{name[:80]}' is read as {model}",
+            "model_name_or_path",
+            fix=f"--model {model}",
+        )
+    return model
+
+
+def _layout(given: Given, layers: int | None, *, moe: bool) -> Layout:
+    tensor = max(given.integer("tp", *_TP, low=-1, high=2**16) or 1, 1)
+    pipeline = max(given.integer("pp", *_PP, low=-1, high=2**16) or 1, 1)
+    sequence = given.switch("sequence_parallel", "sequence_parallel")
+    mode, method, count, listed = _recompute(given, layers)
+    expert, expert_tensor = _experts(given, tensor) if moe else (1, 1)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        context_parallel=_context(given),
+        expert_parallel=expert,
+        expert_tensor_parallel=expert_tensor,
+        virtual_stages=given.integer("vpp", "virtual_pp_degree", "virtual_pipeline_model_parallel_size", high=2**16)
+        or 1,
+        micro_batch_size=given.integer("micro_batch_size", "per_device_train_batch_size", "batch_size", high=2**16)
+        or 8,
+        sequence_parallel=sequence and tensor > 1,
+        zero_stage=_zero_stage(given),
+        recompute=mode,
+        recompute_method=method,
+        recompute_layers=count,
+        recompute_layer_list=listed,
+        offload=_offload(given),
+        stage_layers=_cut(given, layers, pipeline),
+    )
+
+
+def _context(given: Given) -> int:
+    names = ("context_parallel_degree", "context_parallel_size", "sep_parallel_degree", "sep_parallel_size")
+    return max(given.integer("cp", *names, low=-1, high=2**16) or 1, 1)
+
+
+def _experts(given: Given, tensor: int) -> tuple[int, int]:
+    """Expert parallel size and tensor parallel size of an expert."""
+    group = given.text("ep", "moe_group")
+    size = given.integer("ep", "expert_parallel_degree", "expert_model_parallel_size", low=-1, high=2**16)
+    if group in ("mp", "tp"):
+        return tensor, 1
+    if size and size > 0:
+        return size, given.integer("etp", "expert_tensor_model_parallel_size", high=2**16) or 1
+    if group not in (None, "dummy", "none", ""):
+        given.remark(
+            "not-modelled",
+            "warning",
+            f"moe_group {group[:40]}: experts are priced as not spread",
+            "moe_group",
+            fix="--ep N",
+        )
+    return 1, 1
+
+
+def _zero_stage(given: Given) -> int:
+    text = given.text("zero_stage", "sharding") or ""
+    degree = given.integer("sharding_degree", *SHARDING, low=-1, high=2**20)
+    match = re.search(r"stage([123])", text)
+    if match is None:
+        if text.strip() not in ("", "none", "None"):
+            given.remark(
+                "unknown-value", "error", f"sharding '{text[:40]}': allowed are stage1, stage2, stage3", "sharding"
+            )
+        return 0
+    stage = int(match[1])
+    if degree == 1 and stage == 1:
+        return 0
+    return stage
+
+
+def _offload(given: Given) -> Offload:
+    whole = given.switch("offload", "offload_optim") or "offload" in (given.text("zero_stage", "sharding") or "")
+    if given.switch("offload", "tensorwise_offload_optimizer"):
+        return "optimizer_tensorwise"
+    return "optimizer" if whole else "none"
+
+
+def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, RecomputeMethod, int, tuple[int, ...]]:
+    granularity = given.text("recompute", "recompute_granularity") or "full"
+    active = given.switch("recompute", "recompute", "use_recompute", default=given.has("recompute_num_layers"))
+    kept = _numbers(given, "recompute_layers", "no_recompute_layers")
+    if not active:
+        if given.has("recompute_granularity") and "recompute" not in given.incomplete:
+            given.remark(
+                "inactive-flag",
+                "note",
+                f"recompute_granularity {granularity[:40]} has no effect: recompute is off",
+                "recompute_granularity",
+            )
+        return "none", "uniform", 1, ()
+    if granularity in ("core_attn", "full_attn"):
+        if kept:
+            given.remark(
+                "not-modelled",
+                "error",
+                f"{granularity} of some layers only is not modelled",
+                "no_recompute_layers",
+                fix="--recompute attention" if granularity == "full_attn" else "--recompute selective",
+            )
+        return "attention" if granularity == "full_attn" else "selective", "uniform", 1, ()
+    if granularity != "full":
+        given.remark(
+            "unknown-value",
+            "error",
+            f"recompute_granularity '{granularity[:40]}': allowed are full, full_attn, core_attn",
+            "recompute_granularity",
+        )
+    if given.has("refined_recompute"):
+        given.remark("not-modelled", "error", "operators kept from recompute are not modelled", "refined_recompute")
+    if kept and layers:
+        return "full", "list", 1, tuple(layer for layer in range(layers) if layer not in kept)
+    method: RecomputeMethod = "block" if given.text("recompute_method", "recompute_method") == "block" else "uniform"
+    return "full", method, given.integer("recompute_layers", "recompute_num_layers") or 1, ()
+
+
+def _numbers(given: Given, option: str, name: str) -> frozenset[int]:
+    """Whole numbers of a list, in brackets or not."""
+    text = given.text(option, name) or ""
+    words = re.split(r"[\s,\[\]]+", text.strip("[] "))
+    numbers = [word for word in words if word]
+    if not all(re.fullmatch(r"[0-9]{1,6}", word, re.ASCII) for word in numbers):
+        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be a list of whole numbers")
+    return frozenset(int(word) for word in numbers)
+
+
+def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
+    """Layers per stage of a list over the model's items: embedding, layers, norm, head."""
+    text = given.text("stage_layers", "pp_seg_method") or ""
+    if not re.match(r"\s*\[?\s*[0-9]", text):
+        given.places.pop("stage_layers", None)
+        return ()
+    starts = sorted(_numbers(given, "stage_layers", "pp_seg_method"))
+    if layers is None:
+        return ()
+    items = layers + 3
+    starts = [start for start in starts if start < items]
+    if len(starts) != pipeline or starts[0] != 0:
+        raise given.refusal(given.entry("pp_seg_method"), f"must list {pipeline} first items, the first of them 0")
+    ends = [*starts[1:], items]
+    return tuple(min(end, layers + 1) - max(start, 1) for start, end in zip(starts, ends, strict=True))
+
+
+def _precision(given: Given) -> str | None:
+    if given.has("weight_quantize_algo"):
+        given.remark("not-modelled", "error", "quantized weights are not modelled", "weight_quantize_algo")
+    kind = given.text("precision", "compute_type")
+    if kind in ("bf16", "fp16", "fp8"):
+        return kind
+    if kind is not None:
+        given.remark("not-modelled", "error", f"compute_type {kind[:40]} is not modelled", "compute_type")
+        return None
+    return half_precision(given, bf16=given.switch("precision", "bf16"), fp16=given.switch("precision", "fp16"))
+
+
+def _lora(given: Given) -> int | None:
+    kind = (given.text("lora_rank", "fine_tuning") or "").lower()
+    if given.switch("lora_rank", "lora") or kind == "lora":
+        given.places.pop("lora_rank", None)
+        return given.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
+    given.places.pop("lora_rank", None)
+    return None
+
+
+def _contradictions(given: Given, layout: Layout) -> None:
+    """What the flags say against each other."""
+    config = pipeline_config(given)
+    asked = given.switch("sequence_parallel", "sequence_parallel")
+    if asked and layout.tensor_parallel == 1 and "tp" not in given.incomplete:
+        given.remark(
+            "inactive-flag", "note", "sequence_parallel has no effect: tensor parallel is 1", "sequence_parallel"
+        )
+    if layout.tensor_parallel > 1 and not asked and "sequence_parallel" not in given.incomplete:
+        given.remark(
+            "no-sequence-parallel",
+            "warning",
+            f"tensor parallel {layout.tensor_parallel} without sequence_parallel keeps whole activations between "
+            "the layers",
+            *_TP,
+            fix="sequence_parallel 1",
+        )
+    if layout.sequence_parallel and layout.pipeline_parallel > 1 and "disable_partial_send_recv" not in config:
+        given.remark(
+            "partial-send-recv",
+            "error",
+            "sequence_parallel with pipeline stages needs disable_partial_send_recv",
+            "pipeline_parallel_config",
+            "sequence_parallel",
+            fix='pipeline_parallel_config "disable_partial_send_recv"',
+        )
+    if given.has("lr_scheduler") and given.has("lr_scheduler_type"):
+        given.remark(
+            "repeated-flag",
+            "note",
+            "lr_scheduler and lr_scheduler_type are two names of one setting",
+            "lr_scheduler",
+            fix="keep lr_scheduler_type",
+        )
+    optimizer = given.text("optimizer", "optim")
+    if optimizer and not optimizer.lower().startswith("adamw"):
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+    steps, warmup = given.text("steps", "max_steps"), given.text("steps", "warmup_steps")
+    counts = [int(text) for text in (steps, warmup) if text and re.fullmatch(r"[0-9]{1,9}", text, re.ASCII)]
+    if len(counts) == 2 and counts[1] > counts[0] > 0:
+        given.remark(
+            "warmup-exceeds-steps", "note", f"warmup_steps {warmup} is more than max_steps {steps}", "warmup_steps"
+        )
+    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule"):
+        given.incomplete.discard(option)
+        given.places.pop(option, None)

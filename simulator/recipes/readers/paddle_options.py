@@ -1,0 +1,111 @@
+"""Switches of the framework profile as Paddle trainers' flags set them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.readers.given import Given
+
+_CHUNK_TOKENS: Final = 8192
+"""Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""
+SHARDING: Final = ("sharding_parallel_degree", "sharding_parallel_size")
+
+
+def options_of(given: Given, layout: Layout) -> dict[str, str]:
+    """Switches of the framework profile as the recipe sets them."""
+    found: dict[str, str] = {}
+    if given.has("amp_master_grad"):
+        found["gradient_dtype"] = "fp32" if given.switch("gradient_dtype", "amp_master_grad") else "bf16"
+    if given.switch("optimizer_dtype", "use_lowprecision_moment"):
+        found["optimizer_dtype"] = "bf16"
+    if given.text("parameter_dtype", "fp16_opt_level") == "O1":
+        found |= {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}
+    for switch, *names in (
+        ("fused_rms_norm", "fuse_rms_norm", "use_fused_rms_norm"),
+        ("fused_swiglu", "fuse_swiglu"),
+        ("flash_attention", "use_flash_attention", "use_flash_attn"),
+    ):
+        if given.has(*names):
+            found[switch] = str(given.switch(switch, *names)).lower()
+    if given.text("flash_attention", "attn_impl") in ("eager", "sdpa_math"):
+        found["flash_attention"] = "false"
+    found |= _state(given, layout) | _overlap(given) | _loss(given)
+    if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
+        found["cp_communication"] = "all_to_all"
+    for switch in given.incomplete & set(found):
+        del found[switch]
+    return found
+
+
+def _state(given: Given, layout: Layout) -> dict[str, str]:
+    """How long gradients live, and over how many ranks state is shared."""
+    found = {}
+    released = given.switch("release_grads", "release_grads") or "enable_release_grads" in pipeline_config(given)
+    if released and layout.zero_stage < 2:
+        # The trainer turns it off where gradients are sharded.
+        found["release_grads"] = "true"
+    degree = given.integer("sharding_degree", *SHARDING, low=-1, high=2**20)
+    if degree is not None and degree > 1 and layout.zero_stage:
+        found["sharding_degree"] = str(degree)
+    return found
+
+
+def _overlap(given: Given) -> dict[str, str]:
+    """What runs under the computation."""
+    text = given.text("overlap", "sharding_parallel_config") or ""
+    given.places.pop("overlap", None)
+    found = {}
+    if "enable_stage1_overlap" in text or "enable_sharding_comm_overlap" in text:
+        found["overlap_grad_reduce"] = "true"
+    if "broadcast_overlap" in text:
+        found["overlap_param_gather"] = "true"
+    return found
+
+
+def _loss(given: Given) -> dict[str, str]:
+    """How the head and the loss are computed."""
+    sparse = given.switch("loss", "use_sparse_head_and_loss_fn")
+    fused = given.switch("loss", "use_fused_head_and_loss_fn")
+    if sparse and fused:
+        given.remark(
+            "contradiction",
+            "warning",
+            "use_sparse_head_and_loss_fn and use_fused_head_and_loss_fn are both on; the sparse one is taken",
+            "use_fused_head_and_loss_fn",
+            fix="drop one of them",
+        )
+    if sparse:
+        given.remark(
+            "upper-bound",
+            "note",
+            "the sparse head skips tokens without a label; how many the data decide, all are priced",
+            "use_sparse_head_and_loss_fn",
+            fix="--option labelled_token_fraction=SHARE",
+        )
+    found = _gathered_logits(given)
+    if fused and not sparse:
+        if given.switch("loss", "use_recompute_loss_fn", default=not given.has("use_recompute_loss_fn")):
+            tokens = given.integer("loss", "loss_subbatch_sequence_length", high=2**27) or _CHUNK_TOKENS
+            return found | {"cross_entropy_chunk_tokens": str(tokens)}
+        given.remark(
+            "inactive-flag",
+            "warning",
+            "use_fused_head_and_loss_fn has no effect without use_recompute_loss_fn",
+            "use_fused_head_and_loss_fn",
+        )
+    return found
+
+
+def _gathered_logits(given: Given) -> dict[str, str]:
+    if not given.has("tensor_parallel_output"):
+        return {}
+    on = given.switch("vocabulary_parallel_loss", "tensor_parallel_output")
+    return {"vocabulary_parallel_loss": str(on).lower()}
+
+
+def pipeline_config(given: Given) -> str:
+    """The words of the pipeline's configuration."""
+    text = given.text("pipeline_parallel_config", "pipeline_parallel_config") or ""
+    given.places.pop("pipeline_parallel_config", None)
+    return text

@@ -1,0 +1,180 @@
+"""Recipe files to recipes, by what they hold. Nothing is executed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
+from simulator.recipes.readers.documents import keys_of, read_document, read_text
+from simulator.recipes.readers.megatron import is_megatron, read_megatron
+from simulator.recipes.readers.names import plain
+from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
+from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
+from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
+from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.script import Script, read_script
+from simulator.recipes.shell.values import Value
+
+_DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
+_SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
+_NAME: Final = re.compile(r"[^\n=]{1,200}")
+
+
+def read_recipe(
+    path: str | Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[Recipe, ...]:
+    """The training runs that a file describes.
+
+    `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
+    script may see, none unless given. Raises InputError for a file that is no recipe and UnsupportedError for one of a
+    framework that is not read.
+    """
+    path = Path(path)
+    settings = dict(settings or {})
+    for name in settings:
+        if not _NAME.fullmatch(name):
+            raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
+    if "\0" in str(path):
+        raise InputError("a path has no NUL character")
+    suffix = path.suffix.lower()
+    if suffix in _DOCUMENTS:
+        recipe, used = _read_document(path, settings)
+        return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
+    if suffix == ".py":
+        raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
+    text = read_text(path, newlines=True)
+    if suffix not in _SHELL and not text.startswith("#!"):
+        raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
+    return _read_shell(path, text, settings, environment or {})
+
+
+def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a configuration file, and the settings that it used."""
+    document = read_document(path)
+    keys = keys_of(path, document)
+    names = {key.dotted for key in keys} | {key.name for key in keys}
+    if is_torchtitan(keys):
+        return read_torchtitan(path, keys), set()
+    if is_nemo(keys):
+        return read_nemo(path, keys, settings)
+    if is_paddle(names) or is_trainer(names):
+        return read_paddle_document(path, keys), set()
+    if "zero_optimization" in document:
+        raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
+    if "model_type" in document:
+        raise NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
+    raise NoRecipeError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
+
+
+def _read_shell(
+    path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[Recipe, ...]:
+    file = str(path)
+    script = read_script(text.replace("\r\n", "\n"), file, settings, environment)
+    named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
+    recipes = []
+    passed: list[Launch] = []
+    for launch in script.launches:
+        recipe = _read_launch(launch, file)
+        if recipe is None:
+            passed.append(launch)
+        else:
+            recipe = _conditional(recipe, launch)
+            found = (*_line_ends(text, file), *_script_remarks(script, file))
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
+            recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
+    if recipes:
+        return tuple(recipes)
+    if passed:
+        launch = passed[0]
+        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+        raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+    if script.exit_line:
+        raise InputError(f"{file}:{script.exit_line}: the script ends here before it starts any training")
+    raise NoRecipeError(
+        f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
+    )
+
+
+def _named(value: Value) -> tuple[str, ...]:
+    """The file that `--flag=FILE` names."""
+    return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
+
+
+def _line_ends(text: str, file: str) -> Iterable[Remark]:
+    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        yield Remark(
+            "carriage-returns",
+            "warning",
+            "lines end in CR LF: bash stops at the carriage returns; read as if there were none",
+            Place(file, line),
+            "sed -i 's/\\r$//'",
+        )
+
+
+def _read_launch(launch: Launch, file: str) -> Recipe | None:
+    """The recipe of a launch; None where it is of no framework that is read."""
+    names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
+    files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
+    if launch.launcher in ("accelerate", "other"):
+        return None
+    if "job.config_file" in names:
+        return read_torchtitan_launch(launch, file)
+    if is_nemo_launch(launch):
+        return read_nemo_launch(launch, file)
+    if launch.launcher == "paddle" or is_paddle(names):
+        return read_paddle(launch, file) if names or files else None
+    if is_megatron(launch):
+        return read_megatron(launch, file)
+    return read_trainer(launch, file) if is_trainer(names) else None
+
+
+def _conditional(recipe: Recipe, launch: Launch) -> Recipe:
+    """The recipe with what decides whether it runs at all."""
+    unknowns = list(recipe.unknowns)
+    known = {unknown.name: number for number, unknown in enumerate(unknowns)}
+    for cause in sorted(launch.conditions):
+        if cause.name in known:
+            old = unknowns[known[cause.name]]
+            unknowns[known[cause.name]] = dataclasses.replace(old, affects=tuple(sorted({*old.affects, "launch"})))
+        else:
+            unknowns.append(Unknown(cause.name, Place(recipe.file, max(cause.line, 1)), ("launch",)))
+    return dataclasses.replace(recipe, unknowns=tuple(unknowns))
+
+
+def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
+    """What reading the script took for granted."""
+    yield from script.remarks
+    if script.assumed_unset:
+        names = sorted(script.assumed_unset)
+        line = script.assumed_unset[names[0]]
+        shown = ", ".join(f"${name}" for name in names[:12])
+        yield Remark(
+            "assumed-unset", "note", f"taken as not set: {shown}", Place(file, max(line, 1)), "--set NAME=VALUE"
+        )
+    for line, causes in sorted(script.exits.items()):
+        shown = ", ".join(sorted({cause.name for cause in causes})[:6])
+        yield Remark(
+            "exit-path",
+            "note",
+            f"the script may end here, depending on {shown}; taken not to",
+            Place(file, max(line, 1)),
+        )
+
+
+def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[str]) -> Recipe:
+    remarks = [
+        Remark(
+            "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
+        )
+        for name in unused
+    ]
+    return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

@@ -1,0 +1,272 @@
+"""torchtitan configuration files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Final
+
+from simulator.question.scenario.layout import Layout, RecomputeMethod, RecomputeMode
+from simulator.recipes.readers import models
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.recipes.readers.given import Flag, Given
+from simulator.recipes.readers.megatron import finished
+from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch
+
+FLAGS: Final = {
+    name: Flag(about)
+    for name, about in {
+        "model.name": "model, with model.flavor",
+        "model.flavor": "model, with model.name",
+        "model.converters": "precision fp8, for float8",
+        "training.local_batch_size": "micro batch size; with pipeline stages, the micro batches of a step",
+        "training.batch_size": "as training.local_batch_size",
+        "training.global_batch_size": "global batch size",
+        "training.seq_len": "sequence length",
+        "training.mixed_precision_param": "precision",
+        "training.mixed_precision_reduce": "type of gradients; only float32",
+        "training.dtype": "type of the stored weights",
+        "parallelism.data_parallel_replicate_degree": "data parallel size, with the shard degree; sharding_degree",
+        "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
+        "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never",
+        "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
+        "parallelism.pipeline_parallel_degree": "pipeline parallel size",
+        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B; others are refused",
+        "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
+        "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
+        "parallelism.context_parallel_degree": "context parallel size",
+        "parallelism.expert_parallel_degree": "expert parallel size",
+        "parallelism.expert_tensor_parallel_degree": "tensor parallel size of experts",
+        "activation_checkpoint.mode": "recompute: none, selective or full",
+        "activation_checkpoint.selective_ac_option": "recompute full of every n-th layer, for a number",
+        "optimizer.implementation": "switch foreach_optimizer",
+        "optimizer.name": "AdamW; others are warned of",
+    }.items()
+}
+_IGNORED: Final = frozenset(
+    [
+        "job",
+        "profiling",
+        "metrics",
+        "checkpoint",
+        "lr_scheduler",
+        "experimental",
+        "comm",
+        "compile",
+        "fault_tolerance",
+        "validation",
+        "debug",
+        "memory_estimation",
+        "float8",
+        "quantize",
+        "mx",
+    ]
+)
+"""Sections that change nothing that is modelled."""
+
+
+def is_torchtitan(keys: Iterable[Key]) -> bool:
+    """Whether a document is of torchtitan."""
+    paths = {key.dotted for key in keys}
+    return "model.flavor" in paths or {"training.seq_len", "model.name"} <= paths
+
+
+def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
+    """The recipe of a configuration file."""
+    given = Given(str(path), FLAGS, [key.dotted for key in keys if key.path[0] in _IGNORED])
+    _add_keys(given, str(path), keys)
+    return _recipe(given)
+
+
+def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
+    """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
+    given = Given(file, FLAGS)
+    given.add_arguments(launch.arguments)
+    flags = given.entries
+    given.entries = {}
+    place = flags.pop("job.config_file")[-1]
+    if place.causes:
+        given.need(place.causes, "model")
+    else:
+        path = beside(file, place.text, place.value_line, launch.environment)
+        _add_keys(given, str(path), keys_of(path, read_document(path)))
+    given.entries |= flags
+    given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
+    nodes, devices = cluster_of(launch, given)
+    recipe = _recipe(given)
+    return dataclasses.replace(
+        recipe,
+        title=PurePath(launch.script.text).name,
+        dialect="torchtitan-shell",
+        nodes=nodes,
+        devices_per_node=devices,
+        unknowns=given.unknowns(),
+    )
+
+
+def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+    for key in keys:
+        name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
+        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line, file)
+
+
+def _recipe(given: Given) -> Recipe:
+    model = _model(given)
+    layers = models.load_model(model).num_hidden_layers if model else None
+    layout, steps = _layout(given, layers)
+    virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    batch = given.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
+    batch = batch if batch and batch > 0 else None
+    optimizer = given.text("optimizer", "optimizer.name")
+    if optimizer and not optimizer.lower().startswith("adam"):
+        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optimizer.name")
+    return finished(
+        given,
+        Recipe(
+            file=given.file,
+            framework="torch",
+            dialect="torchtitan-toml",
+            model=model,
+            seq_length=given.integer("seq_length", "training.seq_len", high=2**27) or 2048,
+            global_batch_size=batch,
+            gradient_accumulation_steps=None if batch else steps,
+            precision=_precision(given),
+            options=_options(given, layout),
+            layout=layout,
+            virtual_stage_layers=virtual,
+        ),
+    )
+
+
+def _model(given: Given) -> str | None:
+    name, flavor = given.text("model", "model.name"), given.text("model", "model.flavor")
+    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    model, guessed = models.by_name(wanted)
+    if model is None or guessed:
+        given.remark(
+            "unknown-model",
+            "warning",
+            f"model '{wanted[:80]}' is not known",
+            "model.flavor",
+            "model.name",
+            fix="--model NAME",
+        )
+        return None
+    return model
+
+
+def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
+    def degree(option: str, name: str) -> int:
+        return max(given.integer(option, f"parallelism.{name}_parallel_degree", low=-1, high=2**16) or 1, 1)
+
+    pipeline, tensor = degree("pp", "pipeline"), degree("tp", "tensor")
+    local = given.integer("micro_batch_size", "training.local_batch_size", "training.batch_size", high=2**20) or 8
+    micro, steps = local, 1
+    if pipeline > 1:
+        micro = given.integer("micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", high=2**16) or 1
+        steps = max(local // micro, 1)
+    replicas, shards = _data_parallel(given)
+    mode, method, listed = _recompute(given, layers)
+    schedule = given.text("vpp", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    chunks = 2 if schedule.lower().startswith("interleaved") else 1
+    if pipeline > 1 and schedule.lower() not in ("1f1b", "interleaved1f1b"):
+        given.remark(
+            "not-modelled",
+            "error",
+            f"pipeline schedule {schedule[:40]} is not modelled",
+            "parallelism.pipeline_parallel_schedule",
+        )
+    virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    if virtual and layers and layers % (pipeline * virtual) == 0:
+        chunks = layers // (pipeline * virtual)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        context_parallel=degree("cp", "context"),
+        expert_parallel=degree("ep", "expert"),
+        expert_tensor_parallel=degree("etp", "expert_tensor"),
+        data_parallel=replicas * shards,
+        virtual_stages=chunks if pipeline > 1 else 1,
+        micro_batch_size=micro,
+        sequence_parallel=tensor > 1,
+        zero_stage=_zero_stage(given),
+        recompute=mode,
+        recompute_method=method,
+        recompute_layer_list=listed,
+    ), steps
+
+
+def _data_parallel(given: Given) -> tuple[int, int]:
+    """Replicas, and ranks that share one; the latter 1 where the cluster decides (-1)."""
+    shards = given.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
+    replicas = given.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
+    if shards is None or shards < 1:
+        given.places.pop("dp", None)
+        if replicas > 1:
+            given.remark(
+                "not-modelled",
+                "error",
+                "replicas of groups whose size the cluster decides are not modelled",
+                "parallelism.data_parallel_replicate_degree",
+                fix="data_parallel_shard_degree = N",
+            )
+        return 1, 1
+    return max(replicas, 1), shards
+
+
+def _zero_stage(given: Given) -> int:
+    if given.integer("zero_stage", "parallelism.data_parallel_shard_degree", low=-1, high=2**20) == 1:
+        return 0
+    return 2 if given.text("zero_stage", "parallelism.fsdp_reshard_after_forward") == "never" else 3
+
+
+def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, RecomputeMethod, tuple[int, ...]]:
+    mode = given.text("recompute", "activation_checkpoint.mode") or "selective"
+    option = given.text("recompute", "activation_checkpoint.selective_ac_option") or "2"
+    if mode == "full":
+        return "full", "uniform", ()
+    if mode == "none":
+        return "none", "uniform", ()
+    if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
+        return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
+    given.remark(
+        "not-modelled",
+        "warning",
+        f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
+        "activation_checkpoint.mode",
+    )
+    return "selective", "uniform", ()
+
+
+def _precision(given: Given) -> str | None:
+    if "float8" in (given.text("precision", "model.converters") or ""):
+        return "fp8"
+    kind = given.text("precision", "training.mixed_precision_param") or "bfloat16"
+    if kind == "float32":
+        return "fp32"
+    if kind != "bfloat16":
+        given.remark(
+            "not-modelled",
+            "error",
+            f"mixed_precision_param {kind[:40]} is not modelled",
+            "training.mixed_precision_param",
+        )
+        return None
+    return "bf16"
+
+
+def _options(given: Given, layout: Layout) -> dict[str, str]:
+    found: dict[str, str] = {}
+    replicas, shards = _data_parallel(given)
+    if replicas > 1 and layout.zero_stage:
+        found["sharding_degree"] = str(shards * layout.context_parallel)
+    if given.text("parameter_dtype", "training.dtype") == "bfloat16":
+        found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    kind = given.text("foreach_optimizer", "optimizer.implementation")
+    if kind in ("fused", "foreach", "for-loop"):
+        found["foreach_optimizer"] = str(kind == "foreach").lower()
+    return found

@@ -1,0 +1,343 @@
+"""What a framework would say to a launch: its own refusals, with the words the user would meet.
+
+A rule that a layout alone decides is written once, in `simulator.search.rules`; here it gets the framework's words. The
+others look at what only a recipe knows: the script, the flags, the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from simulator.cost.pricing.violation import Violation
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.weights import total_parameters
+from simulator.recipes.recipe import Place, Remark
+from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
+from simulator.recipes.rules.launch import FrameworkRule, Launch
+from simulator.recipes.rules.launch import says as _says
+from simulator.recipes.rules.megatron_start import MEGATRON_START_RULES
+
+
+def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, ...]:
+    """Every refusal of a launch: those the layout's rules found, in the framework's words, and the framework's own."""
+    framework = launch.scenario.framework.name
+    known = {rule.layout_rule: rule for rule in FRAMEWORK_RULES if rule.framework == framework and rule.layout_rule}
+    found: list[Remark] = []
+    for violation in violations:
+        rule = known.get(violation.rule)
+        if rule is None:
+            place = _place(launch, _BLAME.get(violation.rule, ()))
+            if (framework, violation.rule) in _NOT_MODELLED:
+                message = _NOT_MODELLED[framework, violation.rule]
+                found.append(Remark("not-modelled", "error", message, place, violation.fix))
+                continue
+            found.append(Remark(violation.rule.replace("_", "-"), "error", violation.message, place, violation.fix))
+            continue
+        place = _place(launch, (*rule.blame, *_BLAME.get(violation.rule, ())))
+        message = violation.message
+        if rule.says not in message:
+            message = f"{message}; the framework says: {rule.says}"
+        found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
+    remarks = {remark.rule: remark for remark in (launch.recipe.remarks if launch.recipe else ())}
+    for rule in FRAMEWORK_RULES:
+        if rule.framework != framework:
+            continue
+        if rule.remark in remarks:
+            said = remarks[rule.remark]
+            message = f"{said.message}; the framework says: {rule.says}"
+            found.append(Remark(rule.id, "error", message, said.place, said.fix))
+        elif not rule.layout_rule and rule.broken(launch):
+            message = f"{rule.about}; the framework says: {rule.says} ({rule.versions})"
+            flag = rule.flag(launch)
+            place = flag.place if flag else _place(launch, rule.blame)
+            found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
+    return tuple(found)
+
+
+def _place(launch: Launch, settings: Iterable[str]) -> Place | None:
+    for name in settings:
+        if name.startswith("--"):
+            flag = launch.flag(name[2:])
+            if flag is not None:
+                return flag.place
+        elif launch.recipe is not None and name in launch.recipe.places:
+            return launch.recipe.places[name]
+    return None
+
+
+_BLAME: dict[str, tuple[str, ...]] = {
+    "devices": ("nodes", "dp", "tp", "pp"),
+    "heads": ("tp", "model"),
+    "kv_heads": ("tp", "model"),
+    "ffn": ("tp", "etp"),
+    "vocabulary": ("tp",),
+    "layers": ("stage_layers", "pp"),
+    "node_groups": ("pp", "nodes"),
+    "virtual_stages": ("layers_per_virtual_stage", "vpp", "pp"),
+    "batch": ("global_batch_size", "micro_batch_size"),
+    "sequence": ("seq_length", "cp"),
+    "context_heads": ("cp", "tp"),
+    "experts": ("ep", "etp"),
+    "sequence_parallel": ("sequence_parallel", "tp"),
+    "zero_stage": ("zero_stage", "pp"),
+    "sharding_groups": ("sharding_degree", "zero_stage"),
+    "parameters_on_host": ("offload_parameters", "zero_stage"),
+    "offload_pipeline": ("offload", "pp"),
+    "offload_recompute": ("offload", "recompute"),
+    "two_stages": ("layers_per_virtual_stage", "vpp", "pp"),
+    "recompute_layers": ("recompute_layers", "recompute"),
+}
+"""Settings that decide a layout rule."""
+
+_NOT_MODELLED: dict[tuple[str, str], str] = {
+    ("megatron", "zero_stage"): "Megatron's FSDP shards gradients or parameters too: that is not modelled",
+}
+"""Layout rules that say what the simulator lacks, not what the framework does."""
+
+
+def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | None:
+    """The nearest heads and key-value heads that tensor parallelism can split, at the same hidden size."""
+    shared = -(-model.num_key_value_heads // tensor_parallel) * tensor_parallel
+    fitting = [n for n in range(shared, 4 * model.num_attention_heads + 1, shared) if model.hidden_size % n == 0]
+    if model.attention == "mla" or not fitting:
+        return None
+    return min(fitting, key=lambda n: (abs(n - model.num_attention_heads), n)), shared
+
+
+def _heads_fix(launch: Launch) -> str:
+    model, size = launch.scenario.model, launch.layout.tensor_parallel
+    limit = min(model.num_attention_heads, model.num_key_value_heads)
+    fits = [d for d in range(1, limit + 1) if model.num_attention_heads % d == 0 and model.num_key_value_heads % d == 0]
+    text = f"--tp {max(fits)}"
+    other = other_heads(model, size)
+    if other is None:
+        return text
+    heads, shared = other
+    fields = f"--model-field num_attention_heads={heads} --model-field num_key_value_heads={shared}"
+    changed = model.model_copy(
+        update={
+            "num_attention_heads": heads,
+            "num_key_value_heads": shared,
+            "head_dim": model.hidden_size // heads if _even(model) else model.head_dim,
+        }
+    )
+    counts = f"{total_parameters(model) / 1e9:.2f}B -> {total_parameters(changed) / 1e9:.2f}B parameters"
+    return (
+        f"{text}; or another model with heads {heads}/{shared} ({fields}): head_dim {model.head_dim} -> "
+        f"{changed.head_dim}, {counts}, and the published weights no longer match"
+    )
+
+
+def _even(model: ModelSpec) -> bool:
+    return model.head_dim * model.num_attention_heads == model.hidden_size
+
+
+def _divisible_chunks(launch: Launch) -> str:
+    cut = launch.layout.stage_layers
+    if launch.layout.pipeline_parallel < 2:
+        return "--vpp 1: chunks need a pipeline"
+    if len(set(cut)) != 1:
+        return "--vpp 1, or a pipeline size that divides the layers"
+    sizes = ", ".join(str(d) for d in range(1, cut[0]) if cut[0] % d == 0)
+    pipeline = launch.layout.pipeline_parallel
+    return f"--layers-per-virtual-stage {sizes}, and micro batches of a step that are a multiple of {pipeline}"
+
+
+def _explicit(launch: Launch, switch: str) -> bool:
+    """Whether the recipe itself turns a switch on."""
+    return launch.recipe is not None and launch.recipe.options.get(switch, "").lower() in ("true", "1", "on", "yes")
+
+
+def _te_checkpoint(launch: Launch) -> bool:
+    return launch.layout.recompute == "full" and {"llama3.1-example", "megatron-240718"} <= launch.marks
+
+
+_PADDLE = "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit"
+UNEVEN_STAGES: dict[str, str] = {
+    "paddle": (
+        "; Paddle 2 and early 3.0 that cut by layer stop with 'number of layers ({layers}) should be divided by part "
+        "number({stages})', later versions warn and cut unevenly (pp_seg_method with a list works in all)"
+    )
+}
+"""What a framework does with layers that do not divide over the stages, by its versions."""
+
+_TORCH = "torchtitan 0.1 and later"
+
+READER_RULES = frozenset({"partial-send-recv"})
+"""Remarks of readers that a rule here says in the framework's words."""
+
+FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
+    *MEGATRON_START_RULES,
+    FrameworkRule(
+        id="megatron-offload-pipeline",
+        framework="megatron",
+        versions=f"{_MEGATRON}; met in measured rows 15 and 22",
+        about="activation offloading does not work with a pipeline",
+        says="Currently there is no support for Pipeline parallelism with CPU offloading",
+        fix=_says("--pp 1, or --recompute full instead of the offload"),
+        layout_rule="offload_pipeline",
+        blame=("offload",),
+    ),
+    FrameworkRule(
+        id="megatron-offload-recompute",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="activation offloading does not work with recomputation",
+        says="CPU offloading does not work when activation recomputation is enabled",
+        fix=_says("--recompute none, or --offload none"),
+        layout_rule="offload_recompute",
+        blame=("offload", "recompute"),
+    ),
+    FrameworkRule(
+        id="megatron-virtual-stages",
+        framework="megatron",
+        versions=f"{_MEGATRON}; met in measured row 25",
+        about="layers of a stage divide by layers of a virtual stage, micro batches by pipeline ranks",
+        says="number of layers per pipeline stage must be divisible number of layers per virtual pipeline stage",
+        fix=_divisible_chunks,
+        layout_rule="virtual_stages",
+    ),
+    FrameworkRule(
+        id="megatron-overlap-virtual-stages",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="interleaving without overlapped point-to-point exchange needs more than two stages",
+        says=(
+            "when interleaved schedule is used and p2p communication overlap is disabled, pipeline-model-parallel size "
+            "should be greater than 2"
+        ),
+        fix=_says("--vpp 1, --pp 4, or leave the exchange overlapped"),
+        layout_rule="two_stages",
+    ),
+    FrameworkRule(
+        id="pai-te-checkpoint",
+        framework="megatron",
+        versions="Pai-Megatron-Patch examples/llama3_1 on Megatron-LM 240718; met in measured rows 14, 45 and 48",
+        about="full recompute fails in the Llama 3.1 example of this snapshot (the Qwen 2.5 example runs it)",
+        says="TypeError: te_checkpoint() missing 1 required positional argument",
+        fix=_says("--recompute none with more --cp or --tp, or a newer Megatron-LM"),
+        broken=_te_checkpoint,
+        blame=("recompute",),
+    ),
+    FrameworkRule(
+        id="megatron-tp-overlap",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="overlapped tensor-parallel collectives need sequence parallelism",
+        says="Tensor parallel communication/GEMM overlap can happen only when sequence parallelism is enabled",
+        fix=_says("--sequence-parallel, or --option tp_comm_overlap=false"),
+        broken=lambda x: (
+            _explicit(x, "tp_comm_overlap") and not x.layout.sequence_parallel and x.layout.tensor_parallel > 1
+        ),
+        blame=("tp_comm_overlap", "sequence_parallel", "tp"),
+    ),
+    FrameworkRule(
+        id="megatron-heads",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="attention heads divide by tensor parallel",
+        says="... is not divisible by ...",
+        fix=_heads_fix,
+        layout_rule="heads",
+    ),
+    FrameworkRule(
+        id="megatron-kv-heads",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="query groups divide by tensor parallel",
+        says="num_query_groups (...) must be a multiple of tensor_model_parallel_size (...)",
+        fix=_heads_fix,
+        layout_rule="kv_heads",
+    ),
+    FrameworkRule(
+        id="megatron-batch",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="the global batch divides by micro batch x data parallel",
+        says="global batch size (...) is not divisible by micro batch size (...) times data parallel size (...)",
+        fix=lambda x: f"a global batch that is a multiple of {x.layout.micro_batch_size * x.layout.data_parallel}",
+        layout_rule="batch",
+    ),
+    FrameworkRule(
+        id="megatron-expert-sequence-parallel",
+        framework="megatron",
+        versions=_MEGATRON,
+        about="experts with tensor parallelism need sequence parallelism",
+        says="When using MoE and tensor parallelism, sequence parallelism must be used.",
+        fix=_says("--sequence-parallel"),
+        layout_rule="sequence_parallel",
+    ),
+    FrameworkRule(
+        id="paddle-sharding-pipeline",
+        framework="paddle",
+        versions=_PADDLE,
+        about="beside a pipeline Paddle shards the optimizer state only",
+        says="pipeline parallel is not compatible for sharding stage2 or stage3, please using sharding stage1",
+        fix=_says("--zero-stage 1, or --pp 1"),
+        layout_rule="zero_stage",
+    ),
+    FrameworkRule(
+        id="paddle-heads",
+        framework="paddle",
+        versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
+        about="attention heads divide by tensor parallel",
+        says="num_heads: ..., tensor_parallel_degree: ...",
+        fix=_heads_fix,
+        layout_rule="heads",
+    ),
+    FrameworkRule(
+        id="paddle-kv-heads",
+        framework="paddle",
+        versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
+        about="key-value heads divide by tensor parallel",
+        says="num_key_value_heads: ..., tensor_parallel_degree: ...",
+        fix=_heads_fix,
+        layout_rule="kv_heads",
+    ),
+    FrameworkRule(
+        id="paddle-vocabulary",
+        framework="paddle",
+        versions=_PADDLE,
+        about="the vocabulary divides by tensor parallel",
+        says="The length of the vocabulary must be divisible by the parallelism degree of MP",
+        fix=_says("a smaller --tp, or --model-field vocab_size=N"),
+        layout_rule="vocabulary",
+    ),
+    FrameworkRule(
+        id="paddle-partial-send-recv",
+        framework="paddle",
+        versions=_PADDLE,
+        about="sequence parallelism in a pipeline needs pipeline_parallel_config disable_partial_send_recv",
+        says="Should set '--pipeline_parallel_config disable_partial_send_recv' in bash script for pp with sp.",
+        fix=_says('--pipeline_parallel_config "disable_partial_send_recv"'),
+        remark="partial-send-recv",
+    ),
+    FrameworkRule(
+        id="torch-heads",
+        framework="torch",
+        versions=_TORCH,
+        about="attention heads divide by tensor parallel",
+        says="shape '...' is invalid for input of size ...",
+        fix=_heads_fix,
+        layout_rule="heads",
+    ),
+    FrameworkRule(
+        id="torch-kv-heads",
+        framework="torch",
+        versions=_TORCH,
+        about="key-value heads divide by tensor parallel",
+        says="shape '...' is invalid for input of size ...",
+        fix=_heads_fix,
+        layout_rule="kv_heads",
+    ),
+    FrameworkRule(
+        id="torch-batch",
+        framework="torch",
+        versions=_TORCH,
+        about="the global batch divides by local batch x data parallel",
+        says="global batch size must be multiple of local batch size times data-parallel degree (...)",
+        fix=lambda x: f"a global batch that is a multiple of {x.layout.micro_batch_size * x.layout.data_parallel}",
+        layout_rule="batch",
+    ),
+)
+"""By framework; those with a `layout_rule` are also what a ranking drops."""

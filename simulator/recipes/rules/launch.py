@@ -1,0 +1,61 @@
+"""A launch as the rules of a framework see it, and what such a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.recipes.recipe import GivenFlag, Recipe
+
+MEGATRON = "Megatron-core 0.5 and later"
+"""Where most rules of Megatron were read."""
+Mark = Literal["llama3.1-example", "megatron-240718"]
+"""What a recipe's text shows of the code it starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a rule looks at."""
+
+    scenario: Scenario
+    layout: Layout
+    recipe: Recipe | None = None
+    marks: frozenset[Mark] = frozenset()
+    replaced: frozenset[str] = frozenset()
+    """Settings that the user put over the recipe's, by their names in `Layout` and `Scenario`."""
+
+    def flag(self, *names: str) -> GivenFlag | None:
+        """A flag of the recipe, by the first of these names that it gives."""
+        given = {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
+        return next((given[plain] for name in names if (plain := name.replace("-", "_")) in given), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkRule:
+    """One refusal of one framework."""
+
+    id: str
+    framework: str
+    versions: str
+    """Where it holds, as far as it was read or met."""
+    about: str
+    says: str
+    """What the user would meet: the framework's own message, with `...` where it names numbers."""
+    fix: Callable[[Launch], str]
+    layout_rule: str = ""
+    """Id of the layout rule that decides; empty where `broken` does."""
+    broken: Callable[[Launch], bool] = lambda _: False
+    blame: tuple[str, ...] = ()
+    """Settings at fault, by option name, or flags with `--`; the first that the recipe gives a line is shown."""
+    flag: Callable[[Launch], GivenFlag | None] = lambda _: None
+    """The flag at fault, where only the launch tells which."""
+    remark: str = ""
+    """Id of what the recipe's reader remarks, where it decides."""
+
+
+def says(text: str) -> Callable[[Launch], str]:
+    """A fix that is the same for every launch."""
+    return lambda _: text

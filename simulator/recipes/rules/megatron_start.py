@@ -1,0 +1,192 @@
+"""What Megatron-LM checks as it starts: flags that need one another, read from its `arguments.py` and its config class.
+
+Only a recipe knows these: the same layout may be asked for in words that pass.
+"""
+
+from __future__ import annotations
+
+from simulator.question.scenario.layout import default_cut
+from simulator.recipes.recipe import GivenFlag
+from simulator.recipes.rules.launch import MEGATRON, FrameworkRule, Launch, says
+
+
+def _command_line(launch: Launch) -> bool:
+    """Whether Megatron-LM's own parser reads the flags: it checks more than the library does."""
+    return launch.recipe is not None and launch.recipe.dialect == "megatron-shell"
+
+
+def _uneven(launch: Launch) -> bool:
+    """Whether the layers do not divide, and neither recipe nor user says which stage has fewer."""
+    layout, recipe = launch.layout, launch.recipe
+    if recipe is None or recipe.layout is None or layout.virtual_stages > 1 or "stage_layers" in launch.replaced:
+        return False
+    cut_by_recipe = bool(recipe.layout.stage_layers) and recipe.layout.stage_layers == layout.stage_layers
+    return not cut_by_recipe and launch.scenario.model.num_hidden_layers % layout.pipeline_parallel != 0
+
+
+def _uneven_fix(launch: Launch) -> str:
+    layers, stages = launch.scenario.model.num_hidden_layers, launch.layout.pipeline_parallel
+    sizes = ", ".join(str(d) for d in range(1, min(layers, 2 * stages) + 1) if layers % d == 0)
+    cut = default_cut(layers, stages)
+    ends = f"--decoder-first-pipeline-num-layers {cut[0]} --decoder-last-pipeline-num-layers {cut[-1]}"
+    spread = f"{ends} in the recipe" if len(set(cut[1:-1])) <= 1 else "--pipeline-model-parallel-layout in the recipe"
+    return f"--pp {sizes}; or {spread}"
+
+
+def _recomputes(launch: Launch, mode: str) -> bool:
+    """Whether the recipe's own flags ask for this recomputation."""
+    own = launch.flag("recompute-granularity")
+    return own is not None and own.text == mode == launch.layout.recompute and "recompute" not in launch.replaced
+
+
+def _lacks(launch: Launch, *flags: str) -> bool:
+    return _command_line(launch) and launch.flag(*flags) is None
+
+
+def _gathers(launch: Launch) -> bool:
+    """Whether a command line overlaps the gathering of parameters."""
+    overlaps = launch.scenario.framework.overlap_param_gather and launch.flag("overlap-param-gather") is not None
+    return overlaps and _command_line(launch)
+
+
+def _short_positions(launch: Launch) -> bool:
+    flag = launch.flag("max-position-embeddings")
+    if flag is None or not flag.text.isdecimal() or not _command_line(launch):
+        return False
+    return int(flag.text) < launch.scenario.seq_length
+
+
+def _underscored(launch: Launch) -> GivenFlag | None:
+    """The first flag of a command line that is spelled with underscores; Megatron's have dashes."""
+    if launch.recipe is None or not _command_line(launch):
+        return None
+    found = (flag for flag in launch.recipe.flags if "_" in flag.spelled and flag.name in DASHED_FLAGS)
+    return next(found, None)
+
+
+def _underscored_fix(launch: Launch) -> str:
+    flag = _underscored(launch)
+    return "" if flag is None else f"--{flag.spelled.replace('_', '-')}"
+
+
+DASHED_FLAGS = frozenset(
+    {
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "num_layers"),
+        *("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention"),
+        *("seq_length", "max_position_embeddings", "micro_batch_size", "global_batch_size"),
+        *("use_distributed_optimizer", "recompute_granularity", "recompute_method", "recompute_num_layers"),
+        *("recompute_activations", "overlap_grad_reduce", "overlap_param_gather", "num_experts"),
+        *("num_layers_per_virtual_pipeline_stage", "untie_embeddings_and_output_weights"),
+    }
+)
+"""Flags of Megatron-LM that have dashes and no other form: its parser takes neither underscores nor parts of names."""
+
+
+MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
+    FrameworkRule(
+        id="megatron-uneven-layers",
+        framework="megatron",
+        versions=MEGATRON,
+        about="layers divide by pipeline ranks unless the first or the last stage is given its own number",
+        says="Number of layers should be divisible by the pipeline-model-parallel size",
+        fix=_uneven_fix,
+        broken=_uneven,
+        blame=("pp", "--num-layers"),
+    ),
+    FrameworkRule(
+        id="megatron-recompute-method",
+        framework="megatron",
+        versions=MEGATRON,
+        about="full recompute needs a method",
+        says='Using recompute_granularity: full so recompute_method must be "block" or "uniform"',
+        fix=says("--recompute-method uniform --recompute-num-layers 1 in the recipe"),
+        broken=lambda x: _recomputes(x, "full") and x.flag("recompute-method") is None,
+        blame=("--recompute-granularity",),
+    ),
+    FrameworkRule(
+        id="megatron-recompute-layers",
+        framework="megatron",
+        versions=MEGATRON,
+        about="full recompute needs a number of layers",
+        says="When using recompute_granularity: full recompute_num_layers must be between 1 and ...",
+        fix=says("--recompute-num-layers 1 in the recipe"),
+        broken=lambda x: _recomputes(x, "full") and x.flag("recompute-num-layers") is None,
+        blame=("--recompute-granularity",),
+    ),
+    FrameworkRule(
+        id="megatron-selective-method",
+        framework="megatron",
+        versions=MEGATRON,
+        about="selective recompute takes no method",
+        says="recompute method is not yet supported for selective recomputing granularity",
+        fix=says("drop --recompute-method"),
+        broken=lambda x: _command_line(x) and _recomputes(x, "selective") and x.flag("recompute-method") is not None,
+        blame=("--recompute-method",),
+    ),
+    FrameworkRule(
+        id="megatron-selective-layers",
+        framework="megatron",
+        versions=MEGATRON,
+        about="selective recompute takes no number of layers",
+        says="When using recompute_granularity: selective recompute_num_layers must be None.",
+        fix=says("drop --recompute-num-layers"),
+        broken=lambda x: _recomputes(x, "selective") and x.flag("recompute-num-layers") is not None,
+        blame=("--recompute-num-layers",),
+    ),
+    FrameworkRule(
+        id="megatron-param-gather-optimizer",
+        framework="megatron",
+        versions=MEGATRON,
+        about="overlapped gathering of parameters needs the distributed optimizer",
+        says="--overlap-param-gather only supported with distributed optimizer",
+        fix=says("--use-distributed-optimizer in the recipe, or --option overlap_param_gather=false"),
+        broken=lambda x: _gathers(x) and x.layout.zero_stage == 0,
+        blame=("--overlap-param-gather",),
+    ),
+    FrameworkRule(
+        id="megatron-param-gather-reduce",
+        framework="megatron",
+        versions=f"{MEGATRON}; older ones word it differently",
+        about="overlapped gathering of parameters needs overlapped reduction of gradients",
+        says="Must use --overlap-param-gather with --overlap-grad-reduce",
+        fix=says("--overlap-grad-reduce in the recipe, or --option overlap_param_gather=false"),
+        broken=lambda x: _gathers(x) and not x.scenario.framework.overlap_grad_reduce,
+        blame=("--overlap-param-gather",),
+    ),
+    FrameworkRule(
+        id="megatron-positions",
+        framework="megatron",
+        versions=MEGATRON,
+        about="the longest position is at least the sequence length",
+        says="assert args.max_position_embeddings >= args.seq_length",
+        fix=lambda x: f"--max-position-embeddings {x.scenario.seq_length} in the recipe",
+        broken=_short_positions,
+        blame=("--max-position-embeddings",),
+    ),
+    FrameworkRule(
+        id="megatron-optimizer-offload",
+        framework="megatron",
+        versions="Megatron-core 0.12 and later",
+        about="offloading the optimizer needs the precision-aware one",
+        says="The optimizer cpu offload must be used in conjunction with `--use-precision-aware-optimizer`",
+        fix=says("--use-precision-aware-optimizer in the recipe, or --offload none"),
+        broken=lambda x: (
+            x.layout.offload == "optimizer_tensorwise"
+            and x.flag("optimizer-cpu-offload") is not None
+            and _lacks(x, "use-precision-aware-optimizer")
+        ),
+        blame=("--optimizer-cpu-offload",),
+    ),
+    FrameworkRule(
+        id="megatron-dashes",
+        framework="megatron",
+        versions=MEGATRON,
+        about="flags are spelled with dashes",
+        says="error: unrecognized arguments: ...",
+        fix=_underscored_fix,
+        broken=lambda x: _underscored(x) is not None,
+        flag=_underscored,
+    ),
+)
+"""Refusals that flags decide."""

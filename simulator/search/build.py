@@ -1,0 +1,167 @@
+"""From a priced block to the frozen estimate of one of its layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.pricing.estimate import (
+    Estimate,
+    MemoryEstimate,
+    Provenance,
+    StageMemory,
+    StageTime,
+    ThroughputEstimate,
+    Verdict,
+)
+from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
+from simulator.cost.pricing.violation import Violation
+from simulator.cost.timing.flops import attention_block_flops_per_token, layers_flops_per_token, model_flops_per_token
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.rules import RULES
+
+Row = NDArray[np.float64]
+
+
+def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
+    """Price one layout: a grid of one. A layout that breaks a rule is priced too and marked `refused`."""
+    block = block_of([layout])
+    violations = tuple(
+        Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
+        for rule in RULES
+        if rule.broken(scenario, block)[0]
+    )
+    priced = price(scenario, block)
+    code = int(priced.verdict[0])
+    verdict: Verdict = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
+    return Estimate(
+        model=scenario.model.name,
+        hardware=scenario.hardware_name,
+        devices=scenario.devices,
+        precision=scenario.precision,
+        seq_length=scenario.seq_length,
+        global_batch_size=scenario.global_batch_size,
+        framework=scenario.framework.name,
+        lora_rank=scenario.lora_rank,
+        layout=layout,
+        verdict="refused" if violations else verdict,
+        memory=_memory(scenario, priced),
+        throughput=_throughput(scenario, priced),
+        violations=violations,
+        provenance=provenance(scenario),
+    )
+
+
+def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
+    memory = priced.memory
+    parts = memory.parts()
+    kinds = scenario.kinds_of_device
+    hardware = [kinds[group] for group in memory.has.group[memory.has.kind]]
+    stages = tuple(
+        StageMemory(
+            stage=stage,
+            layers=priced.block.stage_layers[stage],
+            device_bytes=float(memory.device[stage, 0]),
+            allocated_bytes=float(memory.allocated[stage, 0]),
+            moment=memory.moment_name(stage, 0),
+            parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
+            hardware=hardware[stage].name,
+            capacity_bytes=hardware[stage].usable_memory_bytes,
+        )
+        for stage in range(priced.block.pipeline_parallel)
+    )
+    binding = int(priced.binding_stage[0])
+    worst = stages[binding]
+    return MemoryEstimate(
+        device_bytes=worst.device_bytes,
+        allocated_bytes=worst.allocated_bytes,
+        capacity_bytes=worst.capacity_bytes,
+        interval_bytes=None,
+        fit_probability=None,
+        binding_stage=binding,
+        moment=worst.moment,
+        parts_bytes=worst.parts_bytes,
+        outside_parts_bytes=_outside(priced, binding),
+        stages=stages,
+    )
+
+
+def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
+    outside = priced.memory.outside
+    return {
+        "context": float(outside.context[0]),
+        "user_buffers": float(outside.user_buffers[0]),
+        "ring_buffers": float(outside.ring_buffers[0]),
+        "fragmentation": float(outside.fragmentation[stage, 0]),
+    }
+
+
+def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
+    step = priced.step
+    seconds = float(step.total[0])
+    tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
+    flops = model_flops_per_token(scenario)
+    pace = float(step.pipeline.micro_batches[0] * step.pipeline.pace_seconds[0])
+    parts: dict[str, Row] = step.parts(priced.block, priced.memory)
+    return ThroughputEstimate(
+        step_seconds=seconds,
+        flops_per_second_per_device=flops * tokens_rate,
+        hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced)) * tokens_rate,
+        tokens_per_second_per_device=tokens_rate,
+        mfu=flops * tokens_rate / _mean_peak(scenario),
+        bubble_fraction=float(step.pipeline.fill[0]) / (pace + float(step.pipeline.fill[0])),
+        interval_seconds=None,
+        parts_seconds={name: float(value[0]) for name, value in parts.items()},
+        model_flops_per_token=flops,
+        stages=tuple(
+            StageTime(
+                stage=stage,
+                forward_seconds=float(step.work.forward[kind, 0]),
+                backward_seconds=float(step.work.backward[kind, 0]),
+            )
+            for stage, kind in enumerate(priced.memory.has.kind)
+        ),
+    )
+
+
+def _mean_peak(scenario: Scenario) -> float:
+    """Dense peak of the precision trained in, averaged over the devices of a mixed cluster."""
+    if not scenario.groups:
+        return scenario.hardware.peak(scenario.precision)
+    total = sum(group.devices * group.hardware.peak(scenario.precision) for group in scenario.groups)
+    return total / scenario.devices
+
+
+def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
+    """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
+    layout = priced.block.layout(0)
+    model = scenario.model
+    if layout.recompute == "selective":
+        return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
+    if layout.recompute == "none":
+        return 0.0
+    if layout.recompute == "attention":
+        return model.num_hidden_layers * attention_block_flops_per_token(scenario)
+    plan = priced.memory.plan
+    layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
+    return layers_flops_per_token(scenario) * layers / model.num_hidden_layers
+
+
+def provenance(scenario: Scenario) -> Provenance:
+    """What the numbers of a scenario rest on."""
+    notes: list[str] = []
+    if scenario.precision == "fp8":
+        notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
+    if scenario.precision == "fp32":
+        notes.append("fp32 runs at the fp32 peak with the efficiencies of 16-bit training; tf32 is not assumed")
+    if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
+        notes.append("the model's multi-token-prediction layers are left out; --option mtp=true trains them")
+    if scenario.model.note:
+        notes.append(f"{scenario.model.name}: {scenario.model.note}")
+    if scenario.lora_rank is not None:
+        notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
+    return Provenance(scenario.coefficients.name, "analytic", tuple(notes))

@@ -1,0 +1,405 @@
+"""The rules a layout must keep, each with a stable id, a message and a fix.
+
+A rule is a mask over a block of layouts; a ranking drops what any rule marks and counts it under the first such rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.memory.schedule import micro_batches
+from simulator.question.scenario.block import LayoutBlock
+from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
+from simulator.question.scenario.scenario import Scenario
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule."""
+
+    id: str
+    about: str
+    """What must hold, as a sentence."""
+    broken: Callable[[Scenario, LayoutBlock], Mask]
+    message: Callable[[Scenario, Layout], str]
+    fix: Callable[[Scenario, Layout], str]
+
+
+def _mask(condition: Any) -> Mask:
+    """A condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
+    return np.asarray(condition, dtype=np.bool_)
+
+
+def _every(block: LayoutBlock, *, broken: bool) -> Mask:
+    return np.full(len(block), broken)
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
+
+
+def _devices(scenario: Scenario, block: LayoutBlock) -> Mask:
+    used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
+    return _mask(used != scenario.devices)
+
+
+def _heads(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask(scenario.model.num_attention_heads % block.tensor_parallel != 0)
+
+
+def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if scenario.model.attention == "mla":
+        return _every(block, broken=False)
+    return _mask(scenario.model.num_key_value_heads % block.tensor_parallel != 0)
+
+
+def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
+    model = scenario.model
+    dense = (model.intermediate_size,) if model.num_dense_layers else ()
+    shared = (model.num_shared_experts * model.moe_intermediate_size,) if model.num_shared_experts else ()
+    return dense + shared
+
+
+def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
+    broken = _every(block, broken=False)
+    for width in _ffn_widths(scenario):
+        broken = broken | (width % block.tensor_parallel != 0)
+    if scenario.model.is_moe:
+        broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
+    return _mask(broken)
+
+
+def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
+    cut = block.stage_layers
+    total = scenario.model.num_hidden_layers
+    return _every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < 1)
+
+
+def _node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
+    if len(scenario.groups) < 2:
+        return _every(block, broken=False)
+    p = block.pipeline_parallel
+    ends, end = [], 0
+    for group in scenario.groups:
+        end += group.devices
+        ends.append(end)
+    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
+    return _every(block, broken=straddles)
+
+
+def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    v = block.virtual_stages
+    if v == 1:
+        return _every(block, broken=False)
+    uneven = any(layers % v for layers in block.stage_layers) or len(set(block.stage_layers)) > 1
+    if block.pipeline_parallel < 2 or uneven:
+        return _every(block, broken=True)
+    return _mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
+
+
+def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
+
+
+def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
+    # Causal balance gives every context-parallel rank two pieces of the sequence.
+    pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
+    tensor = np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
+    return _mask(scenario.seq_length % (pieces * tensor) != 0)
+
+
+def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if scenario.framework.cp_communication != "all_to_all":
+        return _every(block, broken=False)
+    split = block.tensor_parallel * block.context_parallel
+    few = (scenario.model.num_attention_heads % split != 0) | (scenario.model.num_key_value_heads % split != 0)
+    return _mask(few & (block.context_parallel > 1))
+
+
+def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
+    product = block.expert_ranks
+    if not scenario.model.is_moe:
+        return _mask(product > 1)
+    ranks = block.tensor_parallel * block.replicas
+    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
+
+
+def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
+    alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
+    needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
+    if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
+        return _mask(alone | needed)
+    return _mask(alone)
+
+
+def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
+    limits = scenario.framework.limits
+    highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
+    return _mask(block.zero_stage > highest)
+
+
+def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
+    degree = scenario.framework.sharding_degree
+    if not degree:
+        return _every(block, broken=False)
+    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+
+
+def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
+
+
+def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
+    activations = block.offload == OFFLOADS.index("activations")
+    return _mask(
+        activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
+    )
+
+
+def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if scenario.framework.limits.activation_offload_with_recompute:
+        return _every(block, broken=False)
+    again = block.recompute != RECOMPUTE_MODES.index("none")
+    return _mask((block.offload == OFFLOADS.index("activations")) & again)
+
+
+def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    profile = scenario.framework
+    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    return _every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+
+
+def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
+    if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
+        return _every(block, broken=True)
+    counted = (block.recompute == RECOMPUTE_MODES.index("full")) & (
+        block.recompute_method != RECOMPUTE_METHODS.index("list")
+    )
+    per_chunk = max(block.stage_layers, default=1) / block.virtual_stages
+    return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
+
+
+def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
+    # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
+    return _mask(
+        (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "devices",
+        "tensor x pipeline x context x data parallel equals the devices",
+        _devices,
+        lambda s, x: f"the layout takes {x.devices} devices, the cluster has {s.devices}",
+        lambda s, _: f"choose sizes whose product is {s.devices}",
+    ),
+    Rule(
+        "heads",
+        "attention heads divide by tensor parallel",
+        _heads,
+        lambda s, x: (
+            f"{s.model.num_attention_heads} attention heads do not divide by tensor parallel {x.tensor_parallel}"
+        ),
+        lambda s, _: f"tensor parallel of {_divisors(s.model.num_attention_heads)}",
+    ),
+    Rule(
+        "kv_heads",
+        "key-value heads divide by tensor parallel",
+        _kv_heads,
+        lambda s, x: (
+            f"{s.model.num_key_value_heads} key-value heads do not divide by tensor parallel {x.tensor_parallel}"
+        ),
+        lambda s, _: f"tensor parallel of {_divisors(s.model.num_key_value_heads)}",
+    ),
+    Rule(
+        "ffn",
+        "feed-forward widths divide by tensor parallel, expert widths by expert tensor parallel",
+        _ffn,
+        lambda s, x: (
+            f"feed-forward widths {', '.join(map(str, _ffn_widths(s)))} or the expert width do not divide by "
+            f"tensor parallel {x.tensor_parallel} / expert tensor parallel {x.expert_tensor_parallel}"
+        ),
+        lambda _s, _x: "a smaller tensor or expert tensor parallel size",
+    ),
+    Rule(
+        "vocabulary",
+        "the vocabulary divides by tensor parallel where the framework does not pad it",
+        _vocabulary,
+        lambda s, x: f"vocabulary {s.model.vocab_size} does not divide by tensor parallel {x.tensor_parallel}",
+        lambda _s, _x: "a smaller tensor parallel size or a padded vocabulary",
+    ),
+    Rule(
+        "layers",
+        "every pipeline rank has a layer and the cut adds up",
+        _layers,
+        lambda s, x: (
+            f"the cut {list(x.stage_layers)} has {sum(x.stage_layers)} layers on {len(x.stage_layers)} ranks; "
+            f"{s.model.name} has {s.model.num_hidden_layers}, the pipeline {x.pipeline_parallel} ranks"
+        ),
+        lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
+    ),
+    Rule(
+        "node_groups",
+        "every pipeline rank lies inside one node group",
+        _node_groups,
+        lambda s, x: (
+            f"pipeline parallel {x.pipeline_parallel} puts a rank on devices of two kinds: the groups have "
+            f"{', '.join(str(g.devices) for g in s.groups)} devices"
+        ),
+        lambda _s, _x: "a pipeline size that divides the devices at the groups' borders",
+    ),
+    Rule(
+        "virtual_stages",
+        "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
+        _virtual_stages,
+        lambda s, x: (
+            f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks with layers "
+            f"{list(x.stage_layers)}: the cut must be even and divide, and "
+            f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches divide by the ranks"
+        ),
+        lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
+    ),
+    Rule(
+        "batch",
+        "the global batch divides by micro batch x data parallel",
+        _batch,
+        lambda s, x: (
+            f"global batch {s.global_batch_size} does not divide by micro batch {x.micro_batch_size} x data "
+            f"parallel {x.data_parallel}"
+        ),
+        lambda _s, x: f"a global batch that is a multiple of {x.micro_batch_size * x.data_parallel}",
+    ),
+    Rule(
+        "sequence",
+        "the sequence divides by 2 x context parallel (x tensor parallel with sequence parallelism)",
+        _sequence,
+        lambda s, x: (
+            f"sequence length {s.seq_length} does not divide over context parallel {x.context_parallel} in "
+            f"two pieces each and tensor parallel {x.tensor_parallel}"
+        ),
+        lambda _s, x: f"a multiple of {2 * x.context_parallel * x.tensor_parallel}",
+    ),
+    Rule(
+        "context_heads",
+        "all-to-all context parallelism splits heads",
+        _context,
+        lambda s, x: (
+            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor x context "
+            f"parallel {x.tensor_parallel * x.context_parallel}"
+        ),
+        lambda _s, _x: "--option cp_communication=ring, or less context parallelism",
+    ),
+    Rule(
+        "experts",
+        "experts divide by expert parallel, and expert groups fill the ranks of a stage",
+        _experts,
+        lambda s, x: (
+            f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does not divide "
+            f"{s.model.num_experts} experts over {x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a "
+            "stage"
+            if s.model.is_moe
+            else f"{s.model.name} has no experts"
+        ),
+        lambda s, _x: "an expert parallel size that divides both" if s.model.is_moe else "--ep 1 --etp 1",
+    ),
+    Rule(
+        "sequence_parallel",
+        "sequence parallelism needs tensor parallelism; Megatron's experts with tensor parallelism need it",
+        _sequence_parallel,
+        lambda _s, x: (
+            f"sequence parallelism {'on' if x.sequence_parallel else 'off'} with tensor parallel {x.tensor_parallel}"
+        ),
+        lambda _s, x: "--no-sequence-parallel" if x.sequence_parallel else "--sequence-parallel",
+    ),
+    Rule(
+        "zero_stage",
+        "the framework offers the ZeRO stage",
+        _zero_stage,
+        lambda s, x: (
+            f"{s.framework.name} does not offer ZeRO stage {x.zero_stage} with pipeline parallel {x.pipeline_parallel}"
+        ),
+        lambda _s, _x: "--zero-stage 1",
+    ),
+    Rule(
+        "sharding_groups",
+        "the ranks with the same parameters divide into groups that ZeRO shards over",
+        _sharding_degree,
+        lambda s, x: (
+            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into groups of "
+            f"{s.framework.sharding_degree}"
+        ),
+        lambda _s, _x: "--option sharding_degree=0, or a degree that divides data x context parallel",
+    ),
+    Rule(
+        "parameters_on_host",
+        "parameters on the host need ZeRO 3",
+        _offload_parameters,
+        lambda _s, x: f"parameters are kept on the host with ZeRO stage {x.zero_stage}",
+        lambda _s, _x: "--zero-stage 3, or --option offload_parameters=false",
+    ),
+    Rule(
+        "offload_pipeline",
+        "Megatron refuses activation offloading with a pipeline",
+        _offload,
+        lambda _s, x: (
+            f"activations offloaded beside pipeline parallel {x.pipeline_parallel}: the framework answers "
+            "'Currently there is no support for Pipeline parallelism with CPU offloading'"
+        ),
+        lambda _s, _x: "--pp 1, or recompute instead of offload",
+    ),
+    Rule(
+        "offload_recompute",
+        "Megatron refuses activation offloading beside recomputation",
+        _offload_recompute,
+        lambda _s, x: f"activations offloaded beside recompute {x.recompute}",
+        lambda _s, _x: "--recompute none, or --offload none",
+    ),
+    Rule(
+        "two_stages",
+        "Megatron interleaves two pipeline ranks only with overlapped sends",
+        _two_stages,
+        lambda _s, x: f"{x.virtual_stages} virtual stages on 2 pipeline ranks whose sends nothing overlaps",
+        lambda _s, _x: "--vpp 1, --pp 4, or --option overlap_p2p=true",
+    ),
+    Rule(
+        "recompute_layers",
+        "recomputed layers exist on every chunk",
+        _recompute_layers,
+        lambda s, x: (
+            f"recompute layers {list(x.recompute_layer_list)}: the model's are 0 to {s.model.num_hidden_layers - 1}"
+            if x.recompute_layer_list
+            else f"{x.recompute_layers} recomputed layers a chunk: {s.model.num_hidden_layers} layers on "
+            f"{x.pipeline_parallel} x {x.virtual_stages} chunks have fewer"
+        ),
+        lambda _s, _x: "a number from 1 to the layers of a chunk, indices within the model",
+    ),
+)
+"""In the order they are checked."""
+
+
+def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node."""
+    across = _every(block, broken=False)
+    for hardware in scenario.kinds_of_device:
+        per_node = hardware.devices_per_node
+        across |= _mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
+    return across
+
+
+ACROSS_NODES = Rule(
+    "tensor_parallel_across_nodes",
+    "tensor-parallel groups stay inside a node",
+    tensor_parallel_across_nodes,
+    lambda s, x: f"tensor parallel {x.tensor_parallel} leaves the {s.hardware.devices_per_node} devices of a node",
+    lambda _s, _x: "--allow-tp-across-nodes, or a smaller tensor parallel size",
+)
+"""A ranking drops these unless told otherwise; an estimate prices them."""

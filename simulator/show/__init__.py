@@ -1,0 +1,1 @@
+"""What is shown: tables, JSON, and the command line."""

@@ -1,0 +1,145 @@
+"""The commands that fit coefficients to measured rows and say how far off the result is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.show.cli.probe import check_probe_options, probe
+from simulator.show.cli.streams import note, verbosity_of, write
+
+if TYPE_CHECKING:
+    from simulator.evidence.calibration.run import FamilyFit
+    from simulator.evidence.measurements.row import MeasuredRow
+
+
+def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Fit the coefficients of each family, or probe this machine and fit its own."""
+    if values["probe"]:
+        probe(ctx, values)
+        return
+    check_probe_options(values)
+    logged = _logged(values)
+    if values["rows_only"]:
+        _write_rows(logged, values["output"])
+        return
+    from simulator.evidence.calibration.assessment import chosen_families  # noqa: PLC0415  start-up time
+    from simulator.evidence.calibration.run import fit_family, prepared  # noqa: PLC0415  start-up time
+    from simulator.show.report import calibration as report  # noqa: PLC0415  start-up time
+
+    rows = _together([*_rows(values["files"]), *logged])
+    # Own logs are about their own hardware: without a choice, its family alone is fitted.
+    asked = values["family"] or _families(logged)
+    samples = prepared(rows)
+    fits = [fit_family(name, samples) for name in chosen_families(rows, asked)]
+    if values["output"] is not None:
+        _store(fits, Path(values["output"]))
+    reporters: dict[str, Callable[[Sequence[FamilyFit]], str]] = {
+        "table": lambda found: report.calibration_tables(found, "table"),
+        "markdown": lambda found: report.calibration_tables(found, "markdown"),
+        "json": lambda found: report.dumped(report.calibration_object(found)),
+        "yaml": report.calibration_yaml,
+    }
+    write(reporters[values["format"]](fits), None)
+    for fitted in fits:
+        for reason in report.not_stored_lines(fitted):
+            note(reason, quiet=verbosity_of(ctx) < 0)
+
+
+def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Judge the fit of each family by the rows themselves."""
+    del ctx
+    from simulator.evidence.calibration.assessment import assess  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
+    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
+
+    rows = _together(_rows(values["files"]))
+    table = values["table"]
+    tables = sorted({row.table for row in rows})
+    if table is not None and table not in tables:
+        raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
+    found = assess(rows, values["family"])
+    if values["format"] == "json":
+        text = dumped(accuracy_object(found, table=table))
+    else:
+        text = accuracy_text(found, "markdown" if values["format"] == "markdown" else "table", table=table)
+    write(text, values["output"])
+
+
+def _rows(files: Sequence[str]) -> list[MeasuredRow]:
+    """Return the rows of the files, or of the shipped tables."""
+    from simulator.evidence.measurements.rows import read_rows, shipped_tables  # noqa: PLC0415  start-up time
+
+    paths = [Path(name) for name in files] or list(shipped_tables())
+    return [row for path in paths for row in read_rows(path)]
+
+
+def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows, unless two have the same name."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.key in seen:
+            raise InputError(f"{row.key} is there twice; each table needs a name of its own in column 'table'")
+        seen.add(row.key)
+    return list(rows)
+
+
+def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
+    """Return the rows of the logs."""
+    if not values["from_log"]:
+        for name in ("rows_only", "model", "option"):
+            if values[name]:
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --from-log")
+        return []
+    if values["hardware"] is None:
+        raise click.UsageError(
+            "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
+        )
+    from simulator.evidence.measurements.log import read_log  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import framework_options  # noqa: PLC0415  start-up time
+
+    given = {name: values[name] for name in ("hardware", "model", "warmup")}
+    options = framework_options(values)
+    return [row for name in values["from_log"] for row in read_log(Path(name), options=options, **given)]
+
+
+def _families(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
+    from simulator.question.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
+
+    return tuple(dict.fromkeys(load_hardware(row.hardware).family for row in rows))
+
+
+def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
+    """Write the rows of the logs, to stdout or as a table for each log."""
+    from simulator.evidence.measurements.rows import rows_text, write_rows  # noqa: PLC0415  start-up time
+
+    _together(rows)
+    if folder is None:
+        write(rows_text(rows), None)
+        return
+    _check_folder(Path(folder))
+    for name in dict.fromkeys(row.table for row in rows):
+        write_rows(Path(folder) / f"{name}.csv", [row for row in rows if row.table == name])
+
+
+def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
+    """Write the files of the families that have something to store."""
+    from simulator.evidence.calibration.store import calibration_text  # noqa: PLC0415  start-up time
+
+    stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
+    if not stored:
+        reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]
+        raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
+    _check_folder(folder)
+    for fitted in stored:
+        write(calibration_text(fitted.calibration()), str(folder / f"{fitted.family}.yaml"))
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"--output {folder}: no such folder")

@@ -1,0 +1,292 @@
+"""The commands `check` and `emit`: recipes in, verdicts out; a layout in, a recipe out."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.show.cli.options import (
+    CONTEXT_SETTINGS,
+    OUTPUT,
+    QUESTION,
+    Option,
+    Sectioned,
+    general_options,
+    layout_options,
+    question_options,
+)
+from simulator.show.cli.parameters import ParamType, Setting, Whole, Word, shown
+from simulator.show.cli.streams import colour_of, note, verbosity_of, write
+
+if TYPE_CHECKING:
+    from simulator.recipes.check.asked import Asked
+    from simulator.recipes.check.verdict import Gates
+
+CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
+EMIT_FRAMEWORKS = ("megatron", "paddle", "torchtitan")
+RECIPE, PASS = "Recipe", "What passes"
+
+
+class Share(ParamType):
+    """A share from 0 to 1; ``90%`` is 0.9."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the share."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = math.nan
+        if not 0 < share <= 1:
+            self.fail(f"{shown(value)} is not above 0 and up to 1, such as 0.9 or 90%", param, ctx)
+        return share
+
+
+def _open(params: list[click.Parameter]) -> list[click.Parameter]:
+    """Options of an estimate without their defaults: what is not given is the recipe's."""
+    for param in params:
+        if isinstance(param, click.Option) and not param.multiple and param.name != "hardware":
+            param.default = None
+            param.show_default = False
+    return params
+
+
+def _model_field() -> Option:
+    text = "Replace one number of the model; repeatable."
+    kind = Setting("such as num_hidden_layers=32")
+    return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
+
+
+def check_command() -> click.Command:
+    """Return the command that judges recipes."""
+    recipe = [
+        Option("--set", "settings", section=RECIPE, type=Setting(_SUCH, empty=True), multiple=True, help=_SET),
+        Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
+    ]
+    gates = [
+        Option(
+            "--max-memory-fraction", section=PASS, type=Share(), help="Share of the usable memory that may be needed."
+        ),
+        Option("--min-fit-probability", section=PASS, type=Share(), help="Least probability to fit."),
+        Option(
+            "--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."
+        ),
+        Option("--skip-non-recipes", section=PASS, is_flag=True, default=False, help=_SKIP),
+        Option("--exit-zero", section=PASS, is_flag=True, default=False, help="Exit 0 where a recipe fails."),
+        Option("--baseline", section=PASS, type=str, metavar="FILE", help="Compare with a stored --format json."),
+    ]
+    return Sectioned(
+        "check",
+        callback=_check,
+        params=[
+            click.Argument(["files"], nargs=-1, type=str, metavar="FILE..."),
+            *recipe,
+            *_open(question_options()),
+            _model_field(),
+            *_open(layout_options(many=False)),
+            *gates,
+            *_outputs(CHECK_FORMATS),
+            *general_options(),
+        ],
+        help=(
+            "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
+            "framework take them? Nothing is run. Options of an estimate replace what a recipe says."
+        ),
+        short_help="Judge launch scripts before they are launched.",
+        epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+_SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
+_SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
+_SKIP = "Pass over files that start no training."
+_FROM_ENVIRONMENT = "Take such values from this environment too."
+
+
+def emit_command() -> click.Command:
+    """Return the command that writes a recipe."""
+    own = [
+        click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
+        Option("--framework", section=RECIPE, type=Word(EMIT_FRAMEWORKS), help="Whose recipe to write."),
+        Option("--rank", section=RECIPE, type=Whole(1, 10_000), default=1, show_default=True, help=_RANK),
+    ]
+    question = [param for param in question_options() if param.name != "framework"]
+    return Sectioned(
+        "emit",
+        callback=_emit,
+        params=[
+            *own,
+            *_open(question),
+            _model_field(),
+            *_open(layout_options(many=False)),
+            Option("--output", section=OUTPUT, type=str, metavar="FILE", help="Write the recipe there."),
+            *general_options(),
+        ],
+        help=(
+            "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
+            "ranking, or - for stdin; without it the options of an estimate say the layout."
+        ),
+        short_help="Write a recipe that launches a layout.",
+        epilog="Exit code: 3 where the framework has no words for something in the layout.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+_RANK = "Which layout of a ranking, best first."
+
+
+def _outputs(formats: tuple[str, ...]) -> list[click.Parameter]:
+    text = "Form of the answer."
+    return [
+        Option("--format", section=OUTPUT, type=Word(formats), default="table", show_default=True, help=text),
+        Option("--output", section=OUTPUT, type=str, metavar="FILE", help="Write the answer there instead of stdout."),
+    ]
+
+
+def _check(**values: Any) -> None:
+    """Judge every file, write the verdicts, and leave with their exit code."""
+    from simulator.recipes.check.baseline import compared, read_baseline  # noqa: PLC0415  start-up time
+    from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
+    from simulator.show.report.check_answer import Answer  # noqa: PLC0415  start-up time
+    from simulator.show.report.check_formats import CHECK_REPORTERS  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    if not values["files"]:
+        raise click.UsageError("missing argument 'FILE...': name the recipes to judge")
+    before = None if values["baseline"] is None else read_baseline(values["baseline"])
+    gates = _gates(values)
+    environment = dict(os.environ) if values["from_environment"] else None
+    results = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment)
+    answer = Answer(
+        results=results,
+        gates=gates,
+        changed=None if before is None else compared(results, before),
+        verbosity=verbosity_of(ctx),
+        colour=colour_of(ctx, values["output"]) and values["format"] == "table",
+    )
+    write(CHECK_REPORTERS[values["format"]](answer), values["output"])
+    if values["format"] == "github":
+        _append_summary(answer)
+    ctx.exit(answer.exit_code)
+
+
+def _append_summary(answer: Any) -> None:
+    """Add the verdicts to the job summary, where there is one."""
+    from simulator.show.report.check_github import github_summary  # noqa: PLC0415  start-up time
+
+    file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not file:
+        return
+    try:
+        with open(file, "a", encoding="utf-8", newline="\n") as stream:  # noqa: PTH123  appends
+            stream.write(github_summary(answer))
+    except (OSError, ValueError) as error:
+        note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
+
+
+def _gates(values: Mapping[str, Any]) -> Gates:
+    from simulator.recipes.check.verdict import Gates  # noqa: PLC0415  start-up time
+
+    return Gates(
+        max_memory_fraction=values["max_memory_fraction"],
+        min_fit_probability=values["min_fit_probability"],
+        fail_on_starved="starved" in values["fail_on"],
+        skip_non_recipes=values["skip_non_recipes"],
+        exit_zero=values["exit_zero"],
+    )
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, text in values["settings"]:
+        if found.setdefault(name, text) != text:
+            raise click.UsageError(f"--set {name}: given as '{found[name]}' and as '{text}'")
+    return found
+
+
+_SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
+_LAYOUT = {
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
+    "etp": "expert_tensor_parallel",
+    "dp": "data_parallel",
+    "vpp": "virtual_stages",
+}
+_ALIKE = (
+    "layers_per_virtual_stage",
+    "micro_batch_size",
+    "stage_layers",
+    "zero_stage",
+    "sequence_parallel",
+    "recompute",
+    "recompute_method",
+    "recompute_layers",
+    "recompute_layer_list",
+    "offload",
+)
+
+
+def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
+    """Return what was given on the command line or in the environment, to put over a recipe."""
+    from simulator.recipes.check.asked import Asked  # noqa: PLC0415  start-up time
+    from simulator.recipes.check.model import field_values  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import check_cluster, framework_options  # noqa: PLC0415  start-up time
+    from simulator.show.cli.options import left_to_default  # noqa: PLC0415  start-up time
+
+    check_cluster(values)
+    if values["vpp"] is not None and values["layers_per_virtual_stage"] is not None:
+        raise click.UsageError("--vpp and --layers-per-virtual-stage exclude each other: give one")
+    layout = {field: values[name] for name, field in _LAYOUT.items() if values[name] is not None}
+    layout |= {name: values[name] for name in _ALIKE if values[name] is not None}
+    return Asked(
+        hardware=values["hardware"],
+        hardware_assumed=left_to_default(ctx, "hardware"),
+        model_fields=field_values(values["model_field"]),
+        framework=values.get("framework"),
+        options=framework_options(values),
+        calibration=values.get("calibration"),
+        layout=_full(layout),
+        **{name: values[name] for name in _SAME},
+    )
+
+
+def _full(layout: dict[str, Any]) -> dict[str, Any]:
+    """Return the layout with full recompute where only its details were given."""
+    details = [name for name in ("recompute_method", "recompute_layers", "recompute_layer_list") if name in layout]
+    if not details:
+        return layout
+    if layout.setdefault("recompute", "full") != "full":
+        raise click.UsageError(f"--{details[0].replace('_', '-')} needs --recompute full")
+    if "recompute_layer_list" in layout:
+        layout["recompute_method"] = "list"
+    return layout
+
+
+def _emit(**values: Any) -> None:
+    """Write the recipe of a layout."""
+    from simulator.recipes.emit.question import question_of_file, question_of_options  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.recipe import emit  # noqa: PLC0415  start-up time
+
+    target = values["framework"]
+    if target is None:
+        raise click.UsageError(f"missing option '--framework': one of {', '.join(EMIT_FRAMEWORKS)}")
+    given = values["layout"]
+    own = asked(click.get_current_context(), {**values, "framework": None})
+    if given is None:
+        question = question_of_options(own, target)
+    else:
+        text = sys.stdin.read() if given == "-" else None
+        question = question_of_file(given, text, values["rank"], own, target)
+    write(emit(question, target), values["output"])

@@ -1,0 +1,173 @@
+"""What each command does with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.show.cli.options import left_to_default
+from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, write
+
+if TYPE_CHECKING:
+    from simulator.search.result import Ranking
+    from simulator.show.report.listing import Record
+    from simulator.show.report.presentation import Presentation
+
+_QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
+"""Inputs with a default of their own that every answer depends on."""
+
+
+def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Rank the layouts of the space."""
+    from simulator import api  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import space  # noqa: PLC0415  start-up time
+    from simulator.show.report.formats import RANKING_REPORTERS  # noqa: PLC0415  start-up time
+
+    question = _question(values)
+    searched = space(values)
+    presentation = _presentation(ctx, values)
+    quiet = presentation.verbosity < 0
+    with progress_bar(quiet=quiet) as progress:
+        ranking = api.rank(
+            **question, space=searched, top=values["top"], variants=values["variants"], progress=progress
+        )
+    ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
+    write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
+    if not ranking.estimates and values["format"] in ("csv", "jsonl"):
+        note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
+
+
+def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Price one layout."""
+    from simulator import api  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import layout_fields  # noqa: PLC0415  start-up time
+    from simulator.show.report.formats import ESTIMATE_REPORTERS  # noqa: PLC0415  start-up time
+
+    question = _question(values)
+    devices = devices_of(values)
+    fields = layout_fields(values, devices, layers_of(values))
+    if values["nodes"] is None and ":" not in values["hardware"]:
+        question["devices"] = devices
+    priced = api.estimate(**question, **fields)
+    chosen = priced.layout
+    defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
+    if values["nodes"] is None and values["devices"] is None:
+        defaults["devices"] = devices
+    for name in ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload"):
+        if values[name] is None and name != "recompute":
+            defaults[name] = getattr(chosen, name)
+        elif values[name] is None and chosen.recompute == "none":
+            defaults[name] = chosen.recompute
+    presentation = replace(_presentation(ctx, values), defaults=defaults)
+    write(ESTIMATE_REPORTERS[values["format"]](priced, presentation), values["output"])
+
+
+def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List the shipped models, or show one."""
+    from simulator.question.specs.catalogue import load_model, model_names  # noqa: PLC0415  start-up time
+    from simulator.show.report.listing import listing_notes, model_facts, models_listing  # noqa: PLC0415  start-up time
+
+    if values["name"] is None:
+        _list(ctx, values, models_listing(load_model(name) for name in model_names()), ())
+        return
+    spec = load_model(values["name"])
+    _list(ctx, values, model_facts(spec), listing_notes(spec.sources, spec.note), title=spec.name)
+
+
+def hardware(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List the shipped hardware, or show one."""
+    from simulator.question.specs.catalogue import hardware_names, load_hardware  # noqa: PLC0415  start-up time
+    from simulator.show.report.listing import hardware_facts, hardware_listing, listing_notes  # noqa: PLC0415  start-up
+
+    if values["name"] is None:
+        _list(ctx, values, hardware_listing(load_hardware(name) for name in hardware_names()), ())
+        return
+    spec = load_hardware(values["name"])
+    title = f"{spec.name}: {spec.title} ({spec.vendor})"
+    _list(ctx, values, hardware_facts(spec), listing_notes(spec.sources, spec.note), title=title)
+
+
+def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List the switches of all frameworks, or those of one."""
+    from simulator.question.frameworks.profile import framework  # noqa: PLC0415  start-up time
+    from simulator.show.report.listing import framework_facts, frameworks_listing  # noqa: PLC0415  start-up time
+
+    if values["name"] is None:
+        _list(ctx, values, frameworks_listing(), ("Set one with --option NAME=VALUE.",))
+        return
+    profile = framework(values["name"])
+    _list(ctx, values, framework_facts(profile), ("Set one with --option NAME=VALUE.",), title=profile.name)
+
+
+def _question(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that `estimate` and `rank` of the API share."""
+    from simulator.show.cli.layouts import check_cluster, framework_options  # noqa: PLC0415  start-up time
+
+    if not values["model"]:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    if values["price_per_device_hour"] is not None and values["train_tokens"] is None:
+        raise click.UsageError("--price-per-device-hour needs --train-tokens")
+    check_cluster(values)
+    names = ("model", "nodes", "devices", "lora_rank", "num_layers", "calibration", *_QUESTION)
+    return {name: values[name] for name in names} | {"options": framework_options(values)}
+
+
+def devices_of(values: Mapping[str, Any]) -> int:
+    """Return the devices of an estimate: as given, else as the layout takes, else one node."""
+    from simulator.cluster import cluster  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import model_parallel  # noqa: PLC0415  start-up time
+
+    if values["devices"] is not None:
+        return int(values["devices"])
+    if values["nodes"] is None and values["dp"] is not None:
+        return int(model_parallel(values) * values["dp"])
+    return cluster(values["hardware"], values["nodes"]).devices
+
+
+def layers_of(values: Mapping[str, Any]) -> int:
+    """Return the layers of the model."""
+    from simulator.question.specs.catalogue import load_model  # noqa: PLC0415  start-up time
+
+    return int(values["num_layers"] or load_model(values["model"]).num_hidden_layers)
+
+
+def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ranking) -> tuple[str, ...]:
+    """Return the names in the query that were left to their default."""
+    names = [name for name in _QUESTION if left_to_default(ctx, name)]
+    if values["nodes"] is None and values["devices"] is None:
+        names.insert(1, "nodes")
+    return tuple(name for name in names if name in ranking.query)
+
+
+def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
+    from simulator.cluster import device_kinds  # noqa: PLC0415  start-up time
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    return Presentation(
+        verbosity=verbosity_of(ctx),
+        colour=colour_of(ctx, values["output"]),
+        train_tokens=values["train_tokens"],
+        price_per_device_hour=values["price_per_device_hour"],
+        variants=bool(values.get("variants")),
+        device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
+    )
+
+
+def _list(
+    ctx: click.Context,
+    values: Mapping[str, Any],
+    records: list[Record],
+    notes: tuple[str, ...] | list[str],
+    title: str = "",
+) -> None:
+    """Write a listing; what stands around it is for people only."""
+    from simulator.show.report.listing import LISTING_REPORTERS  # noqa: PLC0415  start-up time
+
+    text = LISTING_REPORTERS[values["format"]](records)
+    if values["format"] in ("table", "markdown") and verbosity_of(ctx) >= 0:
+        around = [title] if title else []
+        text = "\n\n".join([*around, text.rstrip("\n"), *(["\n".join(notes)] if notes else [])]) + "\n"
+    write(text, values["output"])

@@ -1,0 +1,306 @@
+"""The command `simulate`: its sub-commands, and how errors become exit codes."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from simulator import __version__
+from simulator.show.cli.check import check_command, emit_command
+from simulator.show.cli.options import (
+    CONTEXT_SETTINGS,
+    Option,
+    Sectioned,
+    accuracy_options,
+    calibrate_options,
+    general_options,
+    given_on_command_line,
+    layout_options,
+    listing_options,
+    output_options,
+    question_options,
+)
+from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.probe import probe_options
+from simulator.show.cli.trace import trace_command
+from simulator.show.cli.validate import validate_command
+
+INTERRUPTED, INTERNAL = 130, 70
+"""Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""What writing to a full or broken disk ends with."""
+
+Handler = Callable[[click.Context, Mapping[str, Any]], None]
+
+_LISTS = (
+    "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
+    "a ranking searches all of them. Words are listed the same way (none,full)."
+)
+_ENVIRONMENT = "Every option can be set in the environment: SIMULATE_HARDWARE=h20 stands for --hardware h20."
+
+
+class MainCommand(Sectioned, click.Group):
+    """The group: without a command it ranks; any error is one line on stderr."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options of the ranking."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was asked for, or say which there are."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            names = self.list_commands(ctx)
+            raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands, the main one first."""
+        del ctx
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT002  click's own signature
+        windows_expand_args: bool = True,  # noqa: FBT002  click's own signature
+        **extra: Any,
+    ) -> Any:
+        """Run the command and leave the process with its exit code."""
+        given = list(sys.argv[1:] if args is None else args)
+
+        def answer() -> Any:
+            return super(MainCommand, self).main(
+                args=given,
+                prog_name=prog_name or "simulate",
+                complete_var=complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                **extra,
+            )
+
+        return sys.exit(_exit_code(answer, debug=_wants_trace(given))) if standalone_mode else answer()
+
+
+def run() -> NoReturn:
+    """Run the command line of this process.
+
+    A search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of a short one.
+    """
+    gc.disable()
+    atexit.register(gc.freeze)
+    sys.exit(cli.main(prog_name="simulate"))
+
+
+def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
+    """Return the exit code of a command, with its error told on stderr in one line."""
+    from simulator.errors import SimulateError, one_line  # noqa: PLC0415  start-up time
+
+    try:
+        code = answer()
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        _tell(f"error: {one_line(_usage_text(error))}")
+        return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
+    except SimulateError as error:
+        _tell(f"error: {error}")
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  no input may end in a traceback
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            # Help and version are written by click itself.
+            _tell(f"error: stdout: cannot be written: {error.strerror}")
+            return click.UsageError.exit_code
+        return _internal(error, debug=debug)
+    return code if isinstance(code, int) else 0
+
+
+def _internal(error: Exception, *, debug: bool) -> int:
+    """Tell of an error that no input should cause; return its exit code."""
+    from simulator.errors import one_line  # noqa: PLC0415  start-up time
+
+    told = one_line(f"{type(error).__name__}: {error}")
+    if debug:
+        from traceback import print_exception  # noqa: PLC0415  start-up time
+
+        print_exception(error, file=sys.stderr)
+    _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
+    return INTERNAL
+
+
+def _tell(message: str) -> None:
+    click.echo(f"simulate: {message}", err=True)
+
+
+def _wants_trace(args: Sequence[str]) -> bool:
+    return "--debug" in args or bool(os.environ.get("SIMULATE_DEBUG"))
+
+
+def _usage_text(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"no such option {shown(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
+    text = error.format_message()
+    return text[:1].lower() + text[1:]
+
+
+def _handled(name: str, module: str = "commands") -> Callable[..., None]:
+    """Return the click callback that calls the handler ``name`` of a module here, imported when it is needed."""
+
+    def callback(**values: Any) -> None:
+        handler: Handler = getattr(import_module(f"simulator.show.cli.{module}"), name)
+        handler(click.get_current_context(), values)
+
+    return callback
+
+
+def _ranking_options() -> list[click.Parameter]:
+    return [
+        *question_options(),
+        *layout_options(many=True),
+        *output_options(ranking=True),
+        *general_options(),
+    ]
+
+
+def _main(**values: Any) -> None:
+    """Rank, unless a command follows."""
+    ctx = click.get_current_context()
+    params = [param for param in ctx.command.params if getattr(param, "section", "General") != "General"]
+    given = given_on_command_line(ctx, params)
+    if ctx.invoked_subcommand is not None:
+        if given:
+            raise click.UsageError(f"{given[0]} stands before the command '{ctx.invoked_subcommand}': put it behind")
+        return
+    if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
+        click.echo(ctx.get_help())
+        return
+    _handled("rank")(**values)
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    if value and not ctx.resilient_parsing:
+        click.echo(f"simulate {__version__}")
+        ctx.exit()
+
+
+def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.Command:
+    return Sectioned(
+        name,
+        callback=_handled(name),
+        params=[
+            click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
+            *listing_options(),
+            *general_options(),
+        ],
+        help=text,
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+cli = MainCommand(
+    "simulate",
+    callback=_main,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    params=[
+        *_ranking_options(),
+        Option(
+            "--version",
+            section="General",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_version,
+            help="Show the version and exit.",
+        ),
+    ],
+    help=(
+        "Memory and speed of training a language model, before the hardware is booked.\n\n"
+        "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
+    ),
+    epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
+    subcommand_metavar="[COMMAND [ARGS]...]",
+    context_settings=CONTEXT_SETTINGS,
+)
+cli.add_command(
+    Sectioned(
+        "rank",
+        callback=_handled("rank"),
+        params=_ranking_options(),
+        help="Rank the layouts that fit, fastest first (the default command).",
+        short_help="Rank the layouts that fit (the default).",
+        epilog=_LISTS,
+        context_settings=CONTEXT_SETTINGS,
+    )
+)
+cli.add_command(
+    Sectioned(
+        "estimate",
+        callback=_handled("estimate"),
+        params=[
+            *question_options(),
+            *layout_options(many=False),
+            *output_options(ranking=False),
+            *general_options(),
+        ],
+        help="Price one layout: memory by stage, time by part, verdict.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+)
+cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
+cli.add_command(
+    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))
+)
+cli.add_command(
+    _listing_command(
+        "frameworks",
+        "List the switches of the framework profiles, or those of one.",
+        Word(("megatron", "paddle", "torch")),
+    )
+)
+cli.add_command(
+    Sectioned(
+        "calibrate",
+        callback=_handled("calibrate", "calibration"),
+        params=[*calibrate_options(), *probe_options(), *general_options()],
+        help=(
+            "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
+            "logs; with --probe to runs of this machine, which it plans and makes."
+        ),
+        short_help="Fit the coefficients to measured runs.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+)
+cli.add_command(
+    Sectioned(
+        "accuracy",
+        callback=_handled("accuracy", "calibration"),
+        params=[*accuracy_options(), *general_options()],
+        help=(
+            "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
+            "the same schema."
+        ),
+        short_help="Compare predictions with measured runs.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+)
+cli.add_command(check_command())
+cli.add_command(emit_command())
+cli.add_command(trace_command())
+cli.add_command(validate_command())

@@ -1,0 +1,285 @@
+"""Every option, defined once; a ranking takes sets of values where an estimate takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from simulator.show.cli.parameters import (
+    Price,
+    Setting,
+    SpecName,
+    Tokens,
+    Whole,
+    WholeList,
+    WholeSet,
+    Word,
+    WordSet,
+)
+
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+RECOMPUTE_MODES = ("none", "selective", "full", "attention")
+RECOMPUTE_METHODS = ("uniform", "block")
+OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")
+FRAMEWORKS = ("megatron", "paddle", "torch")
+FORMATS = ("table", "json", "jsonl", "csv", "markdown")
+CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
+ACCURACY_FORMATS = ("table", "markdown", "json")
+
+QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
+CONTEXT_SETTINGS: dict[str, Any] = {
+    "auto_envvar_prefix": "SIMULATE",
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+"""The same for all commands, so that SIMULATE_MODEL means `--model` in each."""
+
+_SIZE = (1, 2**20)
+_LAYERS = (1, 10_000)
+
+
+class Option(click.Option):
+    """An option that knows the section of the help it belongs to."""
+
+    def __init__(self, *names: str, section: str, **attributes: Any) -> None:
+        super().__init__(names, **attributes)
+        self.section = section
+
+
+class Sectioned(click.Command):
+    """A command whose help lists options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with its options, then the commands of a group."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", GENERAL), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def question_options() -> list[click.Parameter]:
+    """Return what is trained on what."""
+    words: list[tuple[str, dict[str, Any]]] = [
+        (
+            "--model",
+            {"type": SpecName("model"), "help": "Shipped model, own YAML, or Hugging Face config.json."},
+        ),
+        (
+            "--hardware",
+            {"type": SpecName("hardware"), "default": "z2000", "help": "Shipped hardware or own YAML."},
+        ),
+        ("--nodes", {"type": Whole(*_SIZE), "help": "Nodes; one where neither nodes nor devices are given."}),
+        ("--devices", {"type": Whole(1, 2**24), "help": "Devices, instead of nodes."}),
+        ("--seq-length", {"type": Whole(1, 2**27), "default": 8192, "help": "Tokens in a sequence."}),
+        ("--global-batch-size", {"type": Whole(1, 2**27), "default": 1024, "help": "Sequences in a step."}),
+        ("--precision", {"type": Word(PRECISIONS), "default": "bf16", "help": "Type of matrix products."}),
+        ("--lora-rank", {"type": Whole(1, 2**16), "help": "Train adapters of this rank, not the weights."}),
+        ("--num-layers", {"type": Whole(*_LAYERS), "help": "Cut or extend the model to this many layers."}),
+        ("--framework", {"type": Word(FRAMEWORKS), "default": "megatron", "help": "What trains the model."}),
+        (
+            "--option",
+            {
+                "type": Setting(),
+                "multiple": True,
+                "help": "Switch of the framework; repeatable. `simulate frameworks` lists them.",
+            },
+        ),
+        (
+            "--calibration",
+            {
+                "type": str,
+                "metavar": "FILE|none",
+                "help": "Own coefficients, or none for the priors; by default those shipped for the hardware.",
+            },
+        ),
+    ]
+    return [
+        Option(name, section=QUESTION, show_default="default" in attributes, **attributes) for name, attributes in words
+    ]
+
+
+def layout_options(*, many: bool) -> list[click.Parameter]:
+    """Return the layout: sets to choose from if ``many``, else one value each."""
+    number = WholeSet if many else Whole
+    word = WordSet if many else Word
+    sizes = [
+        ("--tp", "Tensor parallel size."),
+        ("--pp", "Pipeline parallel size."),
+        ("--cp", "Context parallel size."),
+        ("--ep", "Expert parallel size."),
+        ("--etp", "Expert tensor parallel size."),
+        ("--dp", "Data parallel size; follows from the devices."),
+        ("--vpp", "Model chunks per pipeline rank; 1 is none."),
+        ("--layers-per-virtual-stage", "The same, as layers in a chunk."),
+        ("--micro-batch-size", "Sequences in a micro batch."),
+    ]
+    found = [_layout(name, number(*_SIZE), text) for name, text in sizes]
+    found += [
+        _layout("--stage-layers", WholeList(0, 10_000), "Uneven cut: layers on each stage, such as 18,21,21,20."),
+        _layout(
+            "--zero-stage",
+            number(0, 3),
+            "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
+        ),
+        _layout(
+            "--sequence-parallel/--no-sequence-parallel",
+            None,
+            "Split activations over the tensor-parallel group; on where that is larger than one.",
+        ),
+        _layout("--recompute", word(RECOMPUTE_MODES), "What the backward pass computes again."),
+        _layout(
+            "--recompute-method",
+            word(RECOMPUTE_METHODS),
+            "Layers that full recompute covers: all, or the first.",
+        ),
+        _layout("--recompute-layers", number(*_LAYERS), "Layers in a unit (uniform) or in a chunk (block)."),
+        _layout(
+            "--recompute-layer-list",
+            WholeList(0, 9_999),
+            "Layers to recompute, counted from 0, such as 4,5,9.",
+        ),
+        _layout("--offload", word(OFFLOADS), "What is kept in host memory."),
+    ]
+    if many:
+        text = "Also consider tensor parallelism across nodes."
+        found.append(Option("--allow-tp-across-nodes", section=LAYOUT, is_flag=True, default=False, help=text))
+    return found
+
+
+def output_options(*, ranking: bool) -> list[click.Parameter]:
+    """Return how the answer is shown."""
+    found = listing_options()
+    if ranking:
+        text = "Layouts to show."
+        found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
+        text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
+        found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
+    text = "Tokens of the whole run, such as 100B: adds days to train."
+    found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
+    text = "With --train-tokens: adds the cost."
+    found.append(Option("--price-per-device-hour", section=OUTPUT, type=Price(), help=text))
+    return found
+
+
+def calibrate_options() -> list[click.Parameter]:
+    """Return what is fitted, and where the result goes."""
+    return [
+        *_rows_options(),
+        Option(
+            "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
+        ),
+        Option(
+            "--hardware",
+            section=ROWS,
+            type=SpecName("hardware"),
+            help="Hardware that the logs ran on, or that is probed.",
+        ),
+        Option(
+            "--model",
+            section=ROWS,
+            type=SpecName("model"),
+            help="Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
+        ),
+        Option(
+            "--option",
+            section=ROWS,
+            type=Setting(),
+            multiple=True,
+            help="Switch of the framework that the logs do not show; repeatable.",
+        ),
+        Option(
+            "--warmup",
+            section=ROWS,
+            type=Whole(0, 10_000),
+            default=2,
+            show_default=True,
+            help="Logged steps to leave out at the start of a run.",
+        ),
+        Option(
+            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
+        ),
+        _format(CALIBRATE_FORMATS),
+        Option(
+            "--output",
+            section=OUTPUT,
+            type=str,
+            metavar="FOLDER",
+            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
+        ),
+    ]
+
+
+def accuracy_options() -> list[click.Parameter]:
+    """Return which rows are judged, and how the answer is shown."""
+    text = "Show only the rows of this table; the fit uses all."
+    return [
+        *_rows_options(),
+        Option("--table", section=ROWS, type=str, metavar="NAME", help=text),
+        _format(ACCURACY_FORMATS),
+        _output_file(),
+    ]
+
+
+def _rows_options() -> list[click.Parameter]:
+    text = "Only this hardware family; repeatable."
+    return [
+        click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."),
+        Option("--family", section=ROWS, multiple=True, type=str, metavar="NAME", help=text),
+    ]
+
+
+def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
+    """Return format and destination."""
+    return [_format(words), _output_file()]
+
+
+def _format(words: tuple[str, ...]) -> Option:
+    text = "Form of the answer."
+    return Option("--format", section=OUTPUT, type=Word(words), default=words[0], show_default=True, help=text)
+
+
+def _output_file() -> Option:
+    return Option(
+        "--output", section=OUTPUT, type=str, metavar="FILE", help="Write the answer there instead of stdout."
+    )
+
+
+def general_options() -> list[click.Parameter]:
+    """Return what every command takes."""
+    return [
+        Option(
+            "--color",
+            section=GENERAL,
+            type=Word(("auto", "always", "never")),
+            default="auto",
+            show_default=True,
+            help="Colours on a terminal; NO_COLOR and FORCE_COLOR are respected.",
+        ),
+        Option("-v", "--verbose", section=GENERAL, count=True, help="Show every assumption."),
+        Option("-q", "--quiet", section=GENERAL, count=True, help="Show the tables alone."),
+        Option(
+            "--debug", section=GENERAL, is_flag=True, default=False, help="Show where a defect of the simulator arose."
+        ),
+    ]
+
+
+def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:
+    """Return the options among ``params`` that stand on the command line."""
+    source = click.core.ParameterSource.COMMANDLINE
+    return [param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source]
+
+
+def left_to_default(ctx: click.Context, name: str) -> bool:
+    """Tell whether neither command line nor environment set the parameter ``name``."""
+    sources = (click.core.ParameterSource.DEFAULT, None)
+    return ctx.get_parameter_source(name) in sources
+
+
+def _layout(names: str, kind: click.ParamType[Any] | None, text: str) -> click.Parameter:
+    return Option(names, section=LAYOUT, type=kind, default=None, help=text)

@@ -1,0 +1,200 @@
+"""Estimates and rankings as JSON: the objects of `schema.json`, with the unit in every key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
+from simulator.question.scenario.layout import Layout
+from simulator.question.units import to_mib
+from simulator.search.result import Counts, Ranking
+from simulator.show.report.presentation import Presentation, training_run
+
+SCHEMA_VERSION = "1"
+"""Changes when a key is removed or changes its meaning; new keys may appear without a change."""
+
+
+def dumps(value: object, *, indent: int | None = 2) -> str:
+    """Return JSON text; a number that is not finite raises ValueError."""
+    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
+    """Return one estimate as plain values."""
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "model": estimate.model,
+        "hardware": estimate.hardware,
+        "devices": estimate.devices,
+        "precision": estimate.precision,
+        "verdict": estimate.verdict,
+        "layout": layout_object(estimate),
+        "memory": _memory(estimate.memory),
+        "throughput": _throughput(estimate.throughput),
+        "violations": [dataclasses.asdict(broken) for broken in estimate.violations],
+        "provenance": {
+            "calibration": estimate.provenance.calibration,
+            "status": estimate.provenance.status,
+            "notes": list(estimate.provenance.notes),
+        },
+    }
+    run = training_run(estimate, presentation)
+    if run is not None:
+        found["training"] = {
+            "tokens": run.tokens,
+            "days": significant(run.days),
+            "device_hours": significant(run.device_hours),
+            "cost": None if run.cost is None else significant(run.cost),
+        }
+    return found
+
+
+def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, Any]:
+    """Return a ranking as plain values, best estimate first."""
+
+    def objects(estimates: Iterable[Estimate]) -> list[dict[str, Any]]:
+        return [estimate_object(estimate, presentation) for estimate in estimates]
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "query": {name: plain(value) for name, value in ranking.query.items()},
+        "defaults": list(ranking.defaults),
+        "counts": _counts(ranking.counts),
+        "estimates": objects(ranking.estimates),
+        "starved": objects(ranking.starved),
+        "nearest": None if ranking.nearest is None else estimate_object(ranking.nearest, presentation),
+        "remedies": [
+            {"change": remedy.change, "estimate": estimate_object(remedy.estimate, presentation)}
+            for remedy in ranking.remedies
+        ],
+        "reasons": [dataclasses.asdict(reason) for reason in ranking.reasons],
+        "fp8": None if ranking.fp8 is None else estimate_object(ranking.fp8, presentation),
+    }
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of both objects."""
+    found: dict[str, Any] = json.loads(files("simulator.show.report").joinpath("schema.json").read_text("utf-8"))
+    return found
+
+
+def plain(value: object) -> Any:
+    """Return ``value`` in the types JSON has; anything unknown as text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def mib(size_bytes: float) -> float:
+    """Return bytes as MiB to three decimals: about a kilobyte."""
+    return round(to_mib(float(size_bytes)), 3) + 0.0
+
+
+def significant(value: float) -> float:
+    """Return ``value`` to nine significant digits, so that parts still add up to more than anybody reads."""
+    return float(f"{float(value):.9g}") + 0.0
+
+
+def layout_object(estimate: Estimate) -> dict[str, Any]:
+    """Return the layout of an estimate and what it was asked for."""
+    layout: Layout = estimate.layout
+    cut = layout.stage_layers or tuple(stage.layers for stage in estimate.memory.stages)
+    return {
+        "tp": layout.tensor_parallel,
+        "pp": layout.pipeline_parallel,
+        "cp": layout.context_parallel,
+        "ep": layout.expert_parallel,
+        "etp": layout.expert_tensor_parallel,
+        "dp": layout.data_parallel,
+        "vpp": layout.virtual_stages,
+        "micro_batch_size": layout.micro_batch_size,
+        "global_batch_size": estimate.global_batch_size,
+        "seq_length": estimate.seq_length,
+        "recompute": layout.recompute,
+        "recompute_method": layout.recompute_method,
+        "recompute_layers": layout.recompute_layers,
+        "recompute_layer_list": list(layout.recompute_layer_list),
+        "zero_stage": layout.zero_stage,
+        "sequence_parallel": layout.sequence_parallel,
+        "offload": layout.offload,
+        "stage_layers": list(cut),
+        "lora_rank": estimate.lora_rank,
+        "framework": estimate.framework,
+    }
+
+
+def _memory(memory: MemoryEstimate) -> dict[str, Any]:
+    return {
+        "device_mib": mib(memory.device_bytes),
+        "allocated_mib": mib(memory.allocated_bytes),
+        "capacity_mib": mib(memory.capacity_bytes),
+        "headroom_mib": mib(memory.headroom_bytes),
+        "interval": _interval(memory.interval_bytes, "_mib"),
+        "fits": bool(memory.fits),
+        "fit_probability": None if memory.fit_probability is None else significant(memory.fit_probability),
+        "binding_stage": memory.binding_stage,
+        "moment": memory.moment,
+        "breakdown_mib": _in_mib(memory.parts_bytes),
+        "outside_breakdown_mib": _in_mib(memory.outside_parts_bytes),
+        "stages": [
+            {
+                "stage": stage.stage,
+                "layers": stage.layers,
+                "device_mib": mib(stage.device_bytes),
+                "allocated_mib": mib(stage.allocated_bytes),
+                "moment": stage.moment,
+                "breakdown_mib": _in_mib(stage.parts_bytes),
+            }
+            for stage in memory.stages
+        ],
+    }
+
+
+def _throughput(speed: ThroughputEstimate) -> dict[str, Any]:
+    return {
+        "step_time_s": significant(speed.step_seconds),
+        "tflops_per_device": significant(speed.flops_per_second_per_device / 1e12),
+        "hardware_tflops_per_device": significant(speed.hardware_flops_per_second_per_device / 1e12),
+        "tokens_per_second_per_device": significant(speed.tokens_per_second_per_device),
+        "mfu": significant(speed.mfu),
+        "bubble_fraction": significant(speed.bubble_fraction),
+        "interval": _interval(speed.interval_seconds, ""),
+        "breakdown_s": {name: significant(seconds) for name, seconds in speed.parts_seconds.items()},
+        "model_flops_per_token": significant(speed.model_flops_per_token),
+        "stages": [
+            {
+                "stage": stage.stage,
+                "forward_s": significant(stage.forward_seconds),
+                "backward_s": significant(stage.backward_seconds),
+            }
+            for stage in speed.stages
+        ],
+    }
+
+
+def _counts(counts: Counts) -> dict[str, Any]:
+    return {
+        "evaluated": counts.evaluated,
+        "feasible": counts.feasible,
+        "rejected": dict(counts.rejected),
+        "elapsed_s": significant(counts.elapsed_seconds),
+    }
+
+
+def _in_mib(parts_bytes: Mapping[str, float]) -> dict[str, float]:
+    return {name: mib(size) for name, size in parts_bytes.items()}
+
+
+def _interval(interval: Interval | None, suffix: str) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    rounded = mib if suffix == "_mib" else significant
+    return {f"low{suffix}": rounded(interval.low), f"high{suffix}": rounded(interval.high)}

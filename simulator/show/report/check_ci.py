@@ -1,0 +1,97 @@
+"""Verdicts for other machines: JUnit XML and SARIF 2.1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+
+from simulator import __version__
+from simulator.recipes.check.verdict import Checked
+from simulator.recipes.recipe import Place
+from simulator.show.report.as_json import dumps
+from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_text import change_lines, detail_lines, verdict_line
+from simulator.show.report.rule_text import rule_text
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {"error": "error", "warning": "warning", "note": "note"}
+
+
+def check_junit(answer: Answer) -> str:
+    """Return a test suite with one case per recipe."""
+    results = answer.results
+    failures = sum(not result.passed and result.estimate is not None for result in results)
+    errors = sum(not result.passed and result.estimate is None for result in results)
+    counts = {"tests": str(len(results)), "failures": str(failures), "errors": str(errors)}
+    skipped = sum(result.outcome == "skipped" for result in results)
+    root = ET.Element("testsuites", {"name": "simulate check", **counts})
+    suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": str(skipped)})
+    for result in results:
+        names = {"classname": _xml(result.dialect or "recipe"), "name": _xml(result.name), "file": _xml(result.file)}
+        if result.blame is not None:
+            names["line"] = str(result.blame.line)
+        case = ET.SubElement(suite, "testcase", names)
+        details = _xml("\n".join(detail_lines(result)))
+        if not result.passed:
+            kind = "error" if result.estimate is None else "failure"
+            told = {"message": _xml(verdict_line(result)), "type": result.outcome}
+            ET.SubElement(case, kind, told).text = details
+        elif result.outcome == "skipped":
+            ET.SubElement(case, "skipped", {"message": _xml(verdict_line(result))})
+        else:
+            ET.SubElement(case, "system-out").text = details
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _xml(text: str) -> str:
+    """Replace what XML cannot hold."""
+    return "".join(
+        mark if mark in "\t\n\r" or 0x20 <= ord(mark) < 0xD800 or ord(mark) >= 0xE000 else "?" for mark in text
+    )
+
+
+def check_sarif(answer: Answer) -> str:
+    """Return the failures and warnings as SARIF."""
+    results = [item for result in answer.results for item in _sarif_results(result)]
+    ids = dict.fromkeys(item["ruleId"] for item in results)
+    rules = [{"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule_text(rule)}} for rule in ids]
+    for item in results:
+        item["ruleIndex"] = list(ids).index(item["ruleId"])
+    driver = {"name": "simulate", "version": __version__, "semanticVersion": __version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
+
+
+def _rule_name(rule: str) -> str:
+    return "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
+
+
+def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
+    """Errors and warnings of one recipe; the verdict itself where no rule says it."""
+    told = False
+    for remark in result.remarks:
+        if remark.severity != "note":
+            told = told or remark.severity == "error"
+            text = remark.message + (f" Fix: {remark.fix}" if remark.fix else "")
+            yield _sarif(remark.rule, _LEVELS[remark.severity], text, remark.place or Place(result.file, 1))
+    if (not result.passed and not told) or result.outcome == "starved":
+        rule = result.outcome.replace("_", "-")
+        text = "\n".join([verdict_line(result), *change_lines(result)])
+        place = result.blame or Place(result.file, 1)
+        yield _sarif(rule, "warning" if result.passed else "error", text, place)
+
+
+def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
+    location = {
+        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"))},
+        "region": {"startLine": max(place.line, 1)},
+    }
+    return {
+        "ruleId": rule,
+        "level": level,
+        "message": {"text": text},
+        "locations": [{"physicalLocation": location}],
+    }

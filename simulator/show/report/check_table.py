@@ -1,0 +1,71 @@
+"""Verdicts as tables for people: on a terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.recipes.check.case import HARDWARE_ASSUMED
+from simulator.recipes.check.verdict import Checked
+from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_text import OUTCOME_WORDS, changed_line, detail_lines, tally, verdict_line, where_text
+from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.text import amount, gib, margin_text
+
+_COLOURS = {"fits": "green", "starved": "yellow"}
+
+
+def check_table(answer: Answer, style: Style) -> str:
+    """Return the verdicts: one row each, then what stands behind those that a reader must look at."""
+    blocks = [_summary(answer, style)]
+    if answer.verbosity >= 0:
+        for result in answer.results:
+            lines = list(_shown(result, answer.verbosity))
+            if lines:
+                blocks.append(f"{heading(result.name, style)}\n{paragraph(lines, style)}")
+    if answer.changed is not None:
+        lines = [changed_line(change) for change in answer.changed] or ["nothing changed"]
+        blocks.append(f"{heading('Since the baseline', style)}\n{paragraph(lines, style)}")
+    blocks.append(tally(answer.results))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _shown(result: Checked, verbosity: int) -> Iterator[str]:
+    """The lines on a recipe: all where it did not pass or more was asked for, else what must be known."""
+    lines = list(detail_lines(result))
+    full = not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None
+    if full:
+        yield verdict_line(result)
+        yield from (line for line in lines if not line.startswith("why: "))
+    else:
+        yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
+        yield from (line for line in lines if "warning: " in line or f"[{HARDWARE_ASSUMED}]" in line)
+
+
+def _summary(answer: Answer, style: Style) -> str:
+    rows = [_row(result, colour=answer.colour) for result in answer.results]
+    headers = ["recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules"]
+    return grid(headers, rows, style, text_columns=(0, 1, 2, 8))
+
+
+def _row(result: Checked, *, colour: bool) -> list[str]:
+    said = OUTCOME_WORDS[result.outcome] + ("" if result.passed or result.outcome != "fits" else ", but fails")
+    if colour:
+        from click import style as coloured  # noqa: PLC0415  colour codes are wanted on a terminal only
+
+        said = coloured(said, fg=_COLOURS.get(result.outcome, "red") if result.passed else "red")
+    rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
+    estimate = result.estimate
+    if estimate is None:
+        return [result.name, said, "", "", "", "", "", "", rules]
+    memory = estimate.memory
+    return [
+        result.name,
+        said,
+        f"{estimate.devices} x {estimate.hardware}",
+        gib(memory.device_bytes),
+        gib(memory.capacity_bytes),
+        "" if result.outcome == "refused" else margin_text(memory.headroom_bytes),
+        str(memory.binding_stage),
+        amount(estimate.throughput.step_seconds),
+        rules,
+    ]

@@ -1,0 +1,128 @@
+"""Words of a verdict that every format shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.recipes.check.baseline import Changed
+from simulator.recipes.check.verdict import Change, Checked, Outcome
+from simulator.show.report.text import gib, largest_parts, layout_text, margin_text, percent, words
+
+OUTCOME_WORDS: Mapping[Outcome, str] = {
+    "fits": "fits",
+    "starved": "starved",
+    "does_not_fit": "does not fit",
+    "refused": "refused",
+    "cannot_tell": "cannot tell",
+    "not_modelled": "not modelled",
+    "unreadable": "unreadable",
+    "skipped": "skipped",
+}
+
+
+def verdict_line(result: Checked) -> str:
+    """Return the verdict with its margin, or the first reason for having none."""
+    said = OUTCOME_WORDS[result.outcome]
+    if result.estimate is None or result.outcome == "refused":
+        more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
+        return f"{said}: {result.reasons[0]}{more}" if result.reasons else said
+    memory = result.estimate.memory
+    size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
+    line = f"{said}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
+    return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
+
+
+def detail_lines(result: Checked) -> Iterator[str]:
+    """Yield what stands behind a verdict, a sentence each."""
+    estimate = result.estimate
+    if estimate is not None:
+        yield where_text(estimate)
+        parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
+        yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
+    yield from _peak_lines(result)
+    if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
+        yield from (f"why: {reason}" for reason in result.reasons)
+    for remark in result.remarks:
+        place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
+        fix = f"; fix: {remark.fix}" if remark.fix else ""
+        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]"
+    yield from change_lines(result)
+    if result.outcome == "does_not_fit" and not result.changes:
+        yield "would fit: nothing of up to three changes that were tried"
+
+
+def change_lines(result: Checked) -> Iterator[str]:
+    """Yield the changes that help, and what each makes of the recipe."""
+    estimate = result.estimate
+    if estimate is None:
+        return
+    said = "would pass" if estimate.memory.fits else "would fit"
+    yield from (f"{said}: {change_text(change, estimate)}" for change in result.changes)
+
+
+def where_text(estimate: Estimate) -> str:
+    """Return what was priced on what, on one line."""
+    words = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
+    if estimate.layout.sequence_parallel:
+        words.append("SP")
+    words.append(f"ZeRO {estimate.layout.zero_stage}")
+    if estimate.lora_rank:
+        words.append(f"LoRA {estimate.lora_rank}")
+    on = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
+    return f"{on}, {' '.join(words)}"
+
+
+def _peak_lines(result: Checked) -> Iterator[str]:
+    peaks, plain = result.peaks, result.without_offload
+    if peaks is None:
+        return
+    passes, step = peaks.passes, peaks.optimizer_step
+    line = f"peaks, GiB: forward and backward {gib(passes.device_bytes)} (stage {passes.stage})"
+    yield f"{line}, optimizer step {gib(step.device_bytes)} (stage {step.stage})"
+    if plain is not None:
+        memory = plain.memory
+        need = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB, {margin_text(memory.headroom_bytes)}"
+        yield f"without offloading: {OUTCOME_WORDS[plain.verdict]}, needs {need}"
+
+
+def change_text(change: Change, base: Estimate) -> str:
+    """Return a change with what it costs, and what follows from it that nobody might expect."""
+    batch = change.estimate.global_batch_size
+    more = "" if batch == base.global_batch_size else f", batch {base.global_batch_size} -> {batch}"
+    margin = margin_text(change.estimate.memory.headroom_bytes)
+    return f"{change.text} ({speed_text(change.speed_ratio)}, {margin}{more})"
+
+
+def speed_text(ratio: float) -> str:
+    """Return a ratio of speeds per device as a gain or a loss."""
+    if abs(ratio - 1) < 5e-4:
+        return "same speed"
+    return f"{percent(abs(ratio - 1))} % {'faster' if ratio > 1 else 'slower'} per device"
+
+
+def changed_line(change: Changed) -> str:
+    """Return what changed since the baseline, on one line."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        outcome = after.outcome if after else "gone"
+        return (
+            f"{words(change.kind)}: {change.name}: {words(outcome)}, not in the baseline"
+            if after
+            else (f"removed: {change.name}: in the baseline only")
+        )
+    text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
+    if before.outcome != after.outcome:
+        text += f" -> {words(after.outcome)}"
+    for label, ratio in (("memory", change.memory_ratio), ("step time", change.time_ratio)):
+        if ratio is not None and abs(ratio - 1) >= 5e-4:
+            text += f", {label} {100 * (ratio - 1):+.1f} %"
+    return text
+
+
+def tally(results: tuple[Checked, ...]) -> str:
+    """Return how many recipes have which verdict, on one line."""
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in OUTCOME_WORDS}
+    found = ", ".join(f"{count} {OUTCOME_WORDS[outcome]}" for outcome, count in counts.items() if count)
+    failed = sum(not result.passed for result in results)
+    return f"{len(results)} recipe{'' if len(results) == 1 else 's'}: {found}; {failed} failed"

@@ -1,0 +1,142 @@
+"""One estimate as tables: verdict, memory by stage, time by part, speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
+from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.text import (
+    amount,
+    count_text,
+    devices_text,
+    gib,
+    grouped,
+    layout_text,
+    mfu_text,
+    milliseconds,
+    percent,
+    probability_text,
+    teraflops,
+    verdict_sentence,
+    words,
+)
+
+
+def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
+    """Return the estimate for people."""
+    blocks = [
+        _titled(_question(estimate), paragraph(_verdict(estimate, presentation), style), style),
+        *_violations(estimate, style),
+        *_memory(estimate, style),
+        *_outside(estimate, style),
+        *_time(estimate, style),
+        _speed(estimate, presentation, style),
+    ]
+    if presentation.verbosity >= 0:
+        blocks.append(paragraph(_footer(estimate, presentation), style))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _question(estimate: Estimate) -> str:
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+    if estimate.lora_rank:
+        text += f", LoRA of rank {estimate.lora_rank}"
+    text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"
+    return f"{text}, {estimate.framework}"
+
+
+def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    layout = estimate.layout
+    sequence = ", sequence parallel" if layout.sequence_parallel else ""
+    yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
+    yield verdict_sentence(estimate, colour=presentation.colour)
+    interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
+    if interval is not None and probability is not None:
+        need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
+        yield f"{need}; probability that it fits: {probability_text(probability)} %"
+
+
+def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
+    if estimate.violations:
+        rows = [[broken.rule, broken.message, broken.fix] for broken in estimate.violations]
+        yield _titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
+
+
+def _memory(estimate: Estimate, style: Style) -> Iterator[str]:
+    stages = estimate.memory.stages
+    if not stages:
+        return
+    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
+    rows = [
+        [
+            str(stage.stage),
+            str(stage.layers),
+            *(gib(stage.parts_bytes[name]) for name in names),
+            gib(stage.allocated_bytes),
+            gib(stage.device_bytes),
+            stage.moment,
+        ]
+        for stage in stages
+    ]
+    headers = ["stage", "layers", *(_wrapped(name) for name in names), "allocated", "device", "peak at"]
+    yield _titled("Memory by stage, GiB", grid(headers, rows, style, text_columns=[len(headers) - 1]), style)
+
+
+def _outside(estimate: Estimate, style: Style) -> Iterator[str]:
+    parts = {name: size for name, size in estimate.memory.outside_parts_bytes.items() if size}
+    if parts:
+        title = f"Outside the allocator on stage {estimate.memory.binding_stage}, GiB"
+        rows = [[words(name), gib(size)] for name, size in parts.items()]
+        yield _titled(title, grid(["part", "GiB"], rows, style, text_columns=[0]), style)
+
+
+def _time(estimate: Estimate, style: Style) -> Iterator[str]:
+    total = estimate.throughput.step_seconds
+    parts = {name: seconds for name, seconds in estimate.throughput.parts_seconds.items() if seconds}
+    if not parts or total <= 0:
+        return
+    rows = [[words(name), milliseconds(seconds), percent(seconds / total)] for name, seconds in parts.items()]
+    rows.append(["step", milliseconds(total), percent(1.0)])
+    yield _titled("Time of one step", grid(["part", "ms", "share %"], rows, style, text_columns=[0]), style)
+
+
+def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
+    speed = estimate.throughput
+    rows = [
+        ["TFLOPS/device", teraflops(speed.flops_per_second_per_device)],
+        ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
+        ["MFU %", mfu_text(speed.mfu)],
+        ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
+        ["step ms", amount(speed.step_seconds * 1e3)],
+        *_step_interval(speed),
+        ["pipeline bubble %", percent(speed.bubble_fraction)],
+    ]
+    run = training_run(estimate, presentation)
+    if run is not None:
+        rows.append([f"days for {count_text(run.tokens)} tokens", amount(run.days)])
+        rows.append(["device hours", grouped(run.device_hours)])
+        if run.cost is not None:
+            rows.append(["cost", grouped(run.cost)])
+    return _titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
+
+
+def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
+    interval = speed.interval_seconds
+    if interval is not None:
+        yield ["step ms, 90 % interval", f"{amount(interval.low * 1e3)} to {amount(interval.high * 1e3)}"]
+
+
+def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    yield from defaults_line(dict(presentation.defaults))
+    yield from provenance_lines(estimate, presentation)
+
+
+def _titled(title: str, table: str, style: Style) -> str:
+    return f"{heading(title, style)}\n{table}"
+
+
+def _wrapped(name: str) -> str:
+    return name.replace("_", "\n")

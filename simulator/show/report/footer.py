@@ -1,0 +1,85 @@
+"""What stands under a table: the assumptions, and what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.question.frameworks.profile import PROFILES
+from simulator.search.result import Ranking
+from simulator.search.space import MICRO_BATCH_SIZES
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import layout_text, percent, settings_text, teraflops
+
+_STATUS_WORDS = {
+    "measured": "measured, the calibration holds this very run",
+    "interpolated": "interpolated between measurements",
+    "analytic": "analytic, beyond what was measured",
+    "assumed": "assumed, carried over from other hardware",
+}
+
+
+def defaults_line(settings: dict[str, object]) -> Iterator[str]:
+    """Yield the line on options that were left to their default."""
+    text = settings_text(settings)
+    if text:
+        yield f"Defaults used: {text}."
+
+
+def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield the axes of the search that were left to their default, and what was not looked at for that reason."""
+    given = ranking.query.get("space")
+    space: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+    limits = PROFILES[str(ranking.query.get("framework"))].limits
+    searched: list[tuple[str, str, str]] = [
+        ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),
+        ("offload", "--offload none", "--offload"),
+        ("micro_batch_size", f"--micro-batch-size {','.join(map(str, MICRO_BATCH_SIZES))}", "other --micro-batch-size"),
+        ("sequence_parallel", "sequence parallelism where TP is above 1", "--no-sequence-parallel"),
+    ]
+    if ranking.query.get("nodes") != 1:
+        searched.append(("tensor_parallel_across_nodes", "TP within a node", "--allow-tp-across-nodes"))
+    plain = [(value, other) for axis, value, other in searched if axis not in space]
+    lines = [", ".join(value for value, _ in plain)] if plain else []
+    if not presentation.variants and ranking.estimates:
+        lines.append("best of each TP/PP/CP/EP/ETP split (--variants lists all)")
+    if lines:
+        yield f"Search defaults: {'; '.join(lines)}."
+    if plain:
+        yield f"Not searched unless asked: {', '.join(other for _, other in plain)}."
+
+
+def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    """Yield what the numbers rest on."""
+    provenance = estimate.provenance
+    yield f"Status: {_STATUS_WORDS[provenance.status]} (coefficients: {provenance.calibration})."
+    yield (
+        "TFLOPS counts model FLOPs with full (non-causal) attention; "
+        f"MFU divides it by the dense {estimate.precision} peak."
+    )
+    if presentation.verbosity > 0:
+        yield from (f"Assumed: {note}" for note in provenance.notes)
+    elif provenance.notes:
+        count = len(provenance.notes)
+        yield f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+
+
+def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield what fp8 would give, where it was not asked for."""
+    precision = str(ranking.query.get("precision", ""))
+    if precision == "fp8":
+        return
+    best = ranking.fp8
+    if best is None:
+        if presentation.device_has_fp8 is None or (presentation.device_has_fp8 and not ranking.estimates):
+            return
+        has_it = "no layout fits in fp8" if presentation.device_has_fp8 else "this device has no fp8"
+        yield f"fp8: {has_it}."
+        return
+    speed = best.throughput
+    text = f"fp8: best {layout_text(best.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
+    if ranking.estimates:
+        base = ranking.estimates[0].throughput.tokens_per_second_per_device
+        gain = speed.tokens_per_second_per_device / base - 1 if base > 0 else 0.0
+        text += f", {percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
+    yield f"{text}."

@@ -1,0 +1,223 @@
+"""Specs and framework profiles as records: one line each in a list, one line per number when shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.provenance import sourced_parts
+from simulator.question.specs.weights import active_parameters, total_parameters
+from simulator.question.units import to_gib
+from simulator.show.report.as_csv import table_csv
+from simulator.show.report.as_json import dumps
+from simulator.show.report.grid import Style, grid
+from simulator.show.report.text import amount, count_text
+
+Record = Mapping[str, str | int | float | bool | None]
+"""One row: column name, with its unit, to value. All records of a listing have the same columns."""
+
+_UNITS = {
+    "num_hidden_layers": "layers",
+    "first_k_dense_replace": "layers",
+    "num_nextn_predict_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "heads",
+    "num_experts": "experts",
+    "num_experts_per_tok": "experts",
+    "num_shared_experts": "experts",
+    "vocab_size": "tokens",
+    "max_position_embeddings": "tokens",
+}
+_PROSE = frozenset({"note", "meaning", "title", "source"})
+"""Columns of sentences; they are broken into lines on a terminal."""
+_WITHOUT_NUMBER = frozenset({"name", "note", "sources", "provenance", "published"})
+
+
+def models_listing(models: Iterable[ModelSpec]) -> list[Record]:
+    """Return one record for each model."""
+    return [
+        {
+            "model": model.name,
+            "architecture": model.architecture,
+            "layers": model.num_hidden_layers,
+            "hidden_size": model.hidden_size,
+            "heads": model.num_attention_heads,
+            "kv_heads": model.num_key_value_heads,
+            "experts": model.num_experts,
+            "vocab_size": model.vocab_size,
+            "parameters_billions": round(total_parameters(model) / 1e9, 3),
+            "active_billions": round(active_parameters(model, include_input_embedding=True) / 1e9, 3),
+        }
+        for model in models
+    ]
+
+
+def hardware_listing(specs: Iterable[HardwareSpec]) -> list[Record]:
+    """Return one record for each kind of hardware."""
+    return [
+        {
+            "hardware": spec.name,
+            "title": spec.title,
+            "devices_per_node": spec.devices_per_node,
+            "memory_gib": round(to_gib(spec.memory_capacity_bytes), 1),
+            "usable_gib": round(to_gib(spec.usable_memory_bytes), 1),
+            "bf16_tflops": _teraflops(spec, "bf16"),
+            "fp16_tflops": _teraflops(spec, "fp16"),
+            "fp8_tflops": _teraflops(spec, "fp8"),
+            "memory_gb_per_s": round(spec.memory_bandwidth_bytes_per_second / 1e9, 1),
+            "network_gb_per_s_per_device": round(spec.links[-1].bandwidth_bytes_per_second / 1e9, 1),
+        }
+        for spec in specs
+    ]
+
+
+def frameworks_listing() -> list[Record]:
+    """Return one record for each switch, with its value in every framework."""
+    return [
+        {
+            "switch": spec.name,
+            **{name: _shown(getattr(profile, spec.name)) for name, profile in PROFILES.items()},
+            "allowed": _allowed(spec.metadata, spec.default),
+            "meaning": spec.metadata["about"],
+        }
+        for spec in switches()
+    ]
+
+
+def framework_facts(profile: FrameworkProfile) -> list[Record]:
+    """Return one record for each switch of one framework."""
+    return [
+        {
+            "switch": spec.name,
+            "value": _shown(getattr(profile, spec.name)),
+            "allowed": _allowed(spec.metadata, spec.default),
+            "meaning": spec.metadata["about"],
+        }
+        for spec in switches()
+    ]
+
+
+def hardware_facts(spec: HardwareSpec) -> list[Record]:
+    """Return one record for each number of one kind of hardware."""
+    facts: list[Record] = []
+    for path, part in sourced_parts(spec):
+        value, _, unit = str(getattr(part, "value", "")).partition(" ")
+        facts.append(_fact(path, value, unit or "count", part.source, (part.status, part.note)))
+    return facts
+
+
+def model_facts(model: ModelSpec) -> list[Record]:
+    """Return one record for each number of one model."""
+    origin = model.provenance
+    source: Sequence[str] = () if origin is None else origin.source
+    status = "given by the file" if origin is None else origin.status
+    facts = [
+        _fact(name, _shown(value), _unit(name, value), source, (status, ""))
+        for name, value in model
+        if name not in _WITHOUT_NUMBER and value is not None
+    ]
+    published = model.published
+    if published is not None:
+        for name in ("total_parameters", "active_parameters"):
+            text = getattr(published, name)
+            if text is not None:
+                facts.append(_fact(f"published.{name}", text, "parameters", published.source, (published.status, "")))
+    for name, count in (
+        ("total_parameters", total_parameters(model)),
+        ("active_parameters", active_parameters(model, include_input_embedding=True)),
+    ):
+        facts.append(_fact(name, str(count), "parameters", ("computed from the shape",), ("derived", "")))
+    return facts
+
+
+def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tuple[str, str]) -> Record:
+    """Return the record of a number; ``known`` is its status and a note."""
+    status, note = known
+    return {
+        "key": key,
+        "value": str(value),
+        "unit": unit,
+        "source": ", ".join(source),
+        "status": status,
+        "note": note,
+    }
+
+
+def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
+    """Return the lines under the numbers of one spec: its note and what its sources are."""
+    return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
+
+
+def _table(records: Sequence[Record], style: Style) -> str:
+    columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
+    text_columns = [
+        position for position, name in enumerate(columns) if any(isinstance(record[name], str) for record in records)
+    ]
+    rows = [[_cell(record[name]) for name in columns] for record in records]
+    headers = [name.replace("_per_", "/").replace("_", " ") for name in columns]
+    return grid(headers, rows, style, text_columns=text_columns, wrapped=_PROSE & set(headers)) + "\n"
+
+
+def _csv(records: Sequence[Record]) -> str:
+    columns = _columns(records)
+    return table_csv(columns, ([record[name] for name in columns] for record in records))
+
+
+LISTING_REPORTERS: Mapping[str, Callable[[Sequence[Record]], str]] = MappingProxyType(
+    {
+        "table": lambda records: _table(records, "table"),
+        "json": lambda records: dumps([dict(record) for record in records]) + "\n",
+        "jsonl": lambda records: "".join(dumps(dict(record), indent=None) + "\n" for record in records),
+        "csv": _csv,
+        "markdown": lambda records: _table(records, "markdown"),
+    }
+)
+"""Text of a listing, by the format's name."""
+
+
+def _columns(records: Sequence[Record]) -> list[str]:
+    return list(records[0]) if records else []
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return amount(value)
+    return str(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _unit(name: str, value: object) -> str:
+    if name in _UNITS:
+        return _UNITS[name]
+    return "features" if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def _teraflops(spec: HardwareSpec, precision: str) -> float | None:
+    peak = spec.peak_flops_per_second.get(precision)
+    return None if peak is None else round(peak / 1e12, 1)
+
+
+def _allowed(metadata: Mapping[str, object], default: object) -> str:
+    if isinstance(default, bool):
+        return "true, false"
+    choices = metadata["choices"]
+    if isinstance(choices, tuple) and choices:
+        return ", ".join(choices)
+    low, high = (_number(metadata[end]) for end in ("low", "high"))
+    return f"{low} to {high}"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return count_text(value) if isinstance(value, int) and value else str(value)

@@ -1,0 +1,134 @@
+"""What a probe measured, launched and fitted, as tables for people."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from simulator.lab.probe.measure import RatesCommand
+from simulator.lab.probe.plan import Design
+from simulator.lab.probe.prepare import Prepared
+from simulator.lab.probe.rates import Rates
+from simulator.lab.probe.run import Compared, Probed
+from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.text import amount, milliseconds, percent
+
+_FEW_PINS = 3
+"""Coefficients named beside a launch."""
+
+
+def probe_table(probed: Probed, style: Style, verbosity: int) -> str:
+    """Return the rates, the launches with their errors before and after the fit, and how to use the result."""
+    ready = probed.prepared
+    blocks = [_rates(ready.rates, style), _comparison(probed.compared, style)]
+    if verbosity >= 0:
+        blocks.append(paragraph(_closing(probed), style))
+    return "\n\n".join(blocks) + "\n"
+
+
+def outlook_table(ready: Prepared, command: RatesCommand, style: Style) -> str:
+    """Return what would be measured and launched."""
+    rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
+    said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
+    if ready.measured is None:
+        said.append("The rates are measured first, and may change the choice of launches:")
+        said.append("    " + _shell_line(command))
+    return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
+
+
+def _shell_line(command: RatesCommand) -> str:
+    words = [*(f"{name}={shlex.quote(text)}" for name, text in command.environment.items())]
+    return " ".join([*words, shlex.join(command.arguments)])
+
+
+def _rates(rates: Rates, style: Style) -> str:
+    """One line for each rate; a share is of the peak above it."""
+    rows: list[list[str]] = []
+    for precision, peak in rates.peak_flops.items():
+        rows.append([f"{precision} matrix products, best", f"{amount(peak / 1e9)} GFLOP/s"])
+        gemm, attention = rates.gemm_efficiency[precision], rates.attention[precision]
+        rows.append([f"{precision} matrix products, median over sizes", f"{percent(gemm.value)} %"])
+        rows.append([f"{precision} attention, wide heads and long sequences", f"{percent(attention.efficiency)} %"])
+    rows.append(["memory, best", f"{amount(rates.memory_bandwidth / 1e9)} GB/s"])
+    for precision, share in rates.memory_efficiency.items():
+        rows.append([f"{precision} elementwise kernels", f"{percent(share.value)} %"])
+    per_parameter = rates.optimizer_seconds_per_parameter.value
+    rows.append(["optimizer update", f"{amount(per_parameter * 1e9)} ns per parameter"])
+    if rates.host_bandwidth is not None:
+        rows.append(["copies from the host", f"{amount(rates.host_bandwidth / 1e9)} GB/s"])
+    if rates.link is not None:
+        rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / 1e9)} GB/s"])
+        rows.append(["its latency", f"{amount(rates.link.latency_seconds * 1e6)} us"])
+    return f"{heading('Rates', style)}\n{grid(['rate', 'value'], rows, style, text_columns=(0,))}"
+
+
+def _plan(design: Design, style: Style) -> str:
+    rows = [
+        [str(number), one.candidate.title, milliseconds(one.step_seconds), f"{one.launch_seconds:.0f}", _pins(one.pins)]
+        for number, one in enumerate(design.launches, start=1)
+    ]
+    headers = ["#", "launch", "step ms", "launch s", "pins down"]
+    return f"{heading('Plan', style)}\n{grid(headers, rows, style, text_columns=(1, 4))}"
+
+
+def _pins(names: Sequence[str]) -> str:
+    more = len(names) - _FEW_PINS
+    return ", ".join(names[:_FEW_PINS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _comparison(compared: Sequence[Compared], style: Style) -> str:
+    headers = ["#", "launch", "measured ms", "before ms", "error %", "fitted ms", "error %", "pins down"]
+    rows = [
+        [
+            str(number),
+            one.planned.candidate.title,
+            "" if one.measured_seconds is None else milliseconds(one.measured_seconds),
+            milliseconds(one.before_seconds),
+            _error(one.before_seconds, one.measured_seconds),
+            "" if one.after_seconds is None else milliseconds(one.after_seconds),
+            _error(one.after_seconds, one.measured_seconds),
+            _pins(one.planned.pins),
+        ]
+        for number, one in enumerate(compared, start=1)
+    ]
+    table = grid(headers, rows, style, text_columns=(1, 7))
+    return f"{heading('Step time predicted from the rates, measured, and after the fit', style)}\n{table}"
+
+
+def _error(predicted: float | None, measured: float | None) -> str:
+    return "" if predicted is None or measured is None else f"{100.0 * (predicted / measured - 1.0):+.1f}"
+
+
+def _closing(probed: Probed) -> Iterator[str]:
+    ready = probed.prepared
+    for one in probed.campaign.comparisons:
+        yield from (f"{one.title}: {failure}" for failure in one.failures)
+    if probed.campaign.interrupted_by:
+        yield "Interrupted: what had been measured by then is kept; --resume continues."
+    for sides, when in ((_sides(probed, "before_seconds"), "before"), (_sides(probed, "after_seconds"), "after")):
+        if sides:
+            yield (
+                f"Step time {when} the fit: median error {percent(statistics.median(sides))} %, "
+                f"worst {percent(max(sides))} %."
+            )
+    if probed.undetermined:
+        yield f"At their priors, as no launch decides them: {', '.join(probed.undetermined)}."
+    yield f"Rows: {ready.asked.rows_file}"
+    if probed.calibration_file is None:
+        reasons = [probed.fitted.not_stored("time")] if probed.fitted is not None else ["no launch ended well"]
+        yield f"No calibration is written: {'; '.join(reasons)}."
+        return
+    paths: Mapping[str, str] = {
+        "--hardware": shlex.quote(str(ready.spec_file)),
+        "--calibration": shlex.quote(str(probed.calibration_file)),
+    }
+    yield f"Use it: simulate --framework torch {' '.join(f'{name} {path}' for name, path in paths.items())} --model ..."
+
+
+def _sides(probed: Probed, name: str) -> list[float]:
+    return [
+        abs(getattr(one, name) / one.measured_seconds - 1.0)
+        for one in probed.compared
+        if one.measured_seconds is not None and getattr(one, name) is not None
+    ]

@@ -1,0 +1,56 @@
+"""Longer reports: sections with sentences and a table, for a terminal or a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from simulator.show.report.grid import Style, grid
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A title, sentences, and a table of ready-made text."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    """Without headers there is no table."""
+    rows: Sequence[Sequence[str]] = ()
+    text_columns: tuple[int, ...] = (0,)
+    """Columns that hold words, which are aligned left."""
+    wrapped: tuple[str, ...] = ()
+    """Headers of columns with sentences, which are broken into lines on a terminal."""
+    listed: bool = False
+    """Whether the lines are a list."""
+
+
+def sections_text(sections: Iterable[Section], style: Style, *, level: int = 2) -> str:
+    """Return the sections one below the other; on a page, titles are headings of `level`."""
+    return "\n\n".join(_text(section, style, level) for section in sections) + "\n"
+
+
+def _text(section: Section, style: Style, level: int) -> str:
+    blocks = [section.title if style == "table" else f"{'#' * level} {section.title}"]
+    if section.lines:
+        lines = [line if style == "table" else _escaped(line) for line in section.lines]
+        blocks.append(
+            "\n".join(f"- {line}" if section.listed else line for line in lines)
+            if section.listed or style == "table"
+            else "\n\n".join(lines)
+        )
+    if section.headers and section.rows:
+        blocks.append(
+            grid(
+                section.headers,
+                section.rows,
+                style,
+                text_columns=section.text_columns,
+                wrapped=frozenset(section.wrapped),
+            )
+        )
+    return "\n\n".join(blocks)
+
+
+def _escaped(line: str) -> str:
+    return line.replace("|", "\\|")

@@ -1,0 +1,228 @@
+"""Words and numbers of the reports for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from math import floor, log10
+
+from simulator.cost.pricing.estimate import Estimate, Verdict
+from simulator.question.scenario.layout import Layout
+from simulator.question.units import to_gib
+
+VERDICT_WORDS: Mapping[Verdict, str] = {
+    "fits": "fits",
+    "starved": "starved",
+    "does_not_fit": "does not fit",
+    "refused": "refused",
+}
+_VERDICT_COLOURS: Mapping[Verdict, str] = {
+    "fits": "green",
+    "starved": "yellow",
+    "does_not_fit": "red",
+    "refused": "red",
+}
+
+
+_MOST_DECIMALS = 15
+
+
+def amount(value: float) -> str:
+    """Return a number with about four significant digits, never in exponent form below 1e15."""
+    size = abs(value)
+    if size >= 1e15:
+        return f"{value:.4g}"
+    if size >= 1000 or value == 0:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+
+
+def grouped(count: float) -> str:
+    """Return a count with commas between groups of three digits."""
+    return f"{count:,.0f}"
+
+
+def gib(size_bytes: float) -> str:
+    """Return bytes as GiB with two decimals."""
+    return _without_negative_zero(f"{to_gib(size_bytes):.2f}")
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with one decimal."""
+    return _without_negative_zero(f"{100 * share:.1f}")
+
+
+def probability_text(probability: float) -> str:
+    """Return a probability in per cent, never as 0 or 100: no estimate is certain."""
+    if probability < 0.001:
+        return "< 0.1"
+    return "> 99.9" if probability > 0.999 else percent(probability)
+
+
+def mfu_text(share: float) -> str:
+    """Return a utilisation in per cent with one decimal, or what it takes to tell it from none."""
+    return _never_nothing(100 * share)
+
+
+def teraflops(flops_per_second: float) -> str:
+    """Return FLOP/s as TFLOP/s with one decimal, or what it takes to tell it from none."""
+    return _never_nothing(flops_per_second / 1e12)
+
+
+def elapsed_text(seconds: float) -> str:
+    """Return a duration with two decimals, as finer ones differ from run to run."""
+    return "under 0.01 s" if seconds < 0.01 else f"{seconds:.2f} s"
+
+
+def devices_text(count: int) -> str:
+    """Return a number of devices."""
+    return f"{grouped(count)} device{'' if count == 1 else 's'}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return seconds as milliseconds with one decimal."""
+    return _without_negative_zero(f"{seconds * 1e3:.1f}")
+
+
+def count_text(count: int) -> str:
+    """Return a number of tokens in the form it is given in, such as ``100B``, where that is exact."""
+    for suffix, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)
+
+
+def verdict_text(verdict: Verdict, *, colour: bool) -> str:
+    """Return the verdict in words, in its colour if ``colour``."""
+    words = VERDICT_WORDS[verdict]
+    if not colour:
+        return words
+    from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
+
+    return style(words, fg=_VERDICT_COLOURS[verdict])
+
+
+def recompute_text(layout: Layout) -> str:
+    """Return what is recomputed: ``none``, ``full``, ``full block 3``, ``full layers 4,5,9``."""
+    if layout.recompute != "full":
+        return layout.recompute
+    if layout.recompute_method == "list":
+        return f"full layers {','.join(map(str, layout.recompute_layer_list))}"
+    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
+        return "full"
+    return f"full {layout.recompute_method} {layout.recompute_layers}"
+
+
+def layout_text(layout: Layout) -> str:
+    """Return the layout on one line: parallel sizes always, the rest where it differs from plain."""
+    words = [
+        f"TP{layout.tensor_parallel}",
+        f"PP{layout.pipeline_parallel}",
+        f"CP{layout.context_parallel}",
+        f"EP{layout.expert_parallel}",
+        f"DP{layout.data_parallel}",
+        f"VP{layout.virtual_stages}",
+    ]
+    if layout.expert_tensor_parallel > 1:
+        words.insert(4, f"ETP{layout.expert_tensor_parallel}")
+    words.append(f"mbs{layout.micro_batch_size}")
+    words.append(f"recompute {recompute_text(layout)}")
+    if layout.offload != "none":
+        words.append(f"offload {layout.offload}")
+    if not is_even(layout.stage_layers):
+        words.append(f"layers {cut_text(layout)}")
+    return " ".join(words)
+
+
+def sharded_layout_text(layout: Layout) -> str:
+    """Return the layout on one line, with what is sharded beside the split."""
+    sequence = ", sequence parallel" if layout.sequence_parallel else ""
+    return f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
+
+
+def is_even(cut: tuple[int, ...]) -> bool:
+    """Tell whether all stages have as many layers."""
+    return len(set(cut)) <= 1
+
+
+def cut_text(layout: Layout) -> str:
+    """Return the layers by stage, ``even`` where they are the same; three equal ones or more as ``8x3``."""
+    if is_even(layout.stage_layers):
+        return "even"
+    return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(layout.stage_layers))
+
+
+def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
+    """Return the verdict with its margin and the place that decides it."""
+    memory = estimate.memory
+    words = verdict_text(estimate.verdict, colour=colour)
+    where = f"stage {memory.binding_stage} binds at {memory.moment}"
+    size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
+    if estimate.verdict == "refused":
+        broken = len(estimate.violations)
+        words += f", {broken} rule{'' if broken == 1 else 's'} broken"
+    return f"{words}: needs {size}, {margin_text(memory.headroom_bytes)}; {where}"
+
+
+def margin_text(headroom_bytes: float) -> str:
+    """Return what is left of the capacity, or what is missing."""
+    return f"{gib(-headroom_bytes)} GiB over" if headroom_bytes < 0 else f"{gib(headroom_bytes)} GiB spare"
+
+
+def largest_parts(parts: Mapping[str, float], limit: int = 4) -> list[tuple[str, float]]:
+    """Return the parts that weigh most, heaviest first, without those of nothing."""
+    ordered = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
+    return [(name, size) for name, size in ordered[:limit] if size > 0]
+
+
+def option_name(name: str) -> str:
+    """Return the option that sets the query's ``name``."""
+    return "--" + name.replace("_", "-")
+
+
+def settings_text(settings: Mapping[str, object]) -> str:
+    """Return options with their values on one line; those without a value are left out."""
+    given = {name: value for name, value in settings.items() if _has_value(value)}
+    return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in given.items())
+
+
+def words(name: str) -> str:
+    """Return a part's name as words."""
+    return name.replace("_", " ")
+
+
+def counts_text(rejected: Mapping[str, int]) -> str:
+    """Return what was rejected and why, the commonest reason first."""
+    reasons = sorted(rejected.items(), key=lambda reason: (-reason[1], reason[0]))
+    return ", ".join(f"{grouped(count)} {reason}" for reason, count in reasons if count)
+
+
+def _run_text(layers: int, length: int) -> str:
+    return f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length)
+
+
+def _has_value(value: object) -> bool:
+    return value is not None and value is not False and value not in ((), {}, "")
+
+
+def _value(value: object) -> str:
+    if value is True:
+        return ""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _never_nothing(value: float) -> str:
+    """Return a number with one decimal; one that would read 0.0, with two significant digits."""
+    if value == 0 or abs(value) >= 0.05:
+        return f"{value:.1f}"
+    return f"{value:.{min(1 - floor(log10(abs(value))), _MOST_DECIMALS)}f}"
+
+
+def _without_negative_zero(text: str) -> str:
+    return text[1:] if text.startswith("-") and not text.strip("-0.") else text

@@ -1,0 +1,105 @@
+"""Predicted against measured as JSON, with the estimate objects of `simulate estimate` inside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simulator import __version__
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.lab.runner.campaign import Campaign
+from simulator.lab.runner.compare import Comparison, Figure
+from simulator.lab.runner.launch import Launched
+from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import sharded_layout_text
+
+_PLAIN = Presentation()
+
+
+def validate_json(campaign: Campaign, rows_file: Path) -> str:
+    """Return what a campaign measured as JSON text."""
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "all_well": campaign.all_well,
+        "interrupted_by_signal": campaign.interrupted_by or None,
+        "rows_file": str(rows_file),
+        "layouts": [_layout(one) for one in campaign.comparisons],
+        "refused": [{"layout": sharded_layout_text(one.layout), "reason": one.reason} for one in campaign.plan.refused],
+    }
+    return dumps(found) + "\n"
+
+
+def _layout(one: Comparison) -> dict[str, Any]:
+    memory, step = one.memory, one.step
+    return {
+        "title": one.title,
+        "estimate": estimate_object(one.estimate, _PLAIN),
+        "memory_mib": None if memory is None else _figure(memory, mib),
+        "step_time_s": None if step is None else _figure(step, significant),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "stage": rank.stage,
+                "predicted_mib": mib(rank.predicted),
+                "measured_mib": mib(rank.measured),
+                "error": significant(rank.error),
+                "predicted_forward_s": significant(rank.predicted_forward_seconds),
+                "forward_s": None if rank.forward_seconds is None else significant(rank.forward_seconds),
+                "predicted_backward_s": significant(rank.predicted_backward_seconds),
+                "predicted_device_mib": mib(rank.predicted_device_bytes),
+                "device_mib": None if rank.device_bytes is None else mib(rank.device_bytes),
+                "backward_s": None if rank.backward_seconds is None else significant(rank.backward_seconds),
+            }
+            for rank in one.ranks
+        ],
+        "runs": len(one.ran),
+        "earlier_rows": one.earlier,
+        "step_scatter": significant(one.scatter),
+        "failures": list(one.failures),
+        "contradiction": one.contradiction or None,
+        "rows": [_row(row) for row in one.rows],
+        "launches": [_launch(launched) for launched in one.launched],
+    }
+
+
+def _row(row: MeasuredRow) -> dict[str, Any]:
+    spread = row.step_time_spread
+    return {
+        "row": row.key,
+        "outcome": row.outcome,
+        "error": row.error or None,
+        "memory_mib": None if row.memory_bytes is None else mib(row.memory_bytes),
+        "memory_kind": row.memory_kind,
+        "step_time_s": None if row.step_seconds is None else significant(row.step_seconds),
+        "step_spread_s": None if spread is None else dataclasses.asdict(spread),
+        "notes": row.source_notes,
+    }
+
+
+def _figure(figure: Figure, rounded: Callable[[float], float]) -> dict[str, Any]:
+    interval = figure.interval
+    return {
+        "predicted": rounded(figure.predicted),
+        "interval": None if interval is None else {"low": rounded(interval.low), "high": rounded(interval.high)},
+        "measured": rounded(figure.measured),
+        "error": significant(figure.error),
+        "inside_interval": figure.inside,
+    }
+
+
+def _launch(launched: Launched) -> dict[str, Any]:
+    outcome = launched.outcome
+    return {
+        "folder": str(launched.launch.folder),
+        "repeat": launched.launch.repeat,
+        "outcome": outcome.kind,
+        "error": outcome.error or None,
+        "wall_s": significant(launched.ended.wall_seconds),
+        "log": str(launched.ended.log),
+        "log_tail": list(outcome.tail),
+        "ranks": [dataclasses.asdict(rank) for rank in outcome.ranks],
+    }

@@ -1,0 +1,204 @@
+"""Predicted against measured as tables for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from simulator.cost.pricing.estimate import Interval
+from simulator.lab.runner.campaign import Campaign, Plan, Refused
+from simulator.lab.runner.compare import Comparison, Figure, RankFigure
+from simulator.lab.runner.launch import Launch, Launcher
+from simulator.question.units import to_mib
+from simulator.show.report.grid import Style, grid, paragraph
+from simulator.show.report.text import amount, devices_text, milliseconds, percent, sharded_layout_text
+
+_STYLE: Style = "table"
+Shown = Callable[[float], str]
+_LONGEST_OUTCOME = 48
+_WIDE = 0.2
+"""Distance of the quartiles over the median from which a step time is called uncertain."""
+_TAIL_LINES = 8
+"""Lines of a failed rank's log that are shown without `-v`."""
+
+
+def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colour: bool) -> str:
+    """Return one row for each layout, then what a reader must know of those that did not go well."""
+    blocks = [_title(campaign), _summary(campaign.comparisons, colour=colour)]
+    if verbosity > 0:
+        blocks += [text for one in campaign.comparisons if (text := _ranks(one))]
+    if verbosity >= 0:
+        lines = [line for one in campaign.comparisons for line in _failed(one, full=verbosity > 0)]
+        lines += [line for one in campaign.comparisons for line in _doubts(one)]
+        lines += list(_refused(campaign.plan.refused))
+        if verbosity > 0:
+            lines += _notes(campaign.comparisons)
+        lines += _closing(campaign, rows_file)
+        blocks.append(paragraph(lines, _STYLE))
+    return "\n\n".join(blocks) + "\n"
+
+
+def dry_run_text(plan: Plan, launcher: Launcher) -> str:
+    """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
+    blocks = [
+        "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.shown(launch)])
+        for launch in plan.launches
+    ]
+    lines = [f"# {line}" for line in _refused(plan.refused)]
+    known = [f"# measured already: {title}" for title, rows in plan.known.items() if rows]
+    return "\n".join([*blocks, *known, *lines]).rstrip("\n") + "\n"
+
+
+def _scripts(launch: Launch) -> Iterator[str]:
+    """The scripts that were written for a launch, each as the words that write it again."""
+    for path in launch.command.files:
+        if path.suffix == ".sh":
+            yield f"cat > {shlex.quote(str(path))} <<'END'\n{path.read_text(encoding='utf-8')}END\n"
+
+
+def _title(campaign: Campaign) -> str:
+    first = campaign.comparisons[0].estimate
+    return (
+        f"{first.model} on {devices_text(first.devices)} of {first.hardware}: {first.precision}, sequence "
+        f"{first.seq_length}, global batch {first.global_batch_size}, {first.framework}"
+    )
+
+
+def _summary(comparisons: Sequence[Comparison], *, colour: bool) -> str:
+    """Two lines for each layout: memory of its fullest rank, and time of a step."""
+    headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
+    rows: list[list[str]] = []
+    for number, one in enumerate(comparisons, start=1):
+        outcome = [str(len(one.ran)), _outcome(one, colour=colour)]
+        memory, step = one.predicted_memory, one.estimate.throughput
+        about = [str(number), sharded_layout_text(one.estimate.layout), "memory MiB"]
+        rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(one.memory, _mib), *outcome])
+        predicted = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
+        rows.append(["", "", "step ms", *predicted, *_measured(one.step, milliseconds), "", ""])
+    return grid(headers, rows, _STYLE, text_columns=(1, 2, 9))
+
+
+def _measured(figure: Figure | None, shown: Shown) -> list[str]:
+    if figure is None:
+        return ["", "", ""]
+    inside = "" if figure.inside is None else "yes" if figure.inside else "no"
+    return [shown(figure.measured), _signed(figure.error), inside]
+
+
+def _outcome(one: Comparison, *, colour: bool) -> str:
+    words = next(iter((*filter(None, [one.contradiction]), *one.failures)), _ran(one))
+    words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
+    if not colour:
+        return words
+    from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
+
+    return style(words, fg="green" if words == _ran(one) and one.ran else "red")
+
+
+def _ran(one: Comparison) -> str:
+    """What is said of launches that went well; figures of an earlier campaign are told from new ones."""
+    if not one.ran:
+        return "not launched"
+    if not one.earlier:
+        return "ran"
+    return "ran earlier" if one.earlier == len(one.rows) else f"ran, {one.earlier} of {len(one.rows)} earlier"
+
+
+def _doubts(one: Comparison) -> Iterator[str]:
+    """What makes a figure that was measured uncertain."""
+    if one.scatter > _WIDE:
+        yield (
+            f"{one.title}: its steps scatter, quartiles {percent(one.scatter)} % of the median apart: other work ran "
+            "on the machine, or the launch was short"
+        )
+
+
+def _ranks(one: Comparison) -> str:
+    """Every rank, and the spread of the steps of each launch."""
+    blocks = [f"{sharded_layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
+    if one.ranks:
+        memory = ["rank", "stage", "MiB\npredicted", "\nmeasured", "\nerror %"]
+        times = ["forward ms\npredicted", "\nmeasured", "backward ms\npredicted", "\nmeasured"]
+        # A processor's ranks have no tool that shows a device.
+        device = any(rank.device_bytes is not None for rank in one.ranks)
+        whole = ["device MiB\npredicted", "\nmeasured"] if device else []
+        rows = [[*_rank(rank), *(_device(rank) if device else [])] for rank in one.ranks]
+        blocks.append(grid([*memory, *times, *whole], rows, _STYLE))
+    blocks += [
+        f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
+        f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
+        f"quartiles {milliseconds(spread.interquartile)} apart"
+        for row in one.ran
+        if (spread := row.step_time_spread) is not None
+    ]
+    return "\n".join(blocks) if len(blocks) > 1 else ""
+
+
+def _device(rank: RankFigure) -> list[str]:
+    return [_mib(rank.predicted_device_bytes), "" if rank.device_bytes is None else _mib(rank.device_bytes)]
+
+
+def _rank(rank: RankFigure) -> list[str]:
+    return [
+        str(rank.rank),
+        str(rank.stage),
+        _mib(rank.predicted),
+        _mib(rank.measured),
+        _signed(rank.error),
+        milliseconds(rank.predicted_forward_seconds),
+        "" if rank.forward_seconds is None else milliseconds(rank.forward_seconds),
+        milliseconds(rank.predicted_backward_seconds),
+        "" if rank.backward_seconds is None else milliseconds(rank.backward_seconds),
+    ]
+
+
+def _failed(one: Comparison, *, full: bool) -> Iterator[str]:
+    """What is known of launches that did not end well."""
+    for launched in one.launched:
+        outcome = launched.outcome
+        if outcome.kind == "ok":
+            continue
+        what = ": ".join(filter(None, (one.title, outcome.kind, outcome.error)))
+        yield f"{what}; its log: {launched.launch.log}"
+        tail = outcome.tail if full else outcome.tail[-_TAIL_LINES:]
+        yield from (f"    {line}" for line in tail)
+    if one.contradiction:
+        yield f"{one.title}: {one.contradiction}"
+
+
+def _refused(refused: Sequence[Refused]) -> Iterator[str]:
+    """Layouts that are faster than one that was launched, each reason once."""
+    by_reason: dict[str, list[Refused]] = {}
+    for one in refused:
+        by_reason.setdefault(one.reason, []).append(one)
+    for reason, same in by_reason.items():
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        yield f"Not launched: {sharded_layout_text(same[0].layout)}{more}: {reason}"
+
+
+def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+    notes = [note for one in comparisons for note in one.estimate.provenance.notes]
+    return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
+
+
+def _closing(campaign: Campaign, rows_file: Path) -> Iterator[str]:
+    if any(one.ran for one in campaign.comparisons):
+        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
+    if campaign.interrupted_by:
+        yield "Interrupted: what had been measured by then is kept."
+    if any(one.ran for one in campaign.comparisons):
+        yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
+
+
+def _span(interval: Interval | None, shown: Shown) -> str:
+    return "" if interval is None else f"{shown(interval.low)} to {shown(interval.high)}"
+
+
+def _mib(size: float) -> str:
+    return amount(to_mib(size))
+
+
+def _signed(share: float) -> str:
+    text = percent(share)
+    return text if text.startswith("-") or text == "0.0" else f"+{text}"
