@@ -17,7 +17,7 @@ import numpy as np
 
 from simulator.api import scenario_of
 from simulator.cost.memory.activations import layer_tensors
-from simulator.cost.memory.elements import optimizer_bytes_per_parameter
+from simulator.cost.elements import optimizer_bytes_per_parameter
 from simulator.cost.memory.loss import head_input_bytes
 from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate

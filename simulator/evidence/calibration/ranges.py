@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Status
 from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.weights import total_parameters
 
 WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
 """Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""

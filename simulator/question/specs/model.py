@@ -1,6 +1,6 @@
 """Shape of a transformer language model."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,19 @@ Flag = Annotated[bool, Field(strict=True)]
 _PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
 _MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
+
+
+Mixer = Literal["grouped_query", "latent"]
+"""How a layer mixes tokens: heads that share keys and values (all of MHA to MQA), or latent attention (MLA)."""
+FeedForward = Literal["gated", "experts"]
+"""What follows the mixer: a gated network every token passes, or routed experts, with shared ones or without."""
+
+
+class LayerKind(NamedTuple):
+    """What a decoder layer is made of; each behind a norm, with a residual addition."""
+
+    mixer: Mixer
+    feed_forward: FeedForward
 
 
 class Published(Sourced):
@@ -143,14 +156,27 @@ class ModelSpec(Frozen):
         return self.num_experts > 0
 
     @property
-    def num_dense_layers(self) -> int:
-        """Layers without routed experts, a count; they come first."""
-        return self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
+    def layers(self) -> tuple[LayerKind, ...]:
+        """The kind of every decoder layer, first to last."""
+        mixer: Mixer = "latent" if self.attention == "mla" else "grouped_query"
+        dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
+        experts = self.num_hidden_layers - dense
+        return (LayerKind(mixer, "gated"),) * dense + (LayerKind(mixer, "experts"),) * experts
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of layers there are, in the order they first appear."""
+        return tuple(dict.fromkeys(self.layers))
 
     @property
     def num_moe_layers(self) -> int:
         """Layers with routed experts, a count."""
-        return self.num_hidden_layers - self.num_dense_layers
+        return sum(kind.feed_forward == "experts" for kind in self.layers)
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers without routed experts, a count."""
+        return self.num_hidden_layers - self.num_moe_layers
 
     @property
     def query_width(self) -> int:
