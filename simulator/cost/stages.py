@@ -31,9 +31,9 @@ class StageContents:
     group: NDArray[np.intp]
     """Node group whose devices the kind is on; all 0 in a uniform cluster."""
     chunk: NDArray[np.intp]
-    """Which of the distinct chunks a model chunk is, shape (virtual stages,); equal ones hold the same on every rank."""
+    """Which of the distinct chunks a model chunk is, shape (virtual stages,); equal ones hold the same."""
     leading: NDArray[np.float64]
-    """Layers of each kind among the first j of a distinct chunk, shape (distinct, rank kinds, layer kinds, most + 1)."""
+    """Layers of each kind among the first j of a distinct chunk, (distinct, rank kinds, layer kinds, most + 1)."""
     listed: NDArray[np.float64]
     """Layers on the explicit recompute list in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
     embeddings: Array
