@@ -39,7 +39,7 @@ MOE = NORMS + ATTENTION + 2 * 4 * 8 + 2 * (2 * 2 * 64 + (4 + 2) * 48) + (4 + 2) 
 
 
 def question(model: ModelSpec, profile: str = "megatron", *, devices: int = 1, **fields: Any) -> Scenario:
-    values = {"seq_length": 32, "global_batch_size": 16, "coefficients": NOTHING} | fields
+    values: dict[str, Any] = {"seq_length": 32, "global_batch_size": 16, "coefficients": NOTHING} | fields
     return scenario_of(model, "h100-sxm-80g", profile=profile, devices=devices, **values)
 
 
