@@ -36,6 +36,8 @@ class StageContents:
     """Layers of each kind among the first j of a distinct chunk, (distinct, rank kinds, layer kinds, most + 1)."""
     listed: NDArray[np.float64]
     """Layers on the explicit recompute list in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
+    prediction_index: int
+    """Index of the kind of layer inside a prediction module."""
     embeddings: Array
     """1 where the input table lives (with tied embeddings also on the last rank)."""
     heads: Array
@@ -66,15 +68,10 @@ class StageContents:
 
     @property
     def with_prediction(self) -> Counts:
-        """Layers by kind, the layer inside every prediction module counted with the model's last kind."""
+        """Layers by kind, the layer inside every prediction module counted with its kind."""
         counts = self.layers.copy()
         counts[:, self.prediction_index] += self.prediction_layers
         return counts
-
-    @property
-    def prediction_index(self) -> int:
-        """Index of the kind of layer inside a prediction module: the model's last."""
-        return len(self.layer_kinds) - 1 if self.layer_kinds else 0
 
 
 def over_kinds(counts: Counts, figures: Sequence[Array]) -> KindArray:
@@ -91,11 +88,18 @@ def over_kinds(counts: Counts, figures: Sequence[Array]) -> KindArray:
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     """What every pipeline rank of a block's layouts holds."""
     model = scenario.model
-    prediction = model.num_nextn_predict_layers if scenario.framework.mtp else 0
     width = scenario.devices // block.pipeline_parallel
     groups = tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
-    chunks = model_chunks(block.stage_layers, block.virtual_stages)
-    return _contents(_Cut(model.layers, chunks, block.recompute_layer_list, prediction, groups))
+    cut = _Cut(
+        layers=model.layers,
+        layer_kinds=model.layer_kinds,
+        prediction_kind=model.prediction_kind,
+        chunks=model_chunks(block.stage_layers, block.virtual_stages),
+        recompute_list=block.recompute_layer_list,
+        prediction=model.num_nextn_predict_layers if scenario.framework.mtp else 0,
+        groups=groups,
+    )
+    return _contents(cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class _Cut:
     """All that decides the contents of a pipeline."""
 
     layers: tuple[LayerKind, ...]
+    layer_kinds: tuple[LayerKind, ...]
+    prediction_kind: LayerKind
     chunks: tuple[tuple[tuple[int, int], ...], ...]
     """(first layer, layers) of every chunk of every rank."""
     recompute_list: tuple[int, ...]
@@ -112,7 +118,7 @@ class _Cut:
 
 @lru_cache(maxsize=256)
 def _contents(cut: _Cut) -> StageContents:
-    kinds = tuple(dict.fromkeys(cut.layers))
+    kinds = cut.layer_kinds
     codes, chunks = [kinds.index(kind) for kind in cut.layers], cut.chunks
     last = len(chunks) - 1
     ranks = []
@@ -149,6 +155,7 @@ def _contents(cut: _Cut) -> StageContents:
         chunk=np.array([distinct_chunks.index(one) for one in identities], dtype=np.intp),
         leading=leading,
         listed=listed,
+        prediction_index=kinds.index(cut.prediction_kind),
         embeddings=np.array([float(first) for _, first, _, _ in distinct]),
         heads=heads,
         prediction_layers=heads * cut.prediction,

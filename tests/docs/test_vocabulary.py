@@ -126,8 +126,8 @@ def test_kept_tensors_are_described() -> None:
     for model, options, layout in layouts():
         for precision, rank in (("bf16", None), ("fp8", 8)):
             scenario = scenario_of(model=model, options=options, precision=precision, lora_rank=rank)
-            for moe in (False, True)[: 1 + scenario.model.is_moe]:
-                missing |= set(layer_tensors(scenario, block_of([layout]), moe=moe)) - described
+            for kind in scenario.model.layer_kinds:
+                missing |= set(layer_tensors(scenario, block_of([layout]), kind)) - described
     assert missing == set()
 
 

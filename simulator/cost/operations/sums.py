@@ -129,13 +129,8 @@ def mtp_parameters(model: ModelSpec) -> int:
     if model.num_nextn_predict_layers == 0:
         return 0
     return model.num_nextn_predict_layers * (
-        _count(prediction(given)) + _count(layer_operations(given, prediction_kind(model)))
+        _count(prediction(given)) + _count(layer_operations(given, model.prediction_kind))
     )
-
-
-def prediction_kind(model: ModelSpec) -> LayerKind:
-    """The kind of layer inside a next-token prediction module: the model's last."""
-    return model.layers[-1]
 
 
 def _count(operations: tuple[Operation, ...]) -> int:

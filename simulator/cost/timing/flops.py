@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer, prediction
-from simulator.cost.operations.sums import chosen_parameters, prediction_kind, weight_totals
+from simulator.cost.operations.sums import chosen_parameters, weight_totals
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import RecomputeMode
@@ -56,7 +56,7 @@ def forward_flops_per_token(scenario: Scenario) -> float:
     head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
     flops = layers_flops_per_token(scenario) + head
     if scenario.framework.mtp and model.num_nextn_predict_layers:
-        layer = layer_flops_per_token(scenario, prediction_kind(model))
+        layer = layer_flops_per_token(scenario, model.prediction_kind)
         flops += model.num_nextn_predict_layers * (layer + 2.0 * prediction_projection(scenario) + head)
     return flops
 

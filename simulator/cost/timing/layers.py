@@ -107,7 +107,7 @@ class _Compute:
     dense: tuple[Array, Array]
     """Products with everything but routed experts, forward and backward."""
     routed: tuple[Array, Array]
-    adapters: Array
+    adapters: Array | float
     """Forward."""
     attention: Array
     """Forward."""
@@ -135,16 +135,6 @@ class LayerTimer:
         work = repeated_work(self.given, kind, mode)
         return sum_parts(self._pass(work, self._compute(work), 0, 1.0, 1.0))
 
-    def _compute(self, work: Work) -> _Compute:
-        scenario = self.scenario
-        return _Compute(
-            dense=self._dense(work),
-            routed=self._routed(work),
-            adapters=self._adapters(work),
-            attention=attention_seconds(scenario, self.extents, work.core_width),
-            elementwise=self.extents.total(work.moved) / memory_rate(scenario),
-        )
-
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
         """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
@@ -169,30 +159,29 @@ class LayerTimer:
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
 
-    def _dense(self, work: Work) -> tuple[Array, Array]:
-        """Forward and backward seconds of the products with everything but routed experts."""
-        dense = WeightTotals(work.products.split, work.products.replicated)
-        tokens = self.extents.of("whole")
-        flops = (
-            2.0 * tokens * (dense.split / self.block.tensor_parallel + dense.replicated / sequence_split(self.block))
+    def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
+        """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
+        block, tokens = self.block, self.extents.of("whole")
+        dense = 2.0 * tokens * (totals.split / block.tensor_parallel + totals.replicated / sequence_split(block))
+        if not totals.routed:
+            return dense, 0.0 * tokens
+        return dense, 2.0 * self.extents.of("copies_tensor") * totals.routed / self.scenario.model.num_experts
+
+    def _compute(self, work: Work) -> _Compute:
+        scenario, products = self.scenario, work.products
+        dense, routed = self.product_flops(products)
+        adapters: Array | float = 0.0
+        if work.adapters.all:
+            adapters = np.add(*self.product_flops(work.adapters)) / gemm_rate(scenario)
+        held = whole_layer(self.block, WeightTotals(products.split, products.replicated))
+        experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
+        return _Compute(
+            dense=product_seconds(scenario, dense, held),
+            routed=product_seconds(scenario, routed, experts) if products.routed else (experts, experts),
+            adapters=adapters,
+            attention=attention_seconds(scenario, self.extents, work.core_width),
+            elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
-        return product_seconds(self.scenario, flops, whole_layer(self.block, dense))
-
-    def _routed(self, work: Work) -> tuple[Array, Array]:
-        """Forward and backward seconds of the routed experts' products."""
-        if not work.products.routed:
-            return 0.0 * self.extents.of("whole"), 0.0 * self.extents.of("whole")
-        per_copy = work.products.routed / self.scenario.model.num_experts
-        flops = 2.0 * self.extents.of("copies_tensor") * per_copy
-        return product_seconds(self.scenario, flops, whole_layer(self.block, WeightTotals(routed=work.products.routed)))
-
-    def _adapters(self, work: Work) -> Array:
-        """Forward seconds of the products with LoRA adapters."""
-        adapters, block, tokens = work.adapters, self.block, self.extents.of("whole")
-        flops = 2.0 * tokens * (adapters.split / block.tensor_parallel + adapters.replicated / sequence_split(block))
-        if adapters.routed:
-            flops = flops + 2.0 * self.extents.of("copies_tensor") * adapters.routed / self.scenario.model.num_experts
-        return flops / gemm_rate(self.scenario)
 
     def _exchange(self, work: Work, beside: str, index: int) -> Array:
         """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""

@@ -165,8 +165,14 @@ class ModelSpec(Frozen):
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers there are, in the order they first appear."""
-        return tuple(dict.fromkeys(self.layers))
+        """The kinds of layers there are, in the order they first appear, that of prediction modules included."""
+        return tuple(dict.fromkeys((*self.layers, self.prediction_kind)))
+
+    @property
+    def prediction_kind(self) -> LayerKind:
+        """The kind of layer inside a next-token prediction module: with experts where the model has any."""
+        mixer: Mixer = "latent" if self.attention == "mla" else "grouped_query"
+        return LayerKind(mixer, "experts" if self.is_moe else "gated")
 
     @property
     def num_moe_layers(self) -> int:
