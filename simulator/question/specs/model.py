@@ -1,5 +1,6 @@
 """Shape of a transformer language model."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -158,21 +159,22 @@ class ModelSpec(Frozen):
     @property
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every decoder layer, first to last."""
-        mixer: Mixer = "latent" if self.attention == "mla" else "grouped_query"
         dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
-        experts = self.num_hidden_layers - dense
-        return (LayerKind(mixer, "gated"),) * dense + (LayerKind(mixer, "experts"),) * experts
+        return _layers(self._mixer, dense, self.num_hidden_layers)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kinds of layers there are, in the order they first appear, that of prediction modules included."""
-        return tuple(dict.fromkeys((*self.layers, self.prediction_kind)))
+        return _kinds(self.layers, self.prediction_kind)
 
     @property
     def prediction_kind(self) -> LayerKind:
         """The kind of layer inside a next-token prediction module: with experts where the model has any."""
-        mixer: Mixer = "latent" if self.attention == "mla" else "grouped_query"
-        return LayerKind(mixer, "experts" if self.is_moe else "gated")
+        return LayerKind(self._mixer, "experts" if self.is_moe else "gated")
+
+    @property
+    def _mixer(self) -> Mixer:
+        return "latent" if self.attention == "mla" else "grouped_query"
 
     @property
     def num_moe_layers(self) -> int:
@@ -211,6 +213,17 @@ class ModelSpec(Frozen):
     def shape(self) -> dict[str, Any]:
         """Return the fields that describe the shape, without name, notes and sources."""
         return self.model_dump(exclude=set(_PROVENANCE_FIELDS))
+
+
+@lru_cache(maxsize=256)
+def _layers(mixer: Mixer, dense: int, layers: int) -> tuple[LayerKind, ...]:
+    """Leading dense layers, and experts behind them."""
+    return (LayerKind(mixer, "gated"),) * dense + (LayerKind(mixer, "experts"),) * (layers - dense)
+
+
+@lru_cache(maxsize=256)
+def _kinds(layers: tuple[LayerKind, ...], prediction: LayerKind) -> tuple[LayerKind, ...]:
+    return tuple(dict.fromkeys((*layers, prediction)))
 
 
 def _check_count(text: str) -> None:
