@@ -34,11 +34,8 @@ def test_the_order_is_that_of_the_independent_run(ranks: int, chunks: int, micro
 def test_the_event_run_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int) -> None:
     random = np.random.default_rng(ranks * 100 + chunks * 10 + micro_batches)
     forward, backward = random.uniform(0.5, 2.0, ranks), random.uniform(0.5, 4.0, ranks)
-    by_chunk = (
-        [[seconds / chunks] * chunks for seconds in forward],
-        [[seconds / chunks] * chunks for seconds in backward],
-    )
-    found = run(schedule(chunks), Pipeline(*by_chunk, micro_batches))
+    forward_by_chunk, backward_by_chunk = ([[x / chunks] * chunks for x in one] for one in (forward, backward))
+    found = run(schedule(chunks), Pipeline(forward_by_chunk, backward_by_chunk, micro_batches))
     expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks)
     assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
     assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
