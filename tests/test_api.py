@@ -8,6 +8,7 @@ import pytest
 import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
 from simulator.api import scenario_of
+from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.result import Ranking
 
@@ -173,7 +174,7 @@ def test_what_a_remedy_costs_is_what_it_gives() -> None:
         return
     for change, found in offers.items():
         if change.startswith("--offload"):
-            word = change.split()[1]
+            word = next(kind for kind in OFFLOADS if kind == change.split()[1])
             again = simulator.rank(model="qwen2.5-72b", nodes=2, space=Space(recompute=("full",), offload=(word,)))
             assert again.estimates[0] == found
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
@@ -45,7 +45,7 @@ class Shortlist:
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(block)[index], return_index=True)[1])]
         best = [(float(keys[i]), block.layout(i)) for i in index[: self.limit]]
-        merged = [*self.entries, *((key, _split(layout), layout) for key, layout in best)]
+        merged = [*self.entries, *((key, layout.split, layout) for key, layout in best)]
         merged.sort(key=lambda entry: entry[0])
         kept: dict[object, tuple[float, tuple[int, ...], Layout]] = {}
         for entry in merged:
@@ -53,21 +53,12 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
-def _split(layout: Layout) -> tuple[int, ...]:
-    return (
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        layout.context_parallel,
-        layout.expert_parallel,
-        layout.expert_tensor_parallel,
-    )
-
-
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
-    code = block.tensor_parallel
-    for column in (block.context_parallel, block.expert_parallel, block.expert_tensor_parallel):
-        code = code * 8192.0 + column
+    code = np.zeros(len(block))
+    for size in SPLIT:
+        if not size.per_block:
+            code = code * 8192.0 + getattr(block, size.name)
     return code
 
 
