@@ -12,13 +12,12 @@ from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied, applied, with_calibration
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout, check_count
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
 from simulator.question.specs.catalogue import load_model
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate, estimate_layout
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -70,7 +69,8 @@ def scenario_of(
         precision=precision,
         lora_rank=lora_rank,
         framework=framework_profile(framework, dict(options or {})),
-        coefficients=machines.used.coefficients(),
+        coefficients=machines.coefficients,
+        calibration=machines.calibration,
     )
 
 
@@ -81,13 +81,13 @@ def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
     (`tensor_parallel=4`); what is left out then follows from the scenario (see `complete_layout`).
     """
     sizes = {name: question.pop(name) for name in Layout.__dataclass_fields__ if name in question}
-    scenario, used = _asked(question)
+    scenario = scenario_of(**question)
     if layout is not None:
         if sizes:
             raise InputError("give a layout or its fields, not both")
         sizes = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
     chosen = complete_layout(scenario, **sizes)
-    priced = _price(scenario, used, chosen)
+    priced = estimate_layout(scenario, chosen)
     return _with_idle_switches(scenario, priced, question.get("options") or {})
 
 
@@ -96,7 +96,7 @@ def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[s
     idle = []
     for name in options:
         usual = replace(scenario.framework, **{name: getattr(framework_profile(scenario.framework.name), name)})
-        other = estimate_layout(replace(scenario, framework=usual), priced.layout)
+        other = bare_estimate(replace(scenario, framework=usual), priced.layout)
         if usual != scenario.framework and _figures(other) == _figures(priced):
             idle.append(f"--option {name}: no effect on this model and layout")
     if not idle:
@@ -107,16 +107,6 @@ def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[s
 def _figures(priced: Estimate) -> tuple[object, ...]:
     stages = tuple((stage.device_bytes, stage.allocated_bytes) for stage in priced.memory.stages)
     return (stages, priced.throughput.step_seconds)
-
-
-def _asked(question: Mapping[str, Any]) -> tuple[Scenario, Applied]:
-    """The scenario of a question, and the calibrations behind its coefficients."""
-    scenario = scenario_of(**question)
-    return scenario, applied(scenario.hardware.family, question.get("calibration"))
-
-
-def _price(scenario: Scenario, used: Applied, layout: Layout) -> Estimate:
-    return with_calibration(scenario, estimate_layout(scenario, layout), used)
 
 
 def rank(
@@ -134,20 +124,20 @@ def rank(
     started = time.perf_counter()
     space = space or Space()
     check_count("top", top)
-    scenario, used = _asked(question)
+    scenario = scenario_of(**question)
     found = search(scenario, space, top=top, variants=variants, progress=progress)
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
             f"with at most {scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = tuple(_price(scenario, used, layout) for layout in found.fastest)
+    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
     if best:
         best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
-    nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not best else None
-    starved = tuple(_price(scenario, used, layout) for layout in found.starved)
-    remedies = () if best else tuple(_remedies(scenario, used, space))
-    fp8 = _fp8(scenario, used, space, progress)
+    nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
+    starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
+    remedies = () if best else tuple(_remedies(scenario, space))
+    fp8 = _fp8(scenario, space, progress)
     return Ranking(
         query=_query(scenario, question, space),
         defaults=tuple(name for name in _QUESTION if name not in question),
@@ -208,21 +198,21 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, used: Applied, space: Space, progress: Progress | None) -> Estimate | None:
+def _fp8(scenario: Scenario, space: Space, progress: Progress | None) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
     found = search(narrow, space, top=1, progress=progress)
-    return _price(narrow, used, found.fastest[0]) if found.fastest else None
+    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
 
 
-def _remedies(scenario: Scenario, used: Applied, space: Space) -> Iterator[Remedy]:
+def _remedies(scenario: Scenario, space: Space) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
     for change, other, wider in _changes(scenario, space):
         found = search(other, wider, top=1)
         if found.fastest:
-            yield Remedy(change, _price(other, used, found.fastest[0]))
+            yield Remedy(change, estimate_layout(other, found.fastest[0]))
 
 
 def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:

@@ -15,10 +15,10 @@ from simulator.evidence.calibration.ranges import WIDENING
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
-from simulator.question.scenario.scenario import PRECISIONS
+from simulator.question.scenario.layout import Layout
 from simulator.question.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.search.build import estimate_layout
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space

@@ -14,7 +14,6 @@ import pytest
 
 from simulator.api import estimate, scenario_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.evidence.calibration.apply import applied
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.rows import read_rows, write_rows
 from simulator.lab.runner.engine import Command, Ended, Engine, Outcome, Pick
@@ -42,7 +41,6 @@ def pick_of(framework: str = "megatron", layout: dict[str, Any] | None = None, *
     return Pick(
         scenario=scenario,
         layout=complete_layout(scenario, **sizes),
-        used=applied(scenario.hardware.family),
         model=question.get("model", CLUSTER["model"]),
         hardware=question.get("hardware", CLUSTER["hardware"]),
     )

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.cluster import Cluster, cluster
+from simulator.cluster import cluster
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.scenario.layout import Layout, default_cut
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import recipe_model
@@ -29,7 +28,6 @@ class Case:
     asked: Asked
     scenario: Scenario
     layout: Layout
-    used: Applied
     remarks: tuple[Remark, ...] = ()
     """What the recipe's reader remarked, and what was found on the way here."""
 
@@ -86,10 +84,11 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         precision=told.value("precision"),
         lora_rank=told.value("lora_rank"),
         framework=framework_profile(asked.framework or recipe.framework, _options(told, layout)),
-        coefficients=machines.used.coefficients(),
+        coefficients=machines.coefficients,
+        calibration=machines.calibration,
     )
     found = (*recipe.remarks, *remarks, *more, *_notes(told, scenario, layout))
-    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, used=machines.used, remarks=tuple(found))
+    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,13 @@ def _resized(told: _Told, like: Case) -> Cluster:
     devices = scenario.devices
     if asked.nodes is not None and asked.nodes != like.asked.nodes:
         devices = asked.nodes * (told.recipe.devices_per_node or scenario.hardware.devices_per_node)
-    return Cluster(scenario.hardware, devices, scenario.groups, like.used)
+    return Cluster(
+        hardware=scenario.hardware,
+        devices=devices,
+        groups=scenario.groups,
+        coefficients=scenario.coefficients,
+        calibration=scenario.calibration,
+    )
 
 
 def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:

@@ -14,7 +14,7 @@ from simulator.question.units import to_mib
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
 from simulator.recipes.recipe import Framework, Recipe
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate
 
 FRAMEWORKS: Mapping[str, Framework] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
 """Profile of each kind of recipe."""
@@ -82,7 +82,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
 
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
-    estimate = estimate_layout(case.scenario, case.layout)
+    estimate = bare_estimate(case.scenario, case.layout)
     found = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
     for what, before, now in zip(("MiB", "s"), stated, found, strict=True):
         if abs(now - before) > _SAME * before:

@@ -70,7 +70,7 @@ def write_recipe(pick: Pick, target: str, folder: Path, environment: Mapping[str
         layout=pick.layout,
     )
     asked = Asked(hardware=pick.hardware)
-    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout, used=pick.used)
+    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout)
     text = emit(case, target)
     path = folder / RECIPE_NAME
     folder.mkdir(parents=True, exist_ok=True)
