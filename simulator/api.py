@@ -6,17 +6,20 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
 from simulator.question.frameworks.profile import framework as framework_profile
-from simulator.question.scenario.complete import complete_layout
-from simulator.question.scenario.layout import Layout, check_count
+from simulator.question.scenario.complete import NAMES, Question, Words, asked_layout, devices_taken, resolve
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
+from simulator.question.scenario.settings import check_count
+from simulator.question.scenario.typed import LayoutFields
 from simulator.question.specs.catalogue import load_model
+from simulator.question.vocabulary import FrameworkName, Precision
 from simulator.search.build import bare_estimate, estimate_layout
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
@@ -24,7 +27,38 @@ from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 
 
-def scenario_of(
+class QuestionFields(TypedDict, total=False):
+    """What is trained on what; see `scenario_of`."""
+
+    model: Required[str]
+    hardware: str
+    nodes: int | None
+    devices: int | None
+    seq_length: int
+    global_batch_size: int
+    precision: Precision
+    lora_rank: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    options: Mapping[str, str] | None
+    calibration: str | None
+
+
+class EstimateFields(QuestionFields, LayoutFields, total=False):
+    """What is trained on what, and how."""
+
+
+def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
+    """The scenario of a question.
+
+    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
+    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
+    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
+    return question_of(**question).scenario()
+
+
+def question_of(
     *,
     model: str,
     hardware: str = "z2000",
@@ -32,19 +66,14 @@ def scenario_of(
     devices: int | None = None,
     seq_length: int = 8192,
     global_batch_size: int = 1024,
-    precision: str = "bf16",
+    precision: Precision = "bf16",
     lora_rank: int | None = None,
     num_layers: int | None = None,
-    framework: str = "megatron",
+    framework: FrameworkName = "megatron",
     options: Mapping[str, str] | None = None,
     calibration: str | None = None,
-) -> Scenario:
-    """The scenario of a question.
-
-    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
-    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
-    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
-    """
+) -> Question:
+    """A question with its specs read, as in `scenario_of`."""
     for name, value in (("seq_length", seq_length), ("global_batch_size", global_batch_size)):
         check_count(name, value, MOST_TOKENS)
     for name, optional in (
@@ -59,36 +88,51 @@ def scenario_of(
     model_spec = load_model(model)
     if num_layers is not None:
         model_spec = model_spec.with_layers(num_layers)
-    return Scenario(
+    return Question(
         model=model_spec,
-        hardware=machines.hardware,
-        devices=machines.devices,
-        groups=machines.groups,
+        cluster=machines,
+        framework=framework_profile(framework, dict(options or {})),
         seq_length=seq_length,
         global_batch_size=global_batch_size,
         precision=precision,
         lora_rank=lora_rank,
-        framework=framework_profile(framework, dict(options or {})),
-        coefficients=machines.coefficients,
-        calibration=machines.calibration,
     )
 
 
-def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
+def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -> Estimate:
     """Price one layout.
 
     Takes the arguments of `scenario_of`, and a layout: as a value, whose cut may be left out, or as fields of `Layout`
-    (`tensor_parallel=4`); what is left out then follows from the scenario (see `complete_layout`).
+    by name or key (`tensor_parallel=4` or `tp=4`); what is left out then follows from the scenario (see `resolve`).
+    Without `nodes` and `devices`, a layout whose `data_parallel` is given says how many devices there are.
     """
-    sizes = {name: question.pop(name) for name in Layout.__dataclass_fields__ if name in question}
-    scenario = scenario_of(**question)
-    if layout is not None:
-        if sizes:
-            raise InputError("give a layout or its fields, not both")
-        sizes = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
-    chosen = complete_layout(scenario, **sizes)
-    priced = estimate_layout(scenario, chosen)
-    return _with_idle_switches(scenario, priced, question.get("options") or {})
+    given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
+    question = {name: value for name, value in asked.items() if name not in BY_NAME}
+    if layout is None:
+        scenario, chosen = resolved(question, given)
+    elif given:
+        raise InputError("give a layout or its fields, not both")
+    else:
+        fields = {field.name: getattr(layout, field.name) for field in FIELDS}
+        scenario, chosen = resolve(question_of(**question), fields, filled=False)  # type: ignore[arg-type]  # checked
+    return answer(scenario, chosen, question.get("options"))  # type: ignore[arg-type]  # checked above
+
+
+def resolved(
+    question: Mapping[str, Any], given: Mapping[str, Any], words: Words = NAMES, *, filled: bool = False
+) -> tuple[Scenario, Layout]:
+    """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
+    fields = asked_layout(given, words)
+    asked = dict(question)
+    sized = asked.get("nodes") is not None or asked.get("devices") is not None or ":" in asked.get("hardware", "")
+    if not sized:
+        asked["devices"] = devices_taken(fields)
+    return resolve(question_of(**asked), fields, words, filled=filled)
+
+
+def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
+    """The estimate of a layout, with a note on each of the given switches that changes nothing."""
+    return _with_idle_switches(scenario, estimate_layout(scenario, layout), options or {})
 
 
 def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[str, str]) -> Estimate:
@@ -115,7 +159,7 @@ def rank(
     top: int = 10,
     variants: bool = False,
     progress: Progress | None = None,
-    **question: Any,
+    **question: Unpack[QuestionFields],
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
 

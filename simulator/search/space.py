@@ -19,7 +19,7 @@ from simulator.question.scenario.layout import (
     default_cut,
 )
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.scenario.settings import GROUPS, Setting, check_count
+from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod
 
@@ -177,7 +177,7 @@ def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
     return tuple(Choices(names, values) for names, values in found.items())
 
 
-def _values(scenario: Scenario, space: Space, field: Setting) -> list[float]:
+def _values(scenario: Scenario, space: Space, field: LayoutSetting) -> list[float]:
     """What an axis of one field tries, as numbers of its column."""
     given = getattr(space, field.name)
     if not given and field.name == "sequence_parallel":

@@ -5,10 +5,10 @@ import pytest
 
 from simulator import __version__
 from simulator.question.frameworks.profile import PROFILES
-from simulator.question.scenario import layout
 from simulator.question.specs.folders import hardware_names, model_names
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.main import cli
-from simulator.show.cli.options import FORMATS, FRAMEWORKS, OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.show.cli.options import FORMATS
 from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import BLOCKS, documented, help_of
 from tests.cli.running import run

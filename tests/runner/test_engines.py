@@ -32,7 +32,7 @@ if [ -n "$RANK_LOG" ]; then mkdir -p "$OUTPUT_PATH/logs/0"; cp "$RANK_LOG" "$OUT
 cat "$RECORDED"
 exit "$STATUS"
 """
-CLUSTER = {"model": "llama3.1-8b", "hardware": "h800-sxm-80g", "devices": 8, "global_batch_size": 16}
+CLUSTER: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h800-sxm-80g", "devices": 8, "global_batch_size": 16}
 
 
 def pick_of(framework: str = "megatron", layout: dict[str, Any] | None = None, **question: Any) -> Pick:

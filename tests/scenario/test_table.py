@@ -15,7 +15,7 @@ from simulator.question.scenario.layout import (
     layout_of_object,
     sizes_text,
 )
-from simulator.question.scenario.settings import Setting
+from simulator.question.scenario.settings import LayoutSetting
 from tests.scenario import typed_fields
 
 LAYOUT = Layout(
@@ -44,7 +44,7 @@ def test_sizes_in_a_text() -> None:
 
 
 @pytest.mark.parametrize("field", COLUMNS, ids=lambda field: field.name)
-def test_values_survive_a_column(field: Setting) -> None:
+def test_values_survive_a_column(field: LayoutSetting) -> None:
     values = field.choices or ((True, False) if field.kind == "flag" else (1, 7, 2**20))
     assert [field.decoded(field.encoded(value)) for value in values] == list(values)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import simulator
 from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
-from simulator.question.scenario.settings import Setting
+from simulator.question.scenario.settings import LayoutSetting
 
 FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 '''
 
 
-def _type(setting: Setting) -> str:
+def _type(setting: LayoutSetting) -> str:
     if setting.name in Layout.__annotations__:
         return str(Layout.__annotations__[setting.name])
     return "int"

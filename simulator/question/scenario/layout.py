@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.question.scenario.settings import (
     GROUPS,
     LARGEST_COUNT,
-    Setting,
+    LayoutSetting,
     check_choice,
     check_count,
     layout_field,
@@ -245,7 +245,7 @@ PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
 """What all layouts of a block share."""
 COLUMNS = tuple(field for field in FIELDS if not field.per_block)
 """What a block holds one number of per layout."""
-_CHUNKS = Setting(
+_CHUNKS = LayoutSetting(
     name="layers_per_virtual_stage",
     key="layers_per_virtual_stage",
     kind="count",
@@ -257,7 +257,7 @@ SETTINGS = tuple(
     setting for field in FIELDS for setting in ((field, _CHUNKS) if field.name == "virtual_stages" else (field,))
 )
 """What a user gives of a layout: its fields, and another way of giving one of them."""
-BY_NAME: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
+BY_NAME: Mapping[str, LayoutSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
 """Settings by name and by key."""
 
 

@@ -19,7 +19,7 @@ Kind = Literal["count", "number", "flag", "word", "layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LayoutSetting:
     """One field of a layout, or another way of giving one."""
 
     name: str
@@ -73,14 +73,14 @@ class Setting:
 
 
 def layout_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  the word that click has for it
-    """A field of `Layout` with what `Setting` says of it; name, key and kind follow unless given."""
+    """A field of `Layout` with what `LayoutSetting` says of it; name, key and kind follow unless given."""
     return dataclasses.field(default=default, metadata={"help": help, **about})
 
 
-def settings_of(kind: type) -> tuple[Setting, ...]:
+def settings_of(kind: type) -> tuple[LayoutSetting, ...]:
     """The settings of a dataclass whose fields are all a `layout_field`, in order."""
     return tuple(
-        Setting(
+        LayoutSetting(
             **{
                 "name": field.name,
                 "key": field.name,
