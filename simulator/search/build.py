@@ -28,7 +28,23 @@ Row = NDArray[np.float64]
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout: a grid of one. A layout that breaks a rule is priced too and marked `refused`."""
+    """Price one layout, with intervals where the scenario has a calibration.
+
+    A layout that breaks a rule is priced too and marked `refused`.
+    """
+    return with_intervals(scenario, bare_estimate(scenario, layout))
+
+
+def with_intervals(scenario: Scenario, estimate: Estimate) -> Estimate:
+    """A bare estimate with all that the scenario's calibration knows."""
+    if scenario.calibration is None:
+        return estimate
+    judged: Estimate = scenario.calibration.judged(scenario, estimate)
+    return judged
+
+
+def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
+    """Price one layout, a grid of one, without intervals: what a search among many takes."""
     block = block_of([layout])
     violations = tuple(
         Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))

@@ -12,11 +12,10 @@ from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.recompute import POLICIES, behind, freed
+from simulator.cost.operations.recompute import INSIDE, behind, freed, policy
 from simulator.cost.operations.record import summed
 from simulator.cost.operations.sums import kept_amounts
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.layout import RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
@@ -41,10 +40,10 @@ def layer_bytes(scenario: Scenario, extents: Extents, kind: LayerKind, block: La
     """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
     given = conditions_of(scenario)
     kept = extents.total(kept_amounts(given, kind))
-    for mode in POLICIES:
+    for mode in INSIDE:
         amounts = freed(given, kind, mode)
         if amounts:
-            chosen = block.recompute == RECOMPUTE_MODES.index(mode)
+            chosen = block.recomputes(mode)
             if chosen.any():
                 kept = kept - np.where(chosen, extents.total(amounts), 0.0)
     return kept
@@ -58,12 +57,12 @@ def repeated_working_set(scenario: Scenario, extents: Extents, kind: LayerKind, 
     """
     given = conditions_of(scenario)
     result = np.zeros(len(block))
-    for mode in POLICIES:
+    for mode in INSIDE:
         amounts = freed(given, kind, mode)
-        chosen = block.recompute == RECOMPUTE_MODES.index(mode)
+        chosen = block.recomputes(mode)
         if amounts and chosen.any():
             again = extents.total(amounts)
-            if POLICIES[mode].frees is None:
+            if (chosen_policy := policy(mode)) is not None and chosen_policy.frees is None:
                 again = again - extents.total(behind(given, kind, mode))
             result = np.where(chosen, np.maximum(again, 0.0), result)
     return result

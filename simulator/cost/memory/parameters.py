@@ -23,7 +23,6 @@ from simulator.cost.operations.record import Operation
 from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
 from simulator.cost.stages import StageContents, over_kinds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import OFFLOADS
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -228,8 +227,8 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
 
 def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
     """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
-    whole = block.offload == OFFLOADS.index("optimizer")
-    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    whole = block.offloads("optimizer")
+    by_tensor = block.offloads("optimizer_tensorwise")
     away = optimizer * scenario.framework.offload_fraction
     resident = np.where(whole | by_tensor, optimizer - away, optimizer)
     in_step = optimizer

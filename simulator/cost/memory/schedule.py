@@ -12,7 +12,6 @@ from simulator.cost.operations.extents import Extents
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -52,12 +51,12 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
     """
     chunks = has.chunks[..., None]
-    full = block.recompute == RECOMPUTE_MODES.index("full")
+    full = block.recomputes("full")
     if not full.any():
         return RecomputePlan(np.zeros_like(chunks), np.ones(len(block)), np.zeros_like(chunks[:, :, 0]))
-    uniform = full & (block.recompute_method == RECOMPUTE_METHODS.index("uniform"))
-    leading = full & (block.recompute_method == RECOMPUTE_METHODS.index("block"))
-    listed = full & (block.recompute_method == RECOMPUTE_METHODS.index("list"))
+    uniform = full & block.recomputes_by("uniform")
+    leading = full & block.recomputes_by("block")
+    listed = full & block.recomputes_by("list")
     layers = np.where(uniform, chunks, 0.0)
     if leading.any():
         first = np.minimum(block.recompute_layers, has.leading.shape[-1] - 1).astype(np.intp)
@@ -110,7 +109,7 @@ def stage_activations(
         by_chunk.append(kept + predicted if index == has.chunk[-1] else kept)
     whole = np.asarray(sum(times * kept for times, kept in zip(has.repeats, by_chunk, strict=True)))
     largest = np.max(of_kind, axis=0)
-    offloaded = block.offload == OFFLOADS.index("activations")
+    offloaded = block.offloads("activations")
     recomputed = plan.on_rank(has).sum(axis=0) > 0.0
     again_in_layers = [repeated_working_set(scenario, extents, kind, block) for kind in has.layer_kinds]
     return StageActivations(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from typing import assert_never
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Group, Operation, Spread, summed
-from simulator.question.scenario.layout import RecomputeMode
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RECOMPUTE_MODES, RecomputeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +31,40 @@ class Policy:
 _ATTENTION: frozenset[Group] = frozenset(
     {"attention_projection", "position", "context_exchange", "core_attention"},
 )
-POLICIES: Mapping[RecomputeMode, Policy] = MappingProxyType(
-    {
-        # With a flash kernel there are no scores, so it frees nothing (measured: `sel` rows take a little more memory
-        # than `none`).
-        "selective": Policy(frozenset({"core_attention"}), frozenset({"attention_scores"})),
-        # All of the attention block but the norm and its output, the block's input.
-        "attention": Policy(_ATTENTION),
-    }
-)
-"""By word; `none` does nothing again, `full` whole layers."""
+
+
+def policy(mode: RecomputeMode) -> Policy | None:
+    """What a word does inside a layer; None for `none`, and for `full`, which is about whole layers."""
+    match mode:
+        case "none" | "full":
+            return None
+        case "selective":
+            # With a flash kernel there are no scores, so it frees nothing (measured: `sel` rows take a little more
+            # memory than `none`).
+            return Policy(frozenset({"core_attention"}), frozenset({"attention_scores"}))
+        case "attention":
+            # All of the attention block but the norm and its output, the block's input.
+            return Policy(_ATTENTION)
+    assert_never(mode)
+
+
+INSIDE: tuple[RecomputeMode, ...] = tuple(mode for mode in RECOMPUTE_MODES if policy(mode) is not None)
+"""The words that do something inside a layer."""
 
 
 @lru_cache(maxsize=512)
 def repeated(given: Conditions, kind: LayerKind, mode: RecomputeMode) -> tuple[Operation, ...]:
     """The operations of a layer that a policy does again."""
-    return tuple(one for one in layer_operations(given, kind) if one.group in POLICIES[mode].groups)
+    chosen = policy(mode)
+    groups = chosen.groups if chosen else frozenset[Group]()
+    return tuple(one for one in layer_operations(given, kind) if one.group in groups)
 
 
 @lru_cache(maxsize=512)
 def freed(given: Conditions, kind: LayerKind, mode: RecomputeMode) -> Mapping[Spread, float]:
     """Bytes that a policy does not keep of a layer, by spread."""
-    frees = POLICIES[mode].frees
+    chosen = policy(mode)
+    frees = chosen.frees if chosen else frozenset[str]()
     kept = (tensor for one in repeated(given, kind, mode) for tensor in one.kept)
     return summed(tensor for tensor in kept if frees is None or tensor.name in frees)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.recompute import POLICIES, repeated
+from simulator.cost.operations.recompute import INSIDE, repeated
 from simulator.cost.operations.record import Collective, Operation, Spread
 from simulator.cost.operations.sums import (
     WeightTotals,
@@ -18,8 +18,8 @@ from simulator.cost.operations.sums import (
     moved_amounts,
     weight_totals,
 )
-from simulator.question.scenario.layout import RecomputeMode
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode) -> Wo
     """The work that a recompute policy does again in a layer; `full` is the whole layer, `none` nothing."""
     if mode == "full":
         return layer_work(given, kind)
-    return _work(given, repeated(given, kind, mode) if mode in POLICIES else ())
+    return _work(given, repeated(given, kind, mode) if mode in INSIDE else ())
 
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:

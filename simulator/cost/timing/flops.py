@@ -8,9 +8,9 @@ from simulator.cost.operations.ends import output_layer, prediction
 from simulator.cost.operations.sums import chosen_parameters, weight_totals
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.layout import RecomputeMode
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 
 def _flops_per_token(scenario: Scenario, work: Work) -> float:

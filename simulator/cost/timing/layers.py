@@ -26,9 +26,9 @@ from simulator.cost.timing.collectives import (
 )
 from simulator.cost.timing.flops import head_flops, head_parameters, prediction_projection
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.layout import RecomputeMode
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 PARTS = (
     "gemm",

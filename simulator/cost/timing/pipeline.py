@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
-from simulator.cost.operations.recompute import POLICIES
+from simulator.cost.operations.recompute import INSIDE
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import Counts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
@@ -23,7 +23,6 @@ from simulator.cost.timing.layers import (
     sum_parts,
 )
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -60,8 +59,8 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
     if has.prediction_layers.any():
         ends.append(projection_seconds(scenario, block))
     inside = [np.zeros(len(block)) for _ in layers]
-    for mode in POLICIES:
-        chosen = block.recompute == RECOMPUTE_MODES.index(mode)
+    for mode in INSIDE:
+        chosen = block.recomputes(mode)
         if chosen.any():
             inside = [
                 np.where(chosen, timer.repeated(kind, mode), before)

@@ -26,7 +26,6 @@ from simulator.cost.timing.layers import Parts, exposed, memory_rate
 from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import OFFLOADS
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -188,9 +187,7 @@ def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStag
     per_byte = _on_own_devices(
         scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
     )
-    optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
-        block.offload == OFFLOADS.index("optimizer_tensorwise")
-    )
+    optimizer = block.offloads("optimizer") | (block.offloads("optimizer_tensorwise"))
     state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
     traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
     beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
