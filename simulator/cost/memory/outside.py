@@ -38,7 +38,8 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
     overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
-    ring = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
+    grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
+    ring = np.minimum(grown, values.ring_buffers_bytes)
     fraction = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
+from simulator.question.vocabulary import ATTENTION_KERNELS
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -56,6 +57,11 @@ class FrameworkProfile:
     flash_attention: bool = switch(
         default=True, about="attention never stores the sequence x sequence matrix, only q, k, v, output and row sums"
     )
+    attention_kernel: str = switch(
+        "device",
+        "attention kernel, which sets its speed: `device` is the hardware's own where it has one, else flash_2",
+        choices=("device", *ATTENTION_KERNELS),
+    )
     attention_matrix_bytes: int = switch(
         2, "bytes kept per attention score without flash attention (softmax output; fp32 doubles it)", low=2, high=16
     )
@@ -95,6 +101,12 @@ class FrameworkProfile:
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
+    )
+    fused_projections: bool = switch(
+        default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
+    )
+    host_seconds_per_layer: float = switch(
+        0.0, "least time of a layer in both passes of a micro batch, where the host launches kernels too slowly"
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -189,6 +201,8 @@ TORCH = FrameworkProfile(
     name="torch",
     limits=FrameworkLimits(default_zero_stage=3),
     fused_swiglu=False,
+    attention_kernel="sdpa",
+    fused_projections=False,
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,
