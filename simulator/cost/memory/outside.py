@@ -40,10 +40,14 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
-    fraction = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
+    if profile.expandable_segments:
+        fragmentation = values.fragmentation_expandable * allocated
+    else:
+        split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
+        fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
-        fragmentation=fraction * allocated,
+        fragmentation=fragmentation,
     )

@@ -96,7 +96,18 @@ class MemoryCoefficients:
         0.002, "share of allocated bytes", 0.0, 0.05, 1.0, "unusable space with expandable segments"
     )
     fragmentation: float = coefficient(
-        0.08, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+        0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+    )
+    unexpandable_bytes: float = coefficient(
+        5.0 * GIB,
+        "bytes",
+        0.0,
+        16.0 * GIB,
+        0.6,
+        "what the default caching allocator holds beside the tensors, whatever their size; none with expandable segments",
+    )
+    unexpandable_tensor_parallel_bytes: float = coefficient(
+        1.8 * GIB, "bytes", 0.0, 8.0 * GIB, 0.6, "the same, further, with tensor parallelism: buffers of gathers"
     )
     starved_from: float = 0.98
     """Share of the usable memory above which a run is expected to be starved: measured runs at 97 % were not."""
