@@ -78,7 +78,7 @@ class FamilyFit:
 
 def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
     """Samples of the rows that ran and name a model and hardware this project knows."""
-    return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.model and row.hardware)
+    return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.asks)
 
 
 def fit_family(

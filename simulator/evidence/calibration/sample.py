@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.parameters import StageContents, stage_contents
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
@@ -92,11 +92,20 @@ def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str]
     block = sample.block.take(repeated)
     memory = memory_by_stage(scenario, block, sample.has)
     if kind == "memory":
-        allocated = sample.row.compares_with == "allocated"
-        return np.asarray(np.max(memory.allocated if allocated else memory.device, axis=0))
+        return _memory(sample.row, memory)
     seconds = step_seconds(scenario, block, memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
     return np.asarray(flops / seconds / scenario.devices / 1e12)
+
+
+def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
+    """The bytes that the row measured: of its kind, on its rank."""
+    kinds = {"allocated": memory.allocated, "device": memory.device}
+    stages = kinds.get(row.compares_with or "device")
+    if stages is None:
+        stages = memory.device - memory.outside.context
+    ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
+    return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 
 
 def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
