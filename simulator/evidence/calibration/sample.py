@@ -36,6 +36,8 @@ class Sample:
     layout: Layout
     block: LayoutBlock
     has: StageContents
+    memory: MemoryByStage
+    """Under the priors; time reads of it what no coefficient moves."""
 
     @property
     def key(self) -> str:
@@ -55,7 +57,8 @@ def sample_of(row: MeasuredRow) -> Sample:
     """
     scenario, layout = by_its_figures(row)
     block = block_of([layout])
-    return Sample(row, scenario, layout, block, stage_contents(scenario, block))
+    has = stage_contents(scenario, block)
+    return Sample(row, scenario, layout, block, has, memory_by_stage(scenario, block, has))
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
@@ -90,10 +93,9 @@ def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str]
     repeated = np.zeros(sets, dtype=np.intp)
     scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
     block = sample.block.take(repeated)
-    memory = memory_by_stage(scenario, block, sample.has)
     if kind == "memory":
-        return _memory(sample.row, memory)
-    seconds = step_seconds(scenario, block, memory).total
+        return _memory(sample.row, memory_by_stage(scenario, block, sample.has))
+    seconds = step_seconds(scenario, block, sample.memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
     return np.asarray(flops / seconds / scenario.devices / 1e12)
 
