@@ -62,7 +62,11 @@ class Design:
     organisations: Words
     """Who ran each row."""
     groups: Words
-    """Rows that scatter alike: those of one source with experts, or without."""
+    """Rows that scatter alike: those of one source and sort, `SOURCE/SORT`."""
+
+    def sort(self, index: int) -> str:
+        """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
+        return str(self.groups[index]).rpartition("/")[2]
 
     def predicted(self, index: int, logarithms: Matrix) -> Vector:
         """Logarithms of the predictions of a row; `logarithms` has one column per coefficient set."""
@@ -97,12 +101,18 @@ def design(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = No
         families=np.array([s.scenario.hardware.family for s in kept]),
         sources=np.array([s.row.table for s in kept]),
         organisations=np.array([s.row.organisation or s.row.table for s in kept]),
-        groups=np.array([f"{s.row.table}/{_sort(s)}" for s in kept]),
+        groups=np.array([f"{s.row.table}/{_sort(kind, s)}" for s in kept]),
     )
 
 
-def _sort(sample: Sample) -> str:
+def _sort(kind: Kind, sample: Sample) -> str:
+    if kind == "memory":
+        return sample.row.compares_with or "device"
     return "moe" if sample.scenario.model.is_moe else "dense"
+
+
+SORTS: Mapping[Kind, tuple[str, ...]] = {"time": ("dense", "moe"), "memory": ("allocated", "reserved", "device")}
+"""What scatters alike: of time the models, of memory the kinds of figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,7 @@ class Hyper:
     cluster: float
     """The same for a cluster beside its family's."""
     noise: Mapping[str, float]
-    """Relative scatter by group of rows, and under `dense` and `moe` that of a source not seen."""
+    """Relative scatter by group of rows, and under the sorts alone that of a source not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +303,7 @@ def _scatter(found: Design, asked: Mask, squares: Vector) -> dict[str, float]:
     """Scatter of each group of rows, and the usual one of each sort."""
     mine = {str(group): squares[found.groups == group] for group in dict.fromkeys(found.groups[asked])}
     result = {}
-    for sort in ("dense", "moe"):
+    for sort in SORTS[found.kind]:
         groups = {group: values for group, values in mine.items() if group.endswith(f"/{sort}")}
         usual = float(np.exp(np.mean([np.log(np.mean(v)) for v in groups.values()]))) if groups else FIRST_NOISE**2
         result[sort] = float(np.sqrt(usual))

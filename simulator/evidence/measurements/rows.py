@@ -16,7 +16,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 
-__all__ = ["COLUMNS", "MeasuredRow", "read_rows", "rows_text", "shipped_tables", "write_rows"]
+__all__ = ["COLUMNS", "MeasuredRow", "public_tables", "read_rows", "rows_text", "shipped_tables", "write_rows"]
 
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
@@ -32,11 +32,16 @@ _REQUIRED: Final = frozenset(f.name for f in dataclasses.fields(MeasuredRow) if 
 
 
 def shipped_tables() -> tuple[Path, ...]:
-    """Return the tables that come with the simulator, the public ones among them, in order of name.
+    """Return the tables that come with the simulator, in order of name.
 
     A wheel carries them inside the package, under ``_data``; in a checkout they stand beside the package.
     """
-    return tuple(sorted((data_folder("calibration") / "measured").rglob("*.csv"), key=lambda path: path.stem))
+    return tuple(sorted((data_folder("calibration") / "measured").glob("*.csv")))
+
+
+def public_tables() -> tuple[Path, ...]:
+    """Return the tables of public runs of many organisations, in order of name."""
+    return tuple(sorted((data_folder("calibration") / "measured" / "public").glob("*.csv")))
 
 
 def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
