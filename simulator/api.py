@@ -112,7 +112,7 @@ def _figures(priced: Estimate) -> tuple[object, ...]:
 def _asked(question: Mapping[str, Any]) -> tuple[Scenario, Applied]:
     """The scenario of a question, and the calibrations behind its coefficients."""
     scenario = scenario_of(**question)
-    return scenario, applied(scenario.hardware.family, question.get("calibration"))
+    return scenario, applied(scenario.hardware.family, question.get("calibration"), scenario.hardware.name)
 
 
 def _price(scenario: Scenario, used: Applied, layout: Layout) -> Estimate:

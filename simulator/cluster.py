@@ -40,14 +40,14 @@ def cluster(
     if len(parts) == 1 and not _GROUP.fullmatch(hardware):
         spec = load_hardware(hardware)
         size = devices if devices is not None else (1 if nodes is None else nodes) * spec.devices_per_node
-        return Cluster(spec, size, (), applied(spec.family, calibration))
+        return Cluster(spec, size, (), applied(spec.family, calibration, spec.name))
     if nodes is not None or devices is not None:
         raise InputError(f"hardware '{hardware}': node groups give their own sizes; leave out nodes and devices")
     groups = tuple(_group(part, calibration) for part in parts)
     total = sum(group.devices for group in groups)
     first = groups[0].hardware
     uniform = len({group.hardware.name for group in groups}) == 1
-    return Cluster(first, total, () if uniform else groups, applied(first.family, calibration))
+    return Cluster(first, total, () if uniform else groups, applied(first.family, calibration, first.name))
 
 
 def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:
@@ -64,4 +64,4 @@ def _group(text: str, calibration: str | None) -> NodeGroup:
     per_node = spec.devices_per_node if found["devices"] is None else int(found["devices"])
     if not 1 <= per_node <= spec.devices_per_node or int(found["nodes"]) < 1:
         raise InputError(f"hardware group '{text}': from 1 node, and 1 to {spec.devices_per_node} devices of a node")
-    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration).coefficients())
+    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration, spec.name).coefficients())

@@ -218,6 +218,14 @@ class State:
         """The coefficients' logarithms."""
         return np.asarray(self.design.centre + self.design.spread * found.mean)
 
+    def shares(self, family: str) -> dict[str, Vector]:
+        """Information of each source on a family's coefficients, in units of the priors'."""
+        same = {source: self._pairs[source] == family for source in self._said}
+        return {
+            source: np.diag((said if same[source] else said.passed(2.0**0.5 * self.hyper.family)).information)
+            for source, said in self._said.items()
+        }
+
     def deviation(self, found: Gauss, index: int, group: str) -> float:
         """Relative standard deviation of a row predicted by `found`, its scatter included."""
         slopes = self.slopes[index]

@@ -12,13 +12,6 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.weights import total_parameters
 
-WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
-"""Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""
-
-CARRIED_OVER = 0.20
-"""Relative standard deviation of step time beside that, on hardware without rows: how much efficiencies differ between
-families, from the families that have rows of their own."""
-
 
 def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
     """Features with a size, by name."""

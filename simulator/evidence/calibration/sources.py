@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from simulator.evidence.calibration.hierarchy import (
+    MOST_ROWS,
     Gauss,
     State,
     design,
@@ -28,6 +29,10 @@ DRAWS = 8
 """Random subsets of a source."""
 RELEARNED = 3
 """Rounds of learning the spreads again without what is left out."""
+LEAST_ROWS = 10
+"""Rows from which a class sizes its own intervals."""
+FACTORS = (0.5, 3.0)
+"""Least and most that leaving sources out may change an interval by."""
 LEAST_LAYOUTS = 4
 """Layouts from which a group of rows is a choice."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
@@ -84,6 +89,12 @@ class RowJudged:
         return PLATFORMS.get(family, family)
 
 
+    def widened(self, factor: float) -> RowJudged:
+        """The row with the interval it has when its source is left out sized anew."""
+        apart = self.source_out
+        return replace(self, source_out=Judged(apart.error, factor * apart.deviation))
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Measured rows of one model, cluster and batch: what following the prediction gives."""
@@ -116,6 +127,9 @@ def judge_sources(kind: Kind, samples: Sequence[Sample], base: Coefficients | No
     for source in dict.fromkeys(found.sources.tolist()):
         rows += _judged_source(state, source, random)
     choices = tuple(_choices(rows, state)) if kind == "time" else ()
+    # Each row's interval is sized by the rows of other sources.
+    others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
+    rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
     return SourcesJudged(kind, state, tuple(rows), choices)
 
 
@@ -142,6 +156,25 @@ def _judged_source(state: State, source: str, random: np.random.Generator) -> It
             organisation_out=judged(without, strange, index, known=False),
             few=tuple(few[index]),
         )
+
+
+def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> float:
+    """Factor on the deviation of a cluster never seen by which intervals hold 90 % of such rows.
+
+    Of the class where it has rows enough from sources left out, else of its sort on all platforms, else 1.
+    """
+    same_sort = [row for row in rows if row.sort == sort]
+    for kept in ([row for row in same_sort if row.platform == platform], same_sort):
+        if len(kept) >= LEAST_ROWS and len({row.source for row in kept}) > 1:
+            weights = {source: sum(row.source == source for row in kept) for source in {row.source for row in kept}}
+            each = sorted(
+                (abs(row.source_out.error) / row.source_out.deviation, 1.0 / max(weights[row.source], MOST_ROWS))
+                for row in kept
+            )
+            held = np.cumsum([weight for _, weight in each])
+            at = float(each[int(np.searchsorted(held, 0.9 * held[-1]))][0]) / NORMAL_90
+            return float(np.clip(at, *FACTORS))
+    return 1.0
 
 
 def judged(state: State, by: Gauss, index: int, *, known: bool) -> Judged:

@@ -265,7 +265,7 @@ def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) ->
     return Pick(
         scenario=scenario,
         layout=Layout(),
-        used=applied(scenario.hardware.family, values["calibration"]),
+        used=applied(scenario.hardware.family, values["calibration"], scenario.hardware.name),
         model=values["model"],
         hardware=values["hardware"],
         options=question["options"],
