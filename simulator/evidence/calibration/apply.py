@@ -7,10 +7,16 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate, Provenance, Status
 from simulator.evidence.calibration.ranges import status_of
-from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, read_calibration, shipped_calibration
+from simulator.evidence.calibration.store import (
+    OTHER_FAMILY,
+    Calibration,
+    FittedPart,
+    read_calibration,
+    shipped_calibration,
+)
 from simulator.evidence.calibration.uncertainty import memory_interval, time_interval
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import replaced
+from simulator.question.coefficients.values import Kind, replaced
 from simulator.question.scenario.scenario import Scenario
 
 PRIMARY_FAMILY = "hopper"
@@ -81,11 +87,20 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
-            result = replace(result, memory=memory_interval(scenario, result, calibration.memory))
+            result = replace(result, memory=memory_interval(scenario, result, _own(calibration, calibration.memory, "memory", status)))
         elif calibration.time is not None:
-            result = replace(result, throughput=time_interval(scenario, result, calibration.time))
+            result = replace(result, throughput=time_interval(scenario, result, _own(calibration, calibration.time, "time", status)))
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+
+
+def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status) -> FittedPart:
+    """A part as it serves a layout: outside the range of own rows, these scatter as the family's sources do."""
+    family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
+    others = None if family is None else family.part(kind)
+    if others is None or part.noise_by or status in ("measured", "interpolated"):
+        return part
+    return replace(part, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:

@@ -80,6 +80,10 @@ class Calibration:
         many = len(self.tables) > _MOST_NAMED
         return f"{self.family} ({f'{len(self.tables)} sources' if many else ', '.join(self.tables) or 'known'})"
 
+    def part(self, kind: Kind) -> FittedPart | None:
+        """The coefficients of one kind."""
+        return self.memory if kind == "memory" else self.time
+
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The coefficient set that formulas take; what was not fitted comes from `base`."""
         result = base or Coefficients()

@@ -144,7 +144,7 @@ class MeasuredRow:
     """Error text of a run that did not end well, verbatim on one line."""
     tflops_per_device: float | None = None
     """Model FLOPs per second and device, attention counted in full, in TFLOP/s."""
-    tflops_as_stated: float | None = None
+    stated_tflops_per_device: float | None = None
     """TFLOP/s per device as the source counts them, where that is another way; never compared."""
     tokens_per_second_per_device: float | None = None
     """Tokens per second and device."""
@@ -290,7 +290,7 @@ def _problem(row: MeasuredRow) -> str:
         (stages not in (0, pipeline), f"stage_layers has {stages} stages; pipeline_parallel is {pipeline}"),
         (row.outcome == "ok" and row.error != "", "error must be blank when outcome is ok"),
         (
-            row.outcome == "ok" and row.memory_bytes is None and not (_has_speed(row) or row.tflops_as_stated),
+            row.outcome == "ok" and row.memory_bytes is None and not (_has_speed(row) or row.stated_tflops_per_device),
             "outcome ok needs a speed, a step time or a memory figure",
         ),
         (
