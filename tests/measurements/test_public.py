@@ -67,7 +67,10 @@ def test_rows_are_those_of_the_shared_table() -> None:
     with (SHARED / "rows.csv").open(encoding="utf-8", newline="") as stream:
         given = {str(line): row for line, row in enumerate(csv.DictReader(stream), start=2)}
     ours = {
-        found[1]: row for path in TABLES.values() for row in cells(path) if (found := re.fullmatch(r"line (\d+)", row["source_ref"]))
+        found[1]: row
+        for path in TABLES.values()
+        for row in cells(path)
+        if (found := re.fullmatch(r"line (\d+)", row["source_ref"]))
     }
     assert set(ours) == set(given)
     for line, row in ours.items():
@@ -93,9 +96,17 @@ def test_questions_are_those_of_the_shared_file() -> None:
         row = ours[name]
         pairs = (
             *((row.devices, case["devices"]), (row.tensor_parallel, case["tp"]), (row.pipeline_parallel, case["pp"])),
-            *((row.context_parallel, case["cp"]), (row.virtual_stages or 1, case["vpp"]), (row.zero_stage, case["zero"])),
+            *(
+                (row.context_parallel, case["cp"]),
+                (row.virtual_stages or 1, case["vpp"]),
+                (row.zero_stage, case["zero"]),
+            ),
             *((row.micro_batch_size, case["mbs"]), (row.global_batch_size, case["gbs"]), (row.seq_length, case["seq"])),
-            *((row.precision, case["precision"]), (row.recompute, case["recompute"]), (row.step_time_s, case["step_s"])),
+            *(
+                (row.precision, case["precision"]),
+                (row.recompute, case["recompute"]),
+                (row.step_time_s, case["step_s"]),
+            ),
             *((row.tokens_per_second_per_device, case["tok_s"]), (row.memory_gib, case["mem_gib"])),
         )
         assert [pair for pair in pairs if pair[0] != pair[1]] == [], name

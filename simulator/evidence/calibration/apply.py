@@ -87,9 +87,14 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
-            result = replace(result, memory=memory_interval(scenario, result, _own(calibration, calibration.memory, "memory", status)))
+            result = replace(
+                result,
+                memory=memory_interval(scenario, result, _own(calibration, calibration.memory, "memory", status)),
+            )
         elif calibration.time is not None:
-            result = replace(result, throughput=time_interval(scenario, result, _own(calibration, calibration.time, "time", status)))
+            result = replace(
+                result, throughput=time_interval(scenario, result, _own(calibration, calibration.time, "time", status))
+            )
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
 
@@ -106,10 +111,9 @@ def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status)
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:
     """What a reader must know of the status, in one sentence."""
     if status == "assumed":
-        return [
-            f"{kind}: no measured run of family {scenario.hardware.family}; coefficients as shares of this device's "
-            "peaks from the families that have some, and the interval as wide as families differ"
-        ]
+        family = scenario.hardware.family
+        where = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
+        return [f"{where} from the families that have some, and the interval as wide as families differ"]
     if status == "analytic":
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
         return [f"outside the calibrated range: {reasons}"]

@@ -141,8 +141,8 @@ class Gauss:
     def told(self, message: Message) -> Gauss:
         """With what a message says."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
-        covariance = np.linalg.solve(inner, self.covariance)
-        mean = np.linalg.solve(inner, self.mean + self.covariance @ message.vector)
+        covariance = np.asarray(np.linalg.solve(inner, self.covariance), dtype=np.float64)
+        mean = np.asarray(np.linalg.solve(inner, self.mean + self.covariance @ message.vector), dtype=np.float64)
         return Gauss(mean, (covariance + covariance.T) / 2.0)
 
 
@@ -156,8 +156,9 @@ class Message:
     def passed(self, spread: float) -> Message:
         """What it says of the level above, from which these coefficients deviate by so many spreads."""
         inner = np.eye(len(self.vector)) + spread**2 * self.information
-        information = np.linalg.solve(inner.T, self.information.T).T
-        return Message((information + information.T) / 2.0, np.linalg.solve(inner, self.vector))
+        information = np.asarray(np.linalg.solve(inner.T, self.information.T).T, dtype=np.float64)
+        vector = np.asarray(np.linalg.solve(inner, self.vector), dtype=np.float64)
+        return Message((information + information.T) / 2.0, vector)
 
     def __add__(self, other: Message) -> Message:
         return Message(self.information + other.information, self.vector + other.vector)

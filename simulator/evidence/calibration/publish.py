@@ -27,7 +27,7 @@ def published(judged: Sequence[SourcesJudged]) -> tuple[Calibration, ...]:
 def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
     parts = {one.kind: _part(one, family) for one in judged}
     samples = [s for one in judged for s in _samples(one.state, family)]
-    sources = {s.row.table for one in judged for s in (samples if samples else one.state.design.samples)}
+    sources = {s.row.table for one in judged for s in (samples or one.state.design.samples)}
     return Calibration(
         family=family,
         tool_version=__version__,

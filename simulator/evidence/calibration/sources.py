@@ -88,7 +88,6 @@ class RowJudged:
         family = self.sample.scenario.hardware.family
         return PLATFORMS.get(family, family)
 
-
     def widened(self, factor: float) -> RowJudged:
         """The row with the interval it has when its source is left out sized anew."""
         apart = self.source_out
@@ -126,7 +125,7 @@ def judge_sources(kind: Kind, samples: Sequence[Sample], base: Coefficients | No
     random = np.random.default_rng(SEED)
     for source in dict.fromkeys(found.sources.tolist()):
         rows += _judged_source(state, source, random)
-    choices = tuple(_choices(rows, state)) if kind == "time" else ()
+    choices = tuple(_choices(rows)) if kind == "time" else ()
     # Each row's interval is sized by the rows of other sources.
     others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
     rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
@@ -185,7 +184,7 @@ def judged(state: State, by: Gauss, index: int, *, known: bool) -> Judged:
     return Judged(error, state.deviation(by, index, group))
 
 
-def _choices(rows: Sequence[RowJudged], state: State) -> Iterator[Choice]:
+def _choices(rows: Sequence[RowJudged]) -> Iterator[Choice]:
     """Groups of rows of one model, cluster, sequence and batch, predicted without their source."""
     groups: dict[tuple[object, ...], list[RowJudged]] = {}
     for row in rows:

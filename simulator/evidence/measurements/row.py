@@ -248,7 +248,9 @@ class MeasuredRow:
         """Predicted figure the memory compares with; an unstated kind is read as the device's. None without memory."""
         if self.memory_bytes is None:
             return None
-        return "device" if self.memory_kind in (None, "unstated") else self.memory_kind
+        if self.memory_kind is None or self.memory_kind == "unstated":
+            return "device"
+        return self.memory_kind
 
     @property
     def memory_counts(self) -> bool:

@@ -48,7 +48,7 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
     """Return the rows of a table; blank or missing columns have their defaults, `table` and `row` from the file.
 
     Models and hardware named by a file beside the table are found there. Raises InputError with all problems of the
-    file, each on a line of its own with file, line and column.
+    file, each with its line and column.
     """
     reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     rows: list[MeasuredRow] = []
@@ -78,7 +78,8 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
     except csv.Error as error:
         problems.append(f"{path}:{reader.line_num}: not valid CSV: {error}")
     if problems:
-        raise InputError("\n".join(dict.fromkeys(problems)))
+        first, *others = dict.fromkeys(problems)
+        raise InputError("; ".join([first, *(text.removeprefix(f"{path}:") for text in others)]))
     return tuple(rows)
 
 

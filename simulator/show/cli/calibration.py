@@ -13,10 +13,10 @@ from simulator.show.cli.probe import check_probe_options, probe
 from simulator.show.cli.streams import note, verbosity_of, write
 
 if TYPE_CHECKING:
-    from simulator.question.coefficients.values import Kind
-    from simulator.show.report.grid import Style
     from simulator.evidence.calibration.run import FamilyFit
     from simulator.evidence.measurements.row import MeasuredRow
+    from simulator.question.coefficients.values import Kind
+    from simulator.show.report.grid import Style
 
 _KINDS: tuple[Kind, ...] = ("time", "memory")
 
@@ -58,13 +58,12 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
     del ctx
     from simulator.evidence.calibration.assessment import assess  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
-    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
-
     from simulator.evidence.calibration.run import prepared  # noqa: PLC0415  start-up time
     from simulator.evidence.calibration.sources import judge_sources  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
     from simulator.show.report.accuracy_sources import sources_object, sources_text  # noqa: PLC0415  start-up time
+    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
 
     rows = _together(_rows(values["files"]))
     public = _public(rows) if not values["files"] and not values["family"] else []
