@@ -15,6 +15,10 @@ from simulator.show.cli.streams import note, verbosity_of, write
 if TYPE_CHECKING:
     from simulator.evidence.calibration.run import FamilyFit
     from simulator.evidence.measurements.row import MeasuredRow
+    from simulator.question.coefficients.values import Kind
+    from simulator.show.report.grid import Style
+
+_KINDS: tuple[Kind, ...] = ("time", "memory")
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -54,21 +58,35 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
     del ctx
     from simulator.evidence.calibration.assessment import assess  # noqa: PLC0415  start-up time
+    from simulator.evidence.calibration.run import prepared  # noqa: PLC0415  start-up time
+    from simulator.evidence.calibration.sources import judge_sources  # noqa: PLC0415  start-up time
     from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
     from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy_sources import sources_object, sources_text  # noqa: PLC0415  start-up time
     from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
 
     rows = _together(_rows(values["files"]))
+    public = _public(rows) if not values["files"] and not values["family"] else []
     table = values["table"]
-    tables = sorted({row.table for row in rows})
+    tables = sorted({row.table for row in (*rows, *public)})
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
     found = assess(rows, values["family"])
+    sources = [judge_sources(kind, prepared(public)) for kind in _KINDS] if public else []
     if values["format"] == "json":
-        text = dumped(accuracy_object(found, table=table))
+        text = dumped(accuracy_object(found, table=table) | {"sources": sources_object(sources, table=table)})
     else:
-        text = accuracy_text(found, "markdown" if values["format"] == "markdown" else "table", table=table)
+        style: Style = "markdown" if values["format"] == "markdown" else "table"
+        text = accuracy_text(found, style, table=table)
+        text += "\n" + sources_text(sources, style, table=table) if sources else ""
     write(text, values["output"])
+
+
+def _public(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows with those of the public tables."""
+    from simulator.evidence.measurements.rows import public_tables, read_rows  # noqa: PLC0415  start-up time
+
+    return _together([*rows, *(row for path in public_tables() for row in read_rows(path))])
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
