@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from simulator import __version__
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
@@ -259,7 +260,7 @@ cli.add_command(
     _listing_command(
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
-        Word(("megatron", "paddle", "torch")),
+        Word(FRAMEWORKS),
     )
 )
 cli.add_command(
