@@ -120,8 +120,8 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.cp_communication != "all_to_all":
         return _every(block, broken=False)
     split = block.tensor_parallel * block.context_parallel
-    few = (scenario.model.num_attention_heads % split != 0) | (scenario.model.num_key_value_heads % split != 0)
-    return _mask(few & (block.context_parallel > 1))
+    # Query heads are a multiple of the key-value heads: where those divide, the queries do.
+    return _mask((scenario.model.num_key_value_heads % split != 0) & (block.context_parallel > 1))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
