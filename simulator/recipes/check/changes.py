@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.question.scenario.layout import Offload, default_cut
+from simulator.question.scenario.layout import default_cut
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.recipes.rules.frameworks import findings
@@ -163,17 +163,9 @@ def _offload(start: _Try) -> Iterator[_Try]:
     present = start.case.layout.offload
     if present == "activations":
         yield from _with(start, "offload", "--offload none", {"offload": "none"})
-    for kind in _OFFLOADS[start.case.scenario.framework.name]:
+    for kind in start.case.scenario.framework.limits.offloads:
         if present != kind and not (kind == "optimizer" and present != "none"):
             yield from _with(start, "offload", f"--offload {kind}", {"offload": kind})
-
-
-_OFFLOADS: dict[str, tuple[Offload, ...]] = {
-    "megatron": ("optimizer_tensorwise",),
-    "paddle": ("optimizer", "optimizer_tensorwise"),
-    "torch": (),
-}
-"""What each framework can move off the device."""
 
 
 def _micro_batch(start: _Try) -> Iterator[_Try]:

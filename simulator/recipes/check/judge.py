@@ -11,6 +11,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, ContradictionError, case_of
 from simulator.recipes.check.changes import changes_for
@@ -58,7 +59,7 @@ def _check_asked(asked: Asked) -> None:
     if asked.model is not None:
         load_model(asked.model)
     for name in asked.options:
-        known = (asked.framework,) if asked.framework else ("megatron", "paddle", "torch")
+        known = (asked.framework,) if asked.framework else FRAMEWORKS
         errors = [error for each in known if (error := _switch_error(each, name, asked.options[name])) is not None]
         if len(errors) == len(known):
             raise errors[0]
