@@ -75,7 +75,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
     machines = _cluster(told, like)
     given, more = _as_launched(told, given)
-    layout = _cut(told, given, model, machines.devices)
+    layout, unsharded = _as_sharded(told, _cut(told, given, model, machines.devices))
     scenario = Scenario(
         model=model,
         hardware=machines.hardware,
@@ -88,7 +88,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         framework=framework_profile(asked.framework or recipe.framework, _options(told, layout)),
         coefficients=machines.used.coefficients(),
     )
-    found = (*recipe.remarks, *remarks, *more, *_notes(told, scenario, layout))
+    found = (*recipe.remarks, *remarks, *more, *unsharded, *_notes(told, scenario, layout))
     return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, used=machines.used, remarks=tuple(found))
 
 
@@ -266,6 +266,20 @@ def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
         place=told.recipe.places.get("sequence_parallel"),
     )
     return replace(layout, sequence_parallel=False), [remark]
+
+
+def _as_sharded(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
+    """Paddle empties `sharding` where nothing is left to shard over (training_args.py:922 of paddlenlp 2.8.1)."""
+    alone = layout.data_parallel * layout.context_parallel == 1
+    if not layout.zero_stage or not alone or told.recipe.framework != "paddle":
+        return layout, []
+    remark = Remark(
+        rule="sharding-off",
+        severity="note",
+        message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
+        place=told.recipe.places.get("zero_stage"),
+    )
+    return replace(layout, zero_stage=0), [remark]
 
 
 def _cut(told: _Told, layout: Layout, model: ModelSpec, devices: int) -> Layout:

@@ -86,6 +86,7 @@ def _remark(remark: Remark) -> dict[str, Any]:
         "severity": remark.severity,
         "message": remark.message,
         "fix": remark.fix,
+        "source": remark.source,
         "place": _place(remark.place),
     }
 

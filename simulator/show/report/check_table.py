@@ -31,7 +31,7 @@ def check_table(answer: Answer, style: Style) -> str:
 
 def _shown(result: Checked, verbosity: int) -> Iterator[str]:
     """The lines on a recipe: all where it did not pass or more was asked for, else what must be known."""
-    lines = list(detail_lines(result))
+    lines = list(detail_lines(result, sources=verbosity > 0))
     full = not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None
     if full:
         yield verdict_line(result)

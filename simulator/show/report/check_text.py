@@ -33,8 +33,8 @@ def verdict_line(result: Checked) -> str:
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
 
 
-def detail_lines(result: Checked) -> Iterator[str]:
-    """Yield what stands behind a verdict, a sentence each."""
+def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
+    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a framework checks what it refuses."""
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
@@ -46,7 +46,8 @@ def detail_lines(result: Checked) -> Iterator[str]:
     for remark in result.remarks:
         place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
-        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]"
+        source = f" ({remark.source})" if sources and remark.source else ""
+        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]{source}"
     yield from change_lines(result)
     if result.outcome == "does_not_fit" and not result.changes:
         yield "would fit: nothing of up to three changes that were tried"

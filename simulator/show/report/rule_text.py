@@ -32,6 +32,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "partial-send-recv": "sequence parallel with pipeline stages needs a setting of the pipeline",
     "repeated-flag": "a flag is given more than once; the last one counts",
     "sequence-parallel-off": "sequence parallel without tensor parallel is switched off",
+    "sharding-off": "with one replica nothing is sharded",
     "sharding-degree": "optimizer state is split over fewer ranks than is priced",
     "uneven-stages": "layers do not divide over the stages",
     "unknown-flag": "a flag that is not read may change memory or speed",
