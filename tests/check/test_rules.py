@@ -82,7 +82,7 @@ def test_whole_sends_are_asked_by_some_trainers(program: str, asked: bool, tmp_p
     ("devices", "outcome", "stage"), [(4, "fits", 0), (8, "refused", 2)], ids=["one replica", "two replicas"]
 )
 def test_nothing_is_sharded_over_one_replica(devices: int, outcome: str, stage: int) -> None:
-    sizes = {"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True, "zero_stage": 2}
+    sizes: dict[str, Any] = {"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True, "zero_stage": 2}
     found = judged("paddle", devices_per_node=devices, model="llama3.2-1b", global_batch_size=8, **sizes)
     assert found.outcome == outcome
     assert found.estimate is not None

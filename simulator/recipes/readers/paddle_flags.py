@@ -23,7 +23,7 @@ _VALUES: Final = {
     "expert_tensor_model_parallel_size": "tensor parallel size of experts (PaddleFormers)",
     "moe_group": "mp: whole experts over the tensor parallel group",
     "sharding": "ZeRO stage",
-    "sharding_parallel_degree": "switch sharding_degree; 1: nothing is sharded, whatever the stage; -1: over all replicas",
+    "sharding_parallel_degree": "switch sharding_degree; 1: nothing is sharded; -1: over all replicas",
     "sharding_parallel_size": "as sharding_parallel_degree (PaddleFormers)",
     "sharding_parallel_config": "switches overlap_grad_reduce and overlap_param_gather",
     "pipeline_parallel_config": "what the schedule needs with sequence parallel; switch release_grads",

@@ -26,7 +26,7 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
     for violation in violations:
         rule = known.get(violation.rule)
         place = _place(launch, (*(rule.blame if rule else ()), *_BLAME.get(violation.rule, ())))
-        lacking = _NOT_MODELLED.get((framework, violation.rule), lambda _: "")(launch)
+        lacking = _NOT_MODELLED.get((framework, violation.rule), _says(""))(launch)
         if lacking:
             found.append(Remark("not-modelled", "error", lacking, place, violation.fix))
         elif rule is None:
@@ -301,7 +301,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-sharding-pipeline",
         framework="paddle",
         versions=_PADDLE,
-        source="paddlenlp 2.8.1, paddlenlp/trainer/training_args.py:980; paddleformers 0.1, trainer/training_args.py:1208",
+        source="paddlenlp 2.8.1, paddlenlp/trainer/training_args.py:980",
         about="beside a pipeline Paddle shards the optimizer state only",
         says="pipeline parallel is not compatible for sharding stage2 or stage3, please using sharding stage1",
         fix=_says("--zero-stage 1, or --pp 1"),

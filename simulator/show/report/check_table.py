@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.recipes.check.case import HARDWARE_ASSUMED
+from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
 from simulator.recipes.check.verdict import Checked
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import OUTCOME_WORDS, changed_line, detail_lines, tally, verdict_line, where_text
@@ -38,7 +38,8 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
         yield from (line for line in lines if not line.startswith("why: "))
     else:
         yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
-        yield from (line for line in lines if "warning: " in line or f"[{HARDWARE_ASSUMED}]" in line)
+        shown = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
+        yield from (line for line in lines if any(part in line for part in shown))
 
 
 def _summary(answer: Answer, style: Style) -> str:

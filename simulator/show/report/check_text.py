@@ -34,7 +34,7 @@ def verdict_line(result: Checked) -> str:
 
 
 def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
-    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a framework checks what it refuses."""
+    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a refusal was read."""
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
