@@ -19,6 +19,7 @@ from simulator.recipes.check.changes import changes_for, nodes_that_pass
 from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
+from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import Checked, Gates, Outcome
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
@@ -141,6 +142,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
         peaks=peaks_of(case.scenario, case.layout) if priced else None,
         without_offload=_on_device(case) if priced else None,
         changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
+        room=room_of(case) if priced and not refusals else None,
+        case=case,
     )
 
 

@@ -15,7 +15,7 @@ MEGATRON = "Megatron-core 0.5 and later"
 MEGATRON_ARGUMENTS = "Megatron-LM core_r0.12.0, megatron/training/arguments.py"
 MEGATRON_CONFIG = "Megatron-LM core_r0.12.0, megatron/core/transformer/transformer_config.py"
 """Files that most of them stand in; a rule adds the line."""
-Mark = Literal["llama3.1-example", "megatron-240718"]
+Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """What a recipe's text shows of the code it starts."""
 
 
