@@ -86,8 +86,16 @@ def patch_of(checked: Checked, change: Change, settings: Mapping[str, str], envi
         return ""
     name = one_line(recipe.file)
     names = (name, name) if Path(recipe.file).is_absolute() else (f"a/{name}", f"b/{name}")
-    lines = difflib.unified_diff(_lines(text), _lines(changed), *names, n=2)
+    lines = list(difflib.unified_diff(_lines(text), _lines(changed), *names, n=2))
+    if not all(_shown(line) for line in lines):
+        return ""
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _shown(line: str) -> bool:
+    """Whether a line may be printed as it is: without control marks, and no command to a runner of GitHub."""
+    plain_text = line[1:].rstrip("\r\n").replace("\t", " ")
+    return plain_text.isprintable() and not plain_text.lstrip().startswith("::") and "##[" not in line
 
 
 def _lines(text: str) -> list[str]:
