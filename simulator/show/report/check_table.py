@@ -45,7 +45,8 @@ def _patches(result: Checked, style: Style) -> str:
     blocks = [heading(f"Patches of {result.name}", style)]
     for change in result.changes:
         said = (
-            change.patch.rstrip("\n") or "# no patch: the recipe's text gives no hold for it; give the options instead"
+            change.patch.rstrip("\n")
+            or "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
         )
         costs = f"# {change.text} ({speed_text(change.speed_ratio)})"
         blocks.append(f"```diff\n{costs}\n{said}\n```" if style == "markdown" else f"{costs}\n{said}")
