@@ -117,6 +117,34 @@ def test_nothing_is_proposed_that_the_framework_cannot_do(hardware: str, vendor_
     assert "--zero-stage 3" not in proposed
 
 
+@pytest.mark.parametrize(
+    ("more", "has"),
+    [("", False), ("stage: SFT\n", True), ("tensorwise_offload_optimizer: false\n", True)],
+    ids=["PaddleNLP", "PaddleFormers", "named"],
+)
+def test_paddle_moves_its_state_where_the_trainer_can(more: str, has: bool, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    text = RECIPES["paddle.yaml"].replace("tensor_model_parallel_size", "tensor_parallel_degree")
+    file.write_text(
+        text.replace("size: 4", "size: 1").replace("stage1", "stage1\nrecompute: true").replace("8192", "11264") + more,
+        "utf-8",
+    )
+    (found,) = checked(str(file), "--hardware", "a100-sxm-40g", "--nodes", "1", code=1)
+    assert any("--offload" in change["options"] for change in found["changes"]) == has
+
+
+def test_values_keep_their_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = RECIPES["paddle.json"].replace(
+        '"sharding"', '"recompute": false,\n  "recompute_granularity": "full",\n  "sharding"'
+    )
+    Path("recipe.json").write_text(text, encoding="utf-8")
+    (found,) = checked("recipe.json", *H100, "--diff", code=1)
+    patches = "".join(change["patch"] for change in found["changes"])
+    assert '-  "recompute": false,\n+  "recompute": true,\n' in patches
+    assert '"recompute_granularity": full' not in patches
+
+
 def test_a_hostile_line_is_not_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = RECIPES["one-line.sh"]

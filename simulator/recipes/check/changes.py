@@ -199,19 +199,33 @@ def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     present = start.case.layout.offload
     if present == "activations":
         yield from _with(start, "offload", "--offload none", {"offload": "none"})
-    scenario = start.case.scenario
-    if scenario.framework.name == "megatron" and not _offloads_optimizer(start.case, marks):
+    if not _offloads_optimizer(start.case, marks):
         return
-    for kind in _OFFLOADS[scenario.framework.name]:
+    for kind in _OFFLOADS[start.case.scenario.framework.name]:
         if present != kind and not (kind == "optimizer" and present != "none"):
             yield from _with(start, "offload", f"--offload {kind}", {"offload": kind})
 
 
 def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
-    """Whether a launch of Megatron could have the flags for it: NVIDIA's own from Megatron-core 0.12 on."""
-    at_hand = case.launch(marks).flag("optimizer-cpu-offload", "use-precision-aware-optimizer") is not None
-    late = case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks
-    return at_hand or (late and case.scenario.hardware.vendor not in _OWN_MEGATRON)
+    """Whether the launch's framework could have the flags for it.
+
+    Megatron: NVIDIA's own from Megatron-core 0.12 on. Paddle: ERNIEKit and PaddleFormers; PaddleNLP 2.8.1 has none.
+    """
+    launch, vendor = case.launch(marks), case.scenario.hardware.vendor
+    if launch.flag(*_OFFLOAD_FLAGS) is not None:
+        return True
+    if case.recipe.framework == "paddle":
+        late = launch.flag("tensor-model-parallel-size", "fine-tuning", "stage") is not None
+        return late or case.scenario.model.architecture.startswith("ernie")
+    return (
+        case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
+    )
+
+
+_OFFLOAD_FLAGS = (
+    *("optimizer-cpu-offload", "use-precision-aware-optimizer"),
+    *("offload-optim", "tensorwise-offload-optimizer"),
+)
 
 
 _OWN_MEGATRON = ("Huawei", "Iluvatar")

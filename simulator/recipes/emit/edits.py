@@ -34,7 +34,9 @@ def edited(
         given = present.get(name)
         if given is None:
             added[name] = value
-        elif not (_set_flag(lines, given, value) if shell else _set_key(lines, given, value)):
+        elif value not in ("", given.text) and not (
+            _set_flag(lines, given, value) if shell else _set_key(lines, given, value)
+        ):
             return None
     for name in dropped:
         if name in present and not _drop(lines, present[name], shell=shell):
@@ -107,8 +109,18 @@ def _set_key(lines: list[str], given: Given, value: str) -> bool:
     if match is None or not match[2]:
         return False
     comma = "," if match[2].endswith(",") else ""
-    lines[given.line - 1] = match[1] + value + comma + line[match.end(2) :]
+    form = _like(match[2].rstrip(","), value)
+    lines[given.line - 1] = match[1] + form + comma + line[match.end(2) :]
     return True
+
+
+def _like(old: str, new: str) -> str:
+    """A value in the form of the one before it: quoted, or true and false for 1 and 0."""
+    if old[:1] in ("'", '"') and new[:1] not in ("'", '"'):
+        return f"{old[0]}{new}{old[0]}"
+    if old.lower() in ("true", "false") and new in ("0", "1"):
+        return "true" if new == "1" else "false"
+    return new
 
 
 def _add_keys(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
@@ -124,7 +136,9 @@ def _add_keys(lines: list[str], present: Mapping[str, Given], added: Mapping[str
         match = re.match(r"^(\s*[\"']?\w+[\"']?\s*[:=]\s*)", start)
         if match is None:
             return False
-        comma = "," if re.match(r"\s*\"", line) else ""
+        json = re.match(r"\s*\"", line) is not None
+        comma = "," if json else ""
+        value = f'"{value}"' if json and not re.fullmatch(r"-?[0-9.]+|true|false|\[.*\]", value) else value  # noqa: PLW2901
         # On the same line of the list: the numbers of the other lines stay.
         lines[anchor.line - 1] = f"{match[1]}{value}{comma}\n{line}"
     return True

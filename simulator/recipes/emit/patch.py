@@ -8,6 +8,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from simulator.cost.pricing.price import FITS, price
@@ -184,11 +185,17 @@ def _name(name: str, present: Mapping[str, Given], recipe: Recipe) -> str:
 
 
 def _asks(text: str, base: Case, case: Case, settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether the text, beside the same files and under the same options, asks the question of a case."""
-    for recipe in _read_beside(text, Path(base.recipe.file), settings, environment):
-        found = case_of(recipe, base.asked) if recipe.title == base.recipe.title else None
-        if isinstance(found, Case) and _question(found) == _question(case):
-            return bool(price(found.scenario, block_of([found.layout])).verdict[0] == FITS)
+    """Whether the text asks the question of a case, under the same options: alone, or with the files beside it."""
+    path = Path(base.recipe.file)
+    for beside in (False, True):
+        try:
+            recipes = _read(text, path, settings, environment, beside=beside)
+            cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
+        except SimulateError:
+            continue
+        found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
+        if found:
+            return bool(price(found[0].scenario, block_of([found[0].layout])).verdict[0] == FITS)
     return False
 
 
@@ -200,15 +207,20 @@ def _question(case: Case) -> tuple[object, ...]:
     return case.layout, scenario.framework, scenario.lora_rank, shape, workload
 
 
-def _read_beside(
-    text: str, path: Path, settings: Mapping[str, str], environment: Mapping[str, str]
+def _read(
+    text: str, path: Path, settings: Mapping[str, str], environment: Mapping[str, str], *, beside: bool
 ) -> tuple[Recipe, ...]:
-    """The recipes of a text that stands where a file does, with the same files around it."""
+    """The recipes of a text under a file's name, in a folder of its own; with the other files of its folder or not."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for other in path.resolve().parent.iterdir():
+        others = islice(path.resolve().parent.iterdir(), _MOST_BESIDE) if beside else ()
+        for other in others:
             if other.name != path.name:
                 (folder / other.name).symlink_to(other)
         changed = folder / path.name
         changed.write_text(text, encoding="utf-8", newline="")
         return read_recipe(changed, settings, environment)
+
+
+_MOST_BESIDE = 1000
+"""Most files of a recipe's folder that a patched text is read beside."""
