@@ -261,3 +261,10 @@ def _types(case: Case) -> Iterator[str]:
     if profile.optimizer_dtype == "bf16":
         extra = "" if case.layout.offload == "optimizer_tensorwise" else "--use-precision-aware-optimizer "
         yield f"{extra}--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+
+
+def megatron_words(case: Case) -> Iterator[str]:
+    """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
+    yield from _experts(case)
+    yield from _workload(case)
+    yield from _layout(case)
