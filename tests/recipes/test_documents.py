@@ -147,7 +147,7 @@ def test_trainer_without_deepspeed(flags: str, stage: int, options: dict[str, st
         ("x.sh", b"if [ a = b ]; then\n", "is missing"),
         ("x.sh", b"exit 1\ntorchrun t.py\n", "x.sh:1: the script ends here"),
         ("x.yaml", b"a: [1, 2\n", "not valid YAML"),
-        ("x.yaml", b"a: &x 1\nb: *x\n", "aliases"),
+        ("x.yaml", b"a: &x [*x]\n", "no anchor"),
         ("x.yaml", b"a: 1\n", "no recipe of a framework that is read"),
         ("x.json", b"[1]", "must hold a mapping"),
         ("x.json", b"{", "not valid JSON"),

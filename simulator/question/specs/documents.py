@@ -4,6 +4,10 @@ Only mappings with text keys, lists, text, whole numbers, finite numbers,
 true, false and null come out. No Python object is ever constructed from a
 file. Refused with a one-line InputError: files over one mebibyte, duplicate
 keys, aliases, merge keys, tags, non-finite numbers, deep nesting.
+
+`loose` reads what the loaders of frameworks take (YAML 1.1): aliases and
+merge keys, yes and no, octal numbers, keys that are numbers, and a key that
+is given twice with one value. What aliases repeat counts for its whole size.
 """
 
 import json
@@ -20,20 +24,23 @@ from simulator.question.units import MIB
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""
 _MAXIMUM_DEPTH: Final = 32
+_MAXIMUM_VALUES: Final = 200_000
+"""Most values of a document once its aliases are written out."""
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _TAG: Final = "tag:yaml.org,2002:"
+_TRUE: Final = ("true", "yes", "on")
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(file: Path) -> Any:
+def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return what the YAML file holds, as plain values; None for an empty file."""
-    return parse_yaml(str(file), _read(file))
+    return parse_yaml(str(file), _read(file), loose=loose)
 
 
-def parse_yaml(file: str, text: str) -> Any:
+def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
     """Return what the text of a YAML file holds, as plain values; None for an empty one."""
     try:
-        return _YamlReader(file, text).document()
+        return _YamlReader(file, text, loose=loose).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -100,9 +107,12 @@ class _YamlReader:
     parser or Python runs out of stack, and aliases before they multiply.
     """
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, text: str, *, loose: bool) -> None:
         self._file = file
         self._loader = _Loader(text)
+        self._loose = loose
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._values = 0
 
     def document(self) -> Any:
         """Return the value of the only document; None if there is none."""
@@ -121,15 +131,41 @@ class _YamlReader:
         if depth > _MAXIMUM_DEPTH:
             raise self._refusal(event, f"nested deeper than {_MAXIMUM_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
-            raise self._refusal(event, "aliases are not allowed; write the value again")
+            return self._alias(event)
+        before = self._values
+        self._count(event, 1)
+        found = self._content(event, depth)
+        if self._loose and event.anchor:
+            self._anchors[event.anchor] = (found, self._values - before)
+        return found
+
+    def _content(self, event: yaml.Event, depth: int) -> Any:
+        """Return the scalar, mapping or list that starts with ``event``."""
         if isinstance(event, yaml.ScalarEvent):
             tag = event.tag or self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-            return _scalar(self._where(event), tag, event.value)
+            scalar = _loose_scalar if self._loose else _scalar
+            return scalar(self._where(event), tag, event.value)
         if isinstance(event, yaml.CollectionStartEvent) and event.tag is not None:
             raise self._refusal(event, f"tag '{event.tag[:60]}' is not allowed")
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
         return self._sequence(depth)
+
+    def _alias(self, event: yaml.AliasEvent) -> Any:
+        """Return the value that an alias repeats."""
+        if not self._loose:
+            raise self._refusal(event, "aliases are not allowed; write the value again")
+        if event.anchor not in self._anchors:
+            raise self._refusal(event, f"alias '{event.anchor[:60]}' has no anchor before it")
+        found, size = self._anchors[event.anchor]
+        self._count(event, size)
+        return found
+
+    def _count(self, event: yaml.Event, size: int) -> None:
+        """Refuse a document that its aliases make too large."""
+        self._values += size
+        if self._values > _MAXIMUM_VALUES:
+            raise self._refusal(event, f"more than {_MAXIMUM_VALUES} values")
 
     def _sequence(self, depth: int) -> list[Any]:
         """Return the list whose start was just taken."""
@@ -141,13 +177,25 @@ class _YamlReader:
     def _mapping(self, depth: int) -> dict[str, Any]:
         """Return the mapping whose start was just taken."""
         found: dict[str, Any] = {}
+        merged: list[Any] = []
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             key = self._value(event, depth + 1)
+            merge = self._loose and key == "<<" and not getattr(event, "style", None)
+            if isinstance(key, int | float) and self._loose:
+                key = str(key)
             if not isinstance(key, str):
                 raise self._refusal(event, f"key '{str(key)[:60]}' is not text")
-            if key in found:
+            value = self._value(self._loader.get_event(), depth + 1)
+            if merge:
+                merged += value if isinstance(value, list) else [value]
+            elif key in found and not (self._loose and found[key] == value):
                 raise self._refusal(event, f"duplicate key '{key[:60]}'")
-            found[key] = self._value(self._loader.get_event(), depth + 1)
+            else:
+                found[key] = value
+        for one in merged:
+            if not isinstance(one, dict):
+                raise InputError(f"{self._file}: '<<' merges mappings only")
+            found = one | found
         return found
 
     def _where(self, event: yaml.Event) -> str:
@@ -176,6 +224,29 @@ def _scalar(where: str, tag: str, text: str) -> Any:
     if kind == "float":
         return _finite(where, text)
     raise InputError(f"{where}: '{text[:40]}' ({kind[:60]}) is not allowed; write a plain number or quoted text")
+
+
+def _loose_scalar(where: str, tag: str, text: str) -> Any:
+    """Return the plain value of a scalar as YAML 1.1 has it; what is no plain value stays text."""
+    kind = tag.removeprefix(_TAG)
+    if kind == "bool":
+        return text.lower() in _TRUE
+    if kind == "int":
+        digits = text.replace("_", "").lower()
+        octal = re.fullmatch(r"([-+]?)0([0-7]+)", digits)
+        if octal:
+            return int(f"{octal[1]}{octal[2]}", 8)
+        if re.fullmatch(r"[-+]?(0x[0-9a-f]{1,16}|0b[01]{1,64})", digits):
+            return int(digits, 0)
+        return int(digits) if _WHOLE.fullmatch(digits) else text
+    if kind == "float":
+        try:
+            return _finite(where, text.replace("_", ""))
+        except InputError:
+            return text
+    if kind == "merge":
+        return text
+    return _scalar(where, tag, text)
 
 
 def _finite(where: str, text: str) -> float:

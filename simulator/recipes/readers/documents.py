@@ -106,7 +106,7 @@ def read_document(path: Path) -> dict[str, Any]:
     elif suffix == ".toml":
         found = _toml(path)
     else:
-        found = read_yaml(path)
+        found = read_yaml(path, loose=True)
     if not isinstance(found, dict):
         raise InputError(f"{path}: must hold a mapping of keys to values")
     return found
@@ -133,8 +133,8 @@ def written_keys(where: str, name: str, content: Value) -> list[Key]:
     A value that only the run knows is one.
     """
     text, holes = _marked(content, quotes=name.lower().endswith(".json"))
-    parse = parse_json if name.lower().endswith(".json") else parse_yaml
-    document = parse(where, text)
+    json = name.lower().endswith(".json")
+    document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     found = []
