@@ -12,6 +12,7 @@ from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
 from simulator.recipes.readers.documents import keys_of, read_document, read_text
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
+from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
@@ -24,6 +25,8 @@ from simulator.recipes.shell.values import Value
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}")
+_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n?\Z")
+"""A line that is continued where the file ends: bash takes it as it is."""
 
 
 def read_recipe(
@@ -59,6 +62,10 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set
     document = read_document(path)
     keys = keys_of(path, document)
     names = {key.dotted for key in keys} | {key.name for key in keys}
+    if is_model_args(keys):
+        return read_model_args(path, keys, settings)
+    if is_dotted(keys):
+        return read_nemo(path, dotted(keys), settings)
     if is_torchtitan(keys):
         return read_torchtitan(path, keys), set()
     if is_nemo(keys):
@@ -76,7 +83,8 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    script = read_script(text.replace("\r\n", "\n"), file, settings, environment)
+    whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
+    script = read_script(whole, file, settings, environment)
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
