@@ -174,7 +174,7 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
     [
         ("x.py", "print(1)", "never run"),
         ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
-        ("x.sh", "llamafactory-cli train x.yaml", "'llamafactory-cli'"),
+        ("x.sh", "xtuner train x.py", "'xtuner'"),
         ("x.sh", "torchrun train.py --alpha 1", "'train.py'"),
     ],
 )

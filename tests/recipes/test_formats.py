@@ -7,7 +7,7 @@ import pytest
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.corpus import public
-from tests.recipes.seeds import about, rules
+from tests.recipes.seeds import rules
 
 
 def read(text: str, folder: Path, name: str = "x.yaml", **settings: str) -> Recipe:

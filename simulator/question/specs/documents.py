@@ -135,8 +135,9 @@ class _YamlReader:
         before = self._values
         self._count(event, 1)
         found = self._content(event, depth)
-        if self._loose and event.anchor:
-            self._anchors[event.anchor] = (found, self._values - before)
+        anchor = getattr(event, "anchor", None)
+        if self._loose and anchor:
+            self._anchors[anchor] = (found, self._values - before)
         return found
 
     def _content(self, event: yaml.Event, depth: int) -> Any:
@@ -155,9 +156,10 @@ class _YamlReader:
         """Return the value that an alias repeats."""
         if not self._loose:
             raise self._refusal(event, "aliases are not allowed; write the value again")
-        if event.anchor not in self._anchors:
-            raise self._refusal(event, f"alias '{event.anchor[:60]}' has no anchor before it")
-        found, size = self._anchors[event.anchor]
+        name = str(event.anchor)
+        if name not in self._anchors:
+            raise self._refusal(event, f"alias '{name[:60]}' has no anchor before it")
+        found, size = self._anchors[name]
         self._count(event, size)
         return found
 
@@ -232,21 +234,24 @@ def _loose_scalar(where: str, tag: str, text: str) -> Any:
     if kind == "bool":
         return text.lower() in _TRUE
     if kind == "int":
-        digits = text.replace("_", "").lower()
-        octal = re.fullmatch(r"([-+]?)0([0-7]+)", digits)
-        if octal:
-            return int(f"{octal[1]}{octal[2]}", 8)
-        if re.fullmatch(r"[-+]?(0x[0-9a-f]{1,16}|0b[01]{1,64})", digits):
-            return int(digits, 0)
-        return int(digits) if _WHOLE.fullmatch(digits) else text
+        return _loose_int(text)
     if kind == "float":
         try:
             return _finite(where, text.replace("_", ""))
         except InputError:
             return text
-    if kind == "merge":
-        return text
-    return _scalar(where, tag, text)
+    return text if kind == "merge" else _scalar(where, tag, text)
+
+
+def _loose_int(text: str) -> int | str:
+    """Return the whole number that YAML 1.1 has: also octal, hexadecimal, binary, and with underscores."""
+    digits = text.replace("_", "").lower()
+    octal = re.fullmatch(r"([-+]?)0([0-7]{1,30})", digits)
+    if octal:
+        return int(f"{octal[1]}{octal[2]}", 8)
+    if re.fullmatch(r"[-+]?(0x[0-9a-f]{1,16}|0b[01]{1,64})", digits):
+        return int(digits, 0)
+    return int(digits) if _WHOLE.fullmatch(digits) else text
 
 
 def _finite(where: str, text: str) -> float:

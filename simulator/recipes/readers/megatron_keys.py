@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from simulator.recipes.readers import models
@@ -55,23 +54,6 @@ def add_defaults(given: Given, flags: Iterable[str], line: int) -> None:
         name, equals, text = flag.partition("=")
         if not given.has(name):
             given.add(name, [text_value(text, line)] if equals else [], line)
-
-
-def named_model(given: Given, name: str, *flags: str) -> str | None:
-    """The model that a recipe names, a shipped one or a configuration beside it; remarked where it is not known."""
-    if not name:
-        return None
-    found = models.beside(name, Path(given.file))
-    if found:
-        return found
-    model, guessed = models.by_name(name)
-    if model is None:
-        message = f"model '{name[:80]}' is not known"
-        given.remark("unknown-model", "warning", message, *flags, fix="--model NAME")
-    elif guessed:
-        message = f"model '{name[:80]}' is read as {model}"
-        given.remark("model-guessed", "warning", message, *flags, fix=f"--model {model}")
-    return model
 
 
 def add_layers(given: Given, model: str | None, line: int, file: str = "") -> None:

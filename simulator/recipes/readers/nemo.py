@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.configuration import configuration
@@ -200,6 +200,12 @@ def is_nemo_launch(launch: Launch) -> bool:
 
 def read_nemo_launch(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
+    named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
+    if named is not None:
+        raise UnsupportedError(
+            f"{file}:{max(named.line, 1)}: --recipe: Megatron-Bridge keeps what it sets in Python, which is not run; "
+            "read are its configuration files that name the model and its layout"
+        )
     given = Given(file, MEGATRON_FLAGS, PASSED | _PASSED)
     keys: dict[tuple[str, ...], Key] = {}
     base = _base(given, launch, file)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
-from simulator.recipes.readers.documents import keys_of, read_document, read_text
+from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
+from simulator.recipes.readers.llamafactory import (
+    is_llamafactory,
+    is_llamafactory_launch,
+    read_llamafactory,
+    read_llamafactory_launch,
+)
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
+from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
+from simulator.recipes.readers.primus import is_primus, read_primus
+from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
@@ -57,26 +67,62 @@ def read_recipe(
     return _read_shell(path, text, settings, environment or {})
 
 
-def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A configuration file on its own."""
+
+    path: Path
+    content: Mapping[str, Any]
+    keys: list[Key]
+    names: frozenset[str]
+    """Of every value, whole and last part, and of every section at the top."""
+    settings: Mapping[str, str]
+
+
+_Found = tuple[Recipe, set[str]]
+_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _Found]], ...]] = (
+    (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
+    (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
+    (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
+    (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
+    (lambda x: is_nemo(x.keys), lambda x: read_nemo(x.path, x.keys, x.settings)),
+    (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
+    (lambda x: is_llamafactory(x.names), lambda x: (read_llamafactory(x.path, x.keys), set())),
+    (
+        lambda x: is_paddle(x.names) or is_trainer(x.names),
+        lambda x: (read_paddle_document(x.path, x.keys), set()),
+    ),
+)
+"""Formats by what tells them, the ones with the surest marks first, each with its reader."""
+_READ: Final = (
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
+)
+_OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("axolotl", frozenset(["base_model", "datasets"])),
+    ("axolotl", frozenset(["base_model", "sequence_len"])),
+    ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
+    ("nanotron", frozenset(["general", "parallelism", "tokens"])),
+)
+"""Trainers whose files are known and not read, by sections that only they have."""
+
+
+def _read_document(path: Path, settings: Mapping[str, str]) -> _Found:
     """The recipe of a configuration file, and the settings that it used."""
-    document = read_document(path)
-    keys = keys_of(path, document)
-    names = {key.dotted for key in keys} | {key.name for key in keys}
-    if is_model_args(keys):
-        return read_model_args(path, keys, settings)
-    if is_dotted(keys):
-        return read_nemo(path, dotted(keys), settings)
-    if is_torchtitan(keys):
-        return read_torchtitan(path, keys), set()
-    if is_nemo(keys):
-        return read_nemo(path, keys, settings)
-    if is_paddle(names) or is_trainer(names):
-        return read_paddle_document(path, keys), set()
-    if "zero_optimization" in document:
+    content = read_document(path)
+    keys = keys_of(path, content)
+    names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
+    document = _Document(path, content, keys, frozenset(names), settings)
+    for name, sections in _OTHERS:
+        if sections <= set(content):
+            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+    for recognised, read in _FORMATS:
+        if recognised(document):
+            return read(document)
+    if "zero_optimization" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
-    if "model_type" in document:
+    if "model_type" in content:
         raise NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
-    raise NoRecipeError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
+    raise NoRecipeError(f"{path}: no recipe of a framework that is read; {_READ}")
 
 
 def _read_shell(
@@ -132,17 +178,26 @@ def _read_launch(launch: Launch, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
     names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
     files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
+    reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
+    if reader is not None:
+        return reader(launch, file)
     if launch.launcher in ("accelerate", "other"):
         return None
     if "job.config_file" in names:
         return read_torchtitan_launch(launch, file)
-    if is_nemo_launch(launch):
-        return read_nemo_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):
         return read_megatron(launch, file)
     return read_trainer(launch, file) if is_trainer(names) else None
+
+
+_COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], Recipe]], ...]] = (
+    (is_swift, read_swift),
+    (is_llamafactory_launch, read_llamafactory_launch),
+    (is_nemo_launch, read_nemo_launch),
+)
+"""Launches that their program or their words tell, each with its reader."""
 
 
 def _conditional(recipe: Recipe, launch: Launch) -> Recipe:

@@ -64,6 +64,7 @@ _IGNORED: Final = frozenset(
         "float8",
         "quantize",
         "mx",
+        "primus_turbo",
     ]
 )
 """Sections that change nothing that is modelled."""
@@ -77,9 +78,15 @@ def is_torchtitan(keys: Iterable[Key]) -> bool:
 
 def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
-    given = Given(str(path), FLAGS, [key.dotted for key in keys if key.path[0] in _IGNORED])
-    _add_keys(given, str(path), keys)
-    return _recipe(given)
+    keys = list(keys)
+    given = Given(str(path), FLAGS, ignored(keys))
+    add_keys(given, str(path), keys)
+    return torchtitan_recipe(given)
+
+
+def ignored(keys: Iterable[Key]) -> set[str]:
+    """The keys of sections that change nothing that is modelled."""
+    return {key.dotted for key in keys if key.path[0] in _IGNORED}
 
 
 def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
@@ -93,11 +100,11 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
         given.need(place.causes, "model")
     else:
         path = beside(file, place.text, place.value_line, launch.environment)
-        _add_keys(given, str(path), keys_of(path, read_document(path)))
+        add_keys(given, str(path), keys_of(path, read_document(path)))
     given.entries |= flags
     given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
     nodes, devices = cluster_of(launch, given)
-    recipe = _recipe(given)
+    recipe = torchtitan_recipe(given)
     return dataclasses.replace(
         recipe,
         title=PurePath(launch.script.text).name,
@@ -108,13 +115,20 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     )
 
 
-def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+def add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+    """Take the keys of a configuration file, under the names of its newest version."""
     for key in keys:
         name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
-        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line, file)
+        given.add(
+            name.replace("training.tensor_parallel", "parallelism.tensor_parallel"),
+            key.values,
+            key.line,
+            key.file or file,
+        )
 
 
-def _recipe(given: Given) -> Recipe:
+def torchtitan_recipe(given: Given) -> Recipe:
+    """The recipe of torchtitan's keys."""
     model = _model(given)
     layers = models.load_model(model).num_hidden_layers if model else None
     layout, steps = _layout(given, layers)
