@@ -86,6 +86,8 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(found)
 
 
+UPPER_BOUND = "upper-bound"
+"""Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -117,7 +119,7 @@ def estimate_of(case: Case) -> Estimate:
 def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
-    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
     outcome: Outcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     broken = gates.broken(estimate)
@@ -148,6 +150,14 @@ _UNREAD: dict[str, Outcome] = {"not-modelled": "not_modelled", "unknown-flag": "
 def _unread(remarks: Iterable[Remark]) -> Outcome | None:
     rules = {remark.rule for remark in remarks if remark.severity == "error"}
     return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
+
+
+def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
+    """Where what is priced does not fit: settings that only lessen the need, and that are not priced."""
+    if estimate.verdict != "does_not_fit":
+        return ()
+    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND)
+    return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

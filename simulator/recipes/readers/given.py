@@ -317,7 +317,8 @@ class Given:
         if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):
             return
         severity: Severity = "error" if flag.weight == "verdict" else "warning"
-        self.remarks.append(Remark("not-modelled", severity, f"{entry.spelled}: {flag.about}", entry.value_place))
+        rule = "upper-bound" if flag.weight == "bound" else "not-modelled"
+        self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place))
 
 
 def _shown(entry: Entry) -> str:

@@ -15,8 +15,9 @@ from typing import Final, Literal, get_args
 
 Class = Literal["priced", "no_effect", "not_modelled"]
 """`priced`: a reader takes it; `no_effect`: on memory and speed; `not_modelled`: it has one that is not priced."""
-Weight = Literal["", "figure", "verdict"]
-"""Of what is not modelled: whether it moves a figure within its interval, or may turn a verdict."""
+Weight = Literal["", "figure", "bound", "verdict"]
+"""Of what is not modelled: whether it moves a figure within its interval, only lessens the need (what fits without it
+fits with it), or may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
 """What follows a flag: one value, nothing, a value or nothing, or several."""
 FOLDER: Final = Path(__file__).resolve().parents[1] / "flags"
@@ -46,11 +47,11 @@ class Flag:
     def is_off(self, text: str) -> bool:
         """Whether a value is the framework's default, or says that the flag does nothing."""
         lowered = text.strip().strip("\"'").lower()
-        return self.kind != "switch" and (lowered in _OFF or lowered == self.default.lower() or self._equals(lowered))
+        return self.kind != "switch" and (lowered in _OFF or lowered == self.default.lower() or self._idle(lowered))
 
-    def _equals(self, text: str) -> bool:
+    def _idle(self, text: str) -> bool:
         try:
-            return float(text) == float(self.default)
+            return float(text) in (0.0, float(self.default or "0"))
         except ValueError:
             return False
 
