@@ -86,6 +86,8 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(found)
 
 
+UPPER_BOUND = "upper-bound"
+"""Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -101,6 +103,10 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         failed = _failed(recipe.file, recipe.title, error)
         settings = error.settings if isinstance(error, ContradictionError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
+        unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
+        if unread:
+            reasons = (*(remark.message for remark in unread), *failed.reasons)
+            failed = replace(failed, outcome=_unread(unread) or failed.outcome, reasons=reasons)
         failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
         return replace(failed, remarks=_ordered(recipe.remarks))
 
@@ -113,14 +119,13 @@ def estimate_of(case: Case) -> Estimate:
 def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
-    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
     outcome: Outcome = "refused" if refusals else estimate.verdict
-    if any(refusal.rule == "not-modelled" for refusal in refusals):
-        outcome = "not_modelled"
+    outcome = _unread(refusals) or outcome
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
     reasons = tuple(refusal.message for refusal in refusals) or broken
-    priced = outcome != "not_modelled"
+    priced = outcome not in _UNREAD.values()
     return Checked(
         file=case.recipe.file,
         title=case.recipe.title,
@@ -136,6 +141,23 @@ def _judged(case: Case, gates: Gates) -> Checked:
         without_offload=_on_device(case) if priced else None,
         changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
     )
+
+
+_UNREAD: dict[str, Outcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}
+"""Outcomes of what a reader could not read or price, by the rule of its remark: nothing firm is said beside them."""
+
+
+def _unread(remarks: Iterable[Remark]) -> Outcome | None:
+    rules = {remark.rule for remark in remarks if remark.severity == "error"}
+    return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
+
+
+def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
+    """Where what is priced does not fit: settings that only lessen the need, and that are not priced."""
+    if estimate.verdict != "does_not_fit":
+        return ()
+    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND)
+    return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_flags import MINDSPEED
 from simulator.recipes.shell.values import Value
 
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
@@ -41,10 +42,17 @@ def options_of(given: Given, environment: Mapping[str, Value] | None, layout: La
     fraction = given.text("offload_fraction", "optimizer-offload-fraction")
     if fraction is not None and layout.offload.startswith("optimizer"):
         found["offload_fraction"] = _number(given, "optimizer-offload-fraction", fraction, most=1.0)
-    if given.text("cp_communication", "cp-comm-type") in ("a2a", "a2a+p2p") and layout.context_parallel > 1:
+    exchange = given.text("cp_communication", "cp-comm-type", "context-parallel-algo")
+    if exchange in ("a2a", "a2a+p2p", "ulysses_cp_algo") and layout.context_parallel > 1:
         found["cp_communication"] = "all_to_all"
-    if given.has("mtp-num-layers"):
+    if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
+    if given.has("no-gradient-accumulation-fusion"):
+        flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
+    if any(name in MINDSPEED for name in given.entries) and not given.has("use-mcore-models"):
+        # Its core always fuses them, its older models where told to.
+        flag("fused_rms_norm", "use-fused-rmsnorm")
+        flag("fused_swiglu", "use-fused-swiglu")
     return found
 
 
