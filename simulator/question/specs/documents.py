@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 
 import yaml
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.question.units import MIB
 
@@ -26,6 +27,12 @@ MAXIMUM_BYTES: Final = MIB
 _MAXIMUM_DEPTH: Final = 32
 _MAXIMUM_VALUES: Final = 200_000
 """Most values of a document once its aliases are written out."""
+_CHARACTER_WORK: Final = 10
+"""Units of work of a character of a document."""
+_EVENT_WORK: Final = 600
+"""Units of work of one event of the YAML parser."""
+_MAXIMUM_DIRECTIVES: Final = 100
+"""Most lines that begin with %: the parser compares each directive with all others."""
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _TAG: Final = "tag:yaml.org,2002:"
 _TRUE: Final = ("true", "yes", "on")
@@ -72,6 +79,7 @@ def parse_json(file: str, text: str) -> Any:
         value = float(text)
         return value if math.isfinite(value) else constant(text[:40])
 
+    charge(_CHARACTER_WORK * len(text))
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
@@ -109,6 +117,9 @@ class _YamlReader:
 
     def __init__(self, file: str, text: str, *, loose: bool) -> None:
         self._file = file
+        if text.count("\n%") > _MAXIMUM_DIRECTIVES:
+            raise InputError(f"{file}: more than {_MAXIMUM_DIRECTIVES} lines that begin with %")
+        charge(_CHARACTER_WORK * len(text))
         self._loader = _Loader(text)
         self._loose = loose
         self._anchors: dict[str, tuple[Any, int]] = {}
@@ -128,6 +139,7 @@ class _YamlReader:
 
     def _value(self, event: yaml.Event, depth: int) -> Any:
         """Return the value that starts with ``event``."""
+        charge(_EVENT_WORK)
         if depth > _MAXIMUM_DEPTH:
             raise self._refusal(event, f"nested deeper than {_MAXIMUM_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):

@@ -190,7 +190,7 @@ def _configuration(given: Given, launch: Launch | None, name: str, line: int) ->
     try:
         if launch is not None:
             return configuration(launch, given.file, name, line)
-        path = beside(given.file, name, line, {})
+        path = beside(given.file, name, line)
         return Configuration(str(path), tuple(keys_of(path, read_document(path))))
     except InputError:
         if preset is None or not name.startswith("examples/deepspeed/"):

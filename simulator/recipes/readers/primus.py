@@ -76,7 +76,7 @@ def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Vari
         name = key.values[0].text
         for place in (f"primus/configs/{folder}/{framework}/{name}", name):
             try:
-                file = beside(str(path), place, key.line, {})
+                file = beside(str(path), place, key.line)
             except InputError:
                 continue
             found += variables.keys(_extended(file, 0))

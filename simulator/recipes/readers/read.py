@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.budget import limited
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
 from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
+from simulator.recipes.readers.home import kept_inside, staying
 from simulator.recipes.readers.llamafactory import (
     is_llamafactory,
     is_llamafactory_launch,
@@ -40,21 +42,31 @@ _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n?\Z")
 
 
 def read_recipe(
-    path: str | Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+    path: str | Path,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
 ) -> tuple[Recipe, ...]:
     """The training runs that a file describes.
 
     `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
-    script may see, none unless given. Raises InputError for a file that is no recipe and UnsupportedError for one of a
-    framework that is not read.
+    script may see, none unless given; files are read below `root`, by default the file's repository. Raises InputError
+    for a file that is no recipe or takes too much work to read, and UnsupportedError for one of a framework that is not
+    read.
     """
     path = Path(path)
     settings = dict(settings or {})
+    with limited(str(path)), staying(root, settings):
+        return _read(path, settings, environment or {})
+
+
+def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:
     for name in settings:
         if not _NAME.fullmatch(name):
             raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
     if "\0" in str(path):
         raise InputError("a path has no NUL character")
+    kept_inside(path, path, str(path))
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
         recipe, used = _read_document(path, settings)
@@ -64,7 +76,7 @@ def read_recipe(
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
-    return _read_shell(path, text, settings, environment or {})
+    return _read_shell(path, text, settings, environment)
 
 
 @dataclass(frozen=True, slots=True)

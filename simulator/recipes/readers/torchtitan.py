@@ -99,7 +99,7 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     if place.causes:
         given.need(place.causes, "model")
     else:
-        path = beside(file, place.text, place.value_line, launch.environment)
+        path = beside(file, place.text, place.value_line)
         add_keys(given, str(path), keys_of(path, read_document(path)))
     given.entries |= flags
     given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}

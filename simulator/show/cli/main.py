@@ -108,14 +108,14 @@ def run() -> NoReturn:
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
     """Return the exit code of a command, with its error told on stderr in one line."""
-    from simulator.errors import SimulateError, one_line  # noqa: PLC0415  start-up time
+    from simulator.errors import SimulateError, short_line  # noqa: PLC0415  start-up time
 
     try:
         code = answer()
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        _tell(f"error: {one_line(_usage_text(error))}")
+        _tell(f"error: {short_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
     except SimulateError as error:
         _tell(f"error: {error}")
@@ -131,9 +131,9 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
 
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    from simulator.errors import one_line  # noqa: PLC0415  start-up time
+    from simulator.errors import short_line  # noqa: PLC0415  start-up time
 
-    told = one_line(f"{type(error).__name__}: {error}")
+    told = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
 
