@@ -115,7 +115,9 @@ def names(framework: str, root: Path, version: str) -> dict[str, Row]:
             }[how](text)
             file = path.relative_to(root).as_posix()
             for row in rows:
-                found.setdefault(row.name.lower(), replace(row, name=row.name.lower(), file=file, first=version, last=version))
+                found.setdefault(
+                    row.name.lower(), replace(row, name=row.name.lower(), file=file, first=version, last=version)
+                )
     return found
 
 

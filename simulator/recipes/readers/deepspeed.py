@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final
 
@@ -17,6 +17,8 @@ from simulator.recipes.readers.given import Flag, Given, half_precision
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.named import named_model
 from simulator.recipes.readers.names import plain
+from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import Launch, plain_path
 from simulator.recipes.shell.values import text_value
@@ -74,7 +76,15 @@ FLAGS: Final = {name: Flag(about) for name, about in _VALUES.items()} | {
     name: Flag(about, "optional") for name, about in _SWITCHES.items()
 }
 PASSED: Final = frozenset(
-    ["do_train", "do_eval", "tf32", "group_by_length", "gradient_checkpointing_kwargs", "weight_decay"]
+    [
+        "do_train",
+        "do_eval",
+        "lazy_preprocess",
+        "tf32",
+        "group_by_length",
+        "gradient_checkpointing_kwargs",
+        "weight_decay",
+    ]
 )
 _LORA_RANK: Final = 8
 _HALF: Final = ("bfloat16", "float16")
@@ -97,7 +107,9 @@ def is_trainer(names: Iterable[str]) -> bool:
 
 def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
-    given = Given(file, FLAGS, PASSED)
+    # The script's own flags are in no table.
+    table = read_of("transformers") | FLAGS
+    given = Given(file, table, (PASSED | passed_of("transformers")) - table.keys())
     given.add_arguments(launch.arguments)
     deepspeed = _is_chat(given) or add_deepspeed(given, launch)
     nodes, devices = cluster_of(launch, given)
@@ -174,11 +186,32 @@ def add_deepspeed(given: Given, launch: Launch | None) -> bool:
     found = _configuration(given, launch, name, entry.value_line)
     if found is None and launch is not None:
         given.need(launch.files[plain_path(name)].causes, "zero_stage")
+    if found is not None:
+        remark_keys(given, _unread(found.keys), "deepspeed")
     for key in found.keys if found else ():
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
             given.add(key.dotted, key.values, key.line, found.file if found else "")
     return True
+
+
+def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
+    """The keys of a DeepSpeed configuration that a trainer does not take, under the names of DeepSpeed's table."""
+    for key in keys:
+        section = key.path[0]
+        on = key.name != "enabled" or (bool(key.values) and key.values[0].text != "false")
+        if section in _SECTIONS_OFF or "params" in key.path or key.dotted in FLAGS or not on:
+            continue
+        whole = len(key.path) > 1 and section not in _SECTIONS_READ
+        if key.values and key.values[0].text != "auto":
+            yield (section if whole else key.name), key
+
+
+_SECTIONS_OFF: Final = frozenset(
+    ["scheduler", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comms_logger", "activation_checkpointing"]
+)
+"""Sections that say how a run is followed, or what a trainer's model does not use."""
+_SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types", "aio"])
 
 
 def _configuration(given: Given, launch: Launch | None, name: str, line: int) -> Configuration | None:

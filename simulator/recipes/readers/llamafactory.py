@@ -14,10 +14,10 @@ from typing import Final
 from simulator.errors import UnsupportedError
 from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
-from simulator.recipes.readers.deepspeed import PASSED, add_deepspeed, note_samples, trainer_recipe
+from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_keys import OFF
+from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import text_value
@@ -44,7 +44,7 @@ def is_second(names: Iterable[str]) -> bool:
 
 def read_llamafactory(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file on its own."""
-    given = Given(str(path), TRAINER_FLAGS, PASSED)
+    given = _given(str(path))
     _add_keys(given, str(path), keys)
     return _recipe(given, None, "llamafactory-yaml")
 
@@ -56,7 +56,7 @@ def is_llamafactory_launch(launch: Launch) -> bool:
 
 def read_llamafactory_launch(launch: Launch, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; `key=value` and flags replace its keys."""
-    given = Given(file, TRAINER_FLAGS, PASSED)
+    given = _given(file)
     for word in given.add_arguments(launch.arguments):
         name, equals, text = word.text.partition("=")
         if word.known and word.text.endswith(_SUFFIXES) and not equals:
@@ -69,6 +69,11 @@ def read_llamafactory_launch(launch: Launch, file: str) -> Recipe:
             given.add(name, [text_value(text, word.line)], word.line)
     nodes, devices = _cluster(launch)
     return _recipe(given, launch, "llamafactory-shell", nodes, devices)
+
+
+def _given(file: str) -> Given:
+    table = read_of("llamafactory", "transformers") | TRAINER_FLAGS
+    return Given(file, table, passed_of("llamafactory", "transformers") - table.keys(), complete=True)
 
 
 def _cluster(launch: Launch) -> tuple[int | None, int | None]:
@@ -117,16 +122,5 @@ def _recipe(
         )
     if not given.switch("packing", "packing") and not given.switch("packing", "neat_packing"):
         note_samples(given, "cutoff_len")
-    for name in _OTHER:
-        entry = given.entry(name)
-        if entry is not None and entry.text.lower() not in OFF:
-            given.remark("not-modelled", "error", f"{name} is not modelled", name)
     title = "" if launch is None else "llamafactory-cli train"
     return trainer_recipe(given, title, dialect, nodes, devices, deepspeed=deepspeed)
-
-
-_OTHER: Final = (
-    *("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_dora"),
-    *("use_kt", "use_hyper_parallel", "use_megatron_bridge", "mixture_of_depths", "shift_attn", "fp8"),
-)
-"""What changes the state or the layers, and is not priced."""

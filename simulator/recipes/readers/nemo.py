@@ -19,7 +19,7 @@ from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
-from simulator.recipes.readers.names import is_irrelevant
+from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import EMPTY, Value, text_value
@@ -111,61 +111,17 @@ _SECTIONS: Final = frozenset(
 """Sections whose keys change neither memory nor speed, but for those that are flags."""
 _PASSED: Final = frozenset(
     [
-        "mcore_gpt",
-        "transformer_engine",
-        "transformer_block_type",
-        "use_scaled_init_method",
-        "do_layer_norm_weight_decay",
-        "layernorm_epsilon",
-        "persist_layer_norm",
-        "pre_process",
-        "post_process",
-        "attention_type",
-        "normalize_attention_scores",
-        "gradient_accumulation_fusion",
-        "bias_activation_fusion",
-        "bias_dropout_add_fusion",
-        "masked_softmax_fusion",
-        "apply_rope_fusion",
-        "get_attention_mask_from_fusion",
-        "gradient_as_bucket_view",
-        "batch_p2p_comm",
-        "sync_batch_comm",
-        "grad_div_ar_fusion",
-        "use_flash_attention",
-        "pipeline_dtype",
-        "params_dtype",
-        "autocast_dtype",
-        "hysteresis",
-        "reduce_amax",
-        "fp8_e4m3",
-        "fp8_hybrid",
-        "fp8_recipe",
-        "bucket_cap_mb",
-        "accelerator",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "max_steps",
-        "max_time",
-        "limit_val_batches",
-        "limit_test_batches",
-        "val_check_interval",
-        "enable_checkpointing",
-        "enable_model_summary",
-        "num_sanity_val_steps",
+        "contiguous_param_buffer",
+        "no_shared_fs",
+        "norm_init_weight",
         "lora_tuning",
-        "target_modules",
-        "restore_from_path",
-        "benchmark",
+        "max_time",
+        "num_sanity_val_steps",
         "precision_config",
-        "betas",
         "sequence_length",
-        "use_cpu_initialization",
-        "onnx_safe",
-        "version",
     ]
 )
-"""Keys that change neither memory nor speed as far as it is modelled."""
+"""Keys of its trainer and of older versions, in no table, that change neither memory nor speed."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
 _STAGES: Final = ("training", "fine_tuning", "peft")
 """Sections in which the launcher of NeMo 1 keeps one configuration each."""
@@ -262,6 +218,14 @@ def _overrides(launch: Launch) -> Iterator[Key]:
         yield Key(path, () if taken else (content,), value.line, content.text)
 
 
+_PARTS: Final = {
+    "fp8_format": ("fp8_param_gather", "fp8_recipe"),
+    "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
+    "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
+}
+"""Flags that say how another one works, and nothing where that one is off."""
+
+
 def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
     counts: dict[str, int | None] = {}
     shared = True
@@ -282,8 +246,10 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
             target = text
         else:
             _translate(given, key, text)
-    if not given.has("fp8-format"):
-        given.entries.pop("fp8_param_gather", None)
+    for name, parts in _PARTS.items():
+        if not given.has(name):
+            for part in parts:
+                given.entries.pop(part, None)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(given, chosen)
@@ -458,9 +424,9 @@ def _add_flag(given: Given, key: Key, lowered: str) -> None:
     name = _KEYS.get(key.name, key.name).replace("-", "_")
     flag = MEGATRON_FLAGS.get(name)
     if flag is None:
-        silent = lowered in OFF or key.name in PASSED | _PASSED or is_irrelevant(key.name)
-        if not silent and not _SECTIONS & set(key.path[:-1]) and len(key.path) > 1:
-            given.add(key.dotted, key.values, key.line, key.file)
+        silent = name in PASSED | _PASSED or lowered in OFF or (_SECTIONS & set(key.path[:-1]))
+        if not silent and len(key.path) > 1 and key.dotted.replace("-", "_").lower() not in given.known:
+            remark_keys(given, [(key.name, key)], "nemo", "bridge")
         return
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
         add_key(given, name, key.values, key.line, key.file)

@@ -16,6 +16,7 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.values import Cause, text_value
 
@@ -45,13 +46,6 @@ _NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _OWN: Final = frozenset(
     ["pipe_parallel_size", "model_parallel_size", "attention_config", "no_weight_tying", "gpt_j_residual", "pos_emb"]
 )
-_REFUSED: Final = {
-    "checkpoint_in_cpu": "checkpoints on the host are not modelled",
-    "soft_prompt_tuning": "soft prompts are not modelled",
-    "use_bnb_optimizer": "an optimizer in 8 bits is not modelled",
-    "gmlp_attn_dim": "gMLP is not modelled",
-    "num_unique_layers": "shared layers are not modelled",
-}
 
 
 def is_neox(names: Iterable[str]) -> bool:
@@ -80,9 +74,8 @@ def read_neox(
     _add_shape(given, found)
     _add_state(given, found)
     _add_attention(given, found, document)
-    for name, problem in _REFUSED.items():
-        if name in found and _text(found[name]).lower() not in OFF:
-            _refuse(given, found[name], f"{name}: {problem}")
+    remark_keys(given, ((key.path[0], key) for key in found.values()), "neox")
+    remark_keys(given, ((key.name, key) for key in found.values() if key.path[0] == "zero_optimization"), "deepspeed")
     impl = found.get("train_impl")
     if impl is not None and _text(impl) != "normal":
         _refuse(given, impl, f"train_impl {_text(impl)[:20]}: a second model or another loss is not modelled")

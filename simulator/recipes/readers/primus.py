@@ -15,11 +15,10 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
 from simulator.recipes.readers.named import named_model
-from simulator.recipes.readers.torchtitan import FLAGS as TITAN_FLAGS
-from simulator.recipes.readers.torchtitan import add_keys, ignored, torchtitan_recipe
+from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
 from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe
 from simulator.recipes.shell.values import text_value
@@ -102,7 +101,7 @@ def _last(keys: Iterable[Key]) -> list[Key]:
 
 
 def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    given = Given(str(path), FLAGS, PASSED)
+    given = Given(str(path), read_of("megatron", "primus"), passed_of("megatron", "primus"), complete=True)
     base, modelled = _files(path, heads, "megatron", variables)
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
@@ -139,9 +138,8 @@ def _model(given: Given, key: Key) -> str | None:
 def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
     base, modelled = _files(path, heads, "torchtitan", variables)
     keys = _last((*base, *own))
-    given = Given(
-        str(path), TITAN_FLAGS, ignored(keys) | {key.dotted for key in keys if key.name.endswith("sink_level")}
-    )
+    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.name.endswith("sink_level")}
+    given = Given(str(path), TABLE, KNOWN | ours, complete=True)
     add_keys(given, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(given, heads["model"])

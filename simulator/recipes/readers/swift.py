@@ -6,22 +6,20 @@ defaults count where a flag is absent.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
 from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
-from simulator.recipes.readers.deepspeed import PASSED as TRAINER_PASSED
 from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
-from simulator.recipes.readers.megatron_flags import PASSED as MEGATRON_PASSED
-from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_layers, settle, with_model
+from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
 from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import text_value
@@ -54,11 +52,6 @@ _TRAINER_DEFAULTS: Final = {
 _STEP: Final = 16
 """Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""
 _LORA_RANK: Final = 8
-_REFUSED: Final = (
-    *("freeze_llm", "freeze_parameters_ratio", "freeze_parameters", "use_galore", "lisa_activated_layers"),
-    *("use_dora", "use_ray", "fp4_format", "mtp_shared_weights"),
-)
-"""What changes the state or the layers, and is not priced; zero or false is as if it were not there."""
 
 
 def is_swift(launch: Launch) -> bool:
@@ -77,7 +70,7 @@ def read_swift(launch: Launch, file: str) -> Recipe:
 
 
 def _given(launch: Launch, file: str, table: dict[str, Flag], passed: frozenset[str]) -> Given:
-    given = Given(file, table, passed)
+    given = Given(file, table, passed, complete=True)
     words = list(launch.arguments)
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
         found = configuration(launch, file, words[0].text, words[0].line)
@@ -99,21 +92,12 @@ def _count(launch: Launch, given: Given, name: str, option: str) -> int | None:
     return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
 
 
-def _refuse(given: Given) -> None:
-    for name in _REFUSED:
-        entry = given.entry(name)
-        if entry is not None and entry.text.lower() not in (*OFF, "0.", "0.0", "[]"):
-            given.remark("not-modelled", "error", f"{name} is not modelled", name)
-
-
 def _megatron(launch: Launch, file: str) -> Recipe:
     # Every switch of Megatron takes true or false here.
-    table = {
-        name: dataclasses.replace(x, kind="optional" if x.kind == "switch" else x.kind) for name, x in _TABLE.items()
-    }
-    given = _given(launch, file, table, MEGATRON_PASSED)
+    known = read_of("megatron", "swift")
+    table = {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
+    given = _given(launch, file, table, passed_of("megatron", "swift"))
     settle(given, _RENAMED)
-    _refuse(given)
     nodes, devices = (
         _count(launch, given, "NNODES", "nodes"),
         _count(launch, given, "NPROC_PER_NODE", "devices_per_node"),
@@ -135,23 +119,12 @@ def _megatron(launch: Launch, file: str) -> Recipe:
     if (given.text("lora_rank", "tuner_type", "train_type") or "full") != "full":
         rank = given.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
     recipe = megatron_recipe(given, launch.environment, "swift-shell", f"megatron {launch.script.text}", nodes, devices)
-    return dataclasses.replace(with_model(recipe, model), lora_rank=rank)
-
-
-_TABLE: Final = MEGATRON_FLAGS | {
-    "model": Flag("model"),
-    "max_length": Flag("sequence length"),
-    "tuner_type": Flag("LoRA or full"),
-    "train_type": Flag("LoRA or full"),
-    "lora_rank": Flag("LoRA rank"),
-}
+    return replace(with_model(recipe, model), lora_rank=rank)
 
 
 def _trainer(launch: Launch, file: str) -> Recipe:
-    given = _given(
-        launch, file, TRAINER_FLAGS | {name: TRAINER_FLAGS[new] for name, new in _TRAINER.items()}, TRAINER_PASSED
-    )
-    _refuse(given)
+    table = read_of("swift", "transformers") | TRAINER_FLAGS
+    given = _given(launch, file, table, passed_of("swift", "transformers") - table.keys())
     entries, given.entries = given.entries, {}
     for name, found in entries.items():
         given.entries.setdefault(_TRAINER.get(name, name), []).extend(found)
@@ -177,9 +150,11 @@ def _trainer(launch: Launch, file: str) -> Recipe:
         given.remark("not-modelled", "error", message)
     if not given.switch("packing", "packing"):
         note_samples(given, "max_length")
+    if given.has("optimizer"):
+        given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed = add_deepspeed(given, launch)
     recipe = trainer_recipe(given, f"swift {launch.script.text}", "swift-shell", nodes, devices, deepspeed=deepspeed)
     if given.has("gradient_accumulation_steps") or recipe.layout is None or not (nodes and devices):
         return recipe
     steps = max(1, math.ceil(_STEP / recipe.layout.micro_batch_size / nodes / devices))
-    return dataclasses.replace(recipe, gradient_accumulation_steps=steps)
+    return replace(recipe, gradient_accumulation_steps=steps)

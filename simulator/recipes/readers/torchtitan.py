@@ -14,6 +14,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 
@@ -47,27 +48,9 @@ FLAGS: Final = {
         "optimizer.name": "AdamW; others are warned of",
     }.items()
 }
-_IGNORED: Final = frozenset(
-    [
-        "job",
-        "profiling",
-        "metrics",
-        "checkpoint",
-        "lr_scheduler",
-        "experimental",
-        "comm",
-        "compile",
-        "fault_tolerance",
-        "validation",
-        "debug",
-        "memory_estimation",
-        "float8",
-        "quantize",
-        "mx",
-        "primus_turbo",
-    ]
-)
-"""Sections that change nothing that is modelled."""
+TABLE: Final = read_of("torchtitan") | FLAGS
+"""Keys that are read, or have an effect that is not priced."""
+KNOWN: Final = passed_of("torchtitan") - TABLE.keys()
 
 
 def is_torchtitan(keys: Iterable[Key]) -> bool:
@@ -78,20 +61,14 @@ def is_torchtitan(keys: Iterable[Key]) -> bool:
 
 def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
-    keys = list(keys)
-    given = Given(str(path), FLAGS, ignored(keys))
+    given = Given(str(path), TABLE, KNOWN, complete=True)
     add_keys(given, str(path), keys)
     return torchtitan_recipe(given)
 
 
-def ignored(keys: Iterable[Key]) -> set[str]:
-    """The keys of sections that change nothing that is modelled."""
-    return {key.dotted for key in keys if key.path[0] in _IGNORED}
-
-
 def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
-    given = Given(file, FLAGS)
+    given = Given(file, TABLE, KNOWN, complete=True)
     given.add_arguments(launch.arguments)
     flags = given.entries
     given.entries = {}
@@ -102,7 +79,6 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
         path = beside(file, place.text, place.value_line)
         add_keys(given, str(path), keys_of(path, read_document(path)))
     given.entries |= flags
-    given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
     nodes, devices = cluster_of(launch, given)
     recipe = torchtitan_recipe(given)
     return dataclasses.replace(
@@ -248,7 +224,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
     if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
         return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
     given.remark(
-        "not-modelled",
+        "upper-bound",
         "warning",
         f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
         "activation_checkpoint.mode",
