@@ -314,7 +314,7 @@ def test_the_launch_of_torchtitan(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel) == (4, 2)
     assert (recipe.places["tp"].file, recipe.places["pp"].file) == (str(file), str(tmp_path / "t.toml"))
-    assert about(recipe, "not-modelled") == ["--compile.enable: what compiling saves is not priced"]
+    assert about(recipe, "upper-bound") == ["--compile.enable: what compiling saves is not priced"]
     file.write_text(f"{TITAN} $MORE\n", encoding="utf-8")
     (recipe,) = read_recipe(file, {"CONFIG": "t.toml"})
     assert [unknown.affects for unknown in recipe.unknowns] == [("any_other_flag",)]

@@ -48,11 +48,12 @@ def _settle(given: Given, name: str, entry: Entry) -> None:
     given.entries.setdefault(name, []).append(dataclasses.replace(entry, name=name, values=values))
 
 
-def add_defaults(given: Given, flags: Iterable[str], line: int) -> None:
-    """Take flags that the framework sets itself, `name` or `name=value`, unless the recipe gives them."""
+def add_defaults(given: Given, flags: Iterable[str], line: int, told: Iterable[str] = ()) -> None:
+    """Take flags that the framework sets itself, `name` or `name=value`, unless the recipe gives or has `told` them."""
+    said = frozenset(told)
     for flag in flags:
         name, equals, text = flag.partition("=")
-        if not given.has(name):
+        if not given.has(name) and plain(name) not in said:
             given.add(name, [text_value(text, line)] if equals else [], line)
 
 

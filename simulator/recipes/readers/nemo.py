@@ -218,6 +218,20 @@ def _overrides(launch: Launch) -> Iterator[Key]:
         yield Key(path, () if taken else (content,), value.line, content.text)
 
 
+def _note_unset(given: Given, filled: Interpolation) -> None:
+    if filled.assumed_unset:
+        shown = ", ".join(f"${name}" for name in sorted(filled.assumed_unset)[:12])
+        place = Place(given.file, 1)
+        given.remarks.append(Remark("assumed-unset", "note", f"taken as not set: {shown}", place, "--set NAME=VALUE"))
+
+
+def _drop_parts(given: Given) -> None:
+    for name, parts in _PARTS.items():
+        if not given.has(name):
+            for part in parts:
+                given.entries.pop(part, None)
+
+
 _PARTS: Final = {
     "fp8_format": ("fp8_param_gather", "fp8_recipe"),
     "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
@@ -232,10 +246,7 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
     target = ""
     chosen = _chosen(filled.keys(), given)
     given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
-    if filled.assumed_unset:
-        shown = ", ".join(f"${name}" for name in sorted(filled.assumed_unset)[:12])
-        place = Place(given.file, 1)
-        given.remarks.append(Remark("assumed-unset", "note", f"taken as not set: {shown}", place, "--set NAME=VALUE"))
+    _note_unset(given, filled)
     for key in chosen:
         text = key.values[0].text if key.values else ""
         if key.name in _COUNTS:
@@ -246,10 +257,7 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
             target = text
         else:
             _translate(given, key, text)
-    for name, parts in _PARTS.items():
-        if not given.has(name):
-            for part in parts:
-                given.entries.pop(part, None)
+    _drop_parts(given)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(given, chosen)

@@ -28,7 +28,7 @@ _MEGATRON: Final = (
     *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024"),
 )
 """What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters."""
-_TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused")
+_TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")
 """What `modules/torchtitan/pre_trainer.yaml` sets otherwise than torchtitan."""
 _RENAMED: Final = {"fp8": "fp8_format"}
 _DEEPEST: Final = 8
@@ -111,7 +111,8 @@ def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: V
     if not modelled and "model" in heads:
         model = _model(given, heads["model"])
         add_layers(given, model, heads["model"].line)
-    add_defaults(given, _MEGATRON, heads["framework"].line)
+    told = {key.name.lower() for key in (*base, *own)}
+    add_defaults(given, _MEGATRON, heads["framework"].line, told)
     if given.has("fp16"):
         given.entries.pop("bf16", None)
     variables.note(given)

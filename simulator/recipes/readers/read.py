@@ -37,7 +37,7 @@ from simulator.recipes.shell.values import Value
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}")
-_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n?\Z")
+_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A line that is continued where the file ends: bash takes it as it is."""
 
 

@@ -97,6 +97,7 @@ def _megatron(launch: Launch, file: str) -> Recipe:
     known = read_of("megatron", "swift")
     table = {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
     given = _given(launch, file, table, passed_of("megatron", "swift"))
+    told = frozenset(given.entries)
     settle(given, _RENAMED)
     nodes, devices = (
         _count(launch, given, "NNODES", "nodes"),
@@ -106,9 +107,7 @@ def _megatron(launch: Launch, file: str) -> Recipe:
     granularity = given.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":
         del given.entries["recompute_granularity"]
-    elif granularity is None:
-        add_defaults(given, ["recompute-granularity=selective"], line)
-    add_defaults(given, _DEFAULTS if granularity is None else [x for x in _DEFAULTS if "granularity" not in x], line)
+    add_defaults(given, _DEFAULTS, line, told)
     if not given.has("fp16"):
         add_defaults(given, ["bf16"], line)
     if not given.switch("packing", "packing"):
