@@ -40,6 +40,13 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("mindspeed_llm/features_manager/**/*.py", CALLS),
         ("mindspeed_llm/tasks/checkpoint/convert_param.py", CALLS),
     ),
+    "flagscale": (
+        ("megatron/arguments.py", CALLS),
+        ("megatron/megatron/arguments.py", CALLS),
+        ("megatron/megatron/training/arguments.py", CALLS),
+        ("flagscale/backends/Megatron-LM/megatron/training/arguments.py", CALLS),
+        ("flagscale/train/arguments.py", CALLS),
+    ),
     "pai": (("megatron_patch/arguments.py", CALLS),),
     "paddlenlp": (
         ("paddlenlp/trainer/training_args.py", FIELDS),
@@ -60,6 +67,8 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Files that define arguments, from the top of the checkout, and how: parser calls, fields of dataclasses, fields of
 those dataclasses that a factory turns into flags, or lists of tuples that a decorator turns into fields."""
+FORKS = {"flagscale": "megatron"}
+"""Frameworks that carry another's definitions: only what that one's table lacks is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +237,8 @@ def main() -> int:
     asked = parser.parse_args()
     path = TABLES / f"{asked.framework}.csv"
     found = names(asked.framework, asked.checkout, asked.version)
+    base = read(TABLES / f"{FORKS.get(asked.framework)}.csv")
+    found = {name: row for name, row in found.items() if name not in base}
     if not found:
         parser.error(f"{asked.checkout}: none of the files that define arguments of {asked.framework}")
     table = merged(read(path), found)

@@ -145,7 +145,7 @@ exp_manager: {new_parallel_thing: 4}
         "model.some_new_memory_switch is not read; it may change memory or speed",
         "model.optim.grad_sync_dtype is not read; it may change memory or speed",
     ]
-    assert about(recipe, "not-modelled")[1] == "optimizer adafactor is priced as Adam"
+    assert about(recipe, "not-modelled")[1] == "optimizer adafactor: only Adam is modelled"
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,21 @@ def _derive_dense(given: Given, found: dict[str, Any]) -> None:
     if hidden and heads and "head_dim" not in found and "head_dim" not in given.incomplete and hidden % heads == 0:
         found["head_dim"] = hidden // heads
     if hidden and "intermediate_size" not in found and "intermediate_size" not in given.incomplete:
-        found["intermediate_size"] = int(hidden * 4 * 2 / 3 / 64) * 64 if is_gated(given) else 4 * hidden
+        found["intermediate_size"] = _gated_width(given, hidden) if is_gated(given) else 4 * hidden
     spec = given.text("spec", "spec")
     if spec and not _PLAIN_SPECS.search(spec.split()[0]):
         given.remark("not-modelled", "error", f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
+
+
+def _gated_width(given: Given, hidden: int) -> int:
+    """As Megatron derives it, or with FlagScale's `--multiple-of` (v0.1, megatron/arguments.py)."""
+    multiple = given.integer("intermediate_size", "multiple-of")
+    if multiple is None:
+        return int(hidden * 4 * 2 / 3 / 64) * 64
+    factor = given.text("intermediate_size", "hidden-dim-multiplier") or "1"
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", factor, re.ASCII):
+        raise given.refusal(given.entry("hidden-dim-multiplier"), f"'{factor[:40]}' given; must be a number")
+    return _padded(int(int(4 * hidden * 2 / 3) * float(factor)), multiple)
 
 
 def _derive_experts(given: Given, found: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set
     names = {key.dotted for key in keys} | {key.name for key in keys}
     if is_torchtitan(keys):
         return read_torchtitan(path, keys), set()
-    if is_nemo(keys):
+    if is_nemo(keys) and not is_paddle(names):
         return read_nemo(path, keys, settings)
     if is_paddle(names) or is_trainer(names):
         return read_paddle_document(path, keys), set()
