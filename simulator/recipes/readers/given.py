@@ -13,6 +13,7 @@ from simulator.recipes.readers.tables import Flag
 from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.recipes.shell.values import Cause, Value, split_fields, text_value
 
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One flag as given."""

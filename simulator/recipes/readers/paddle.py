@@ -236,7 +236,11 @@ def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
         return size, max(given.integer("etp", *own, low=-1, high=2**16) or 1, 1)
     if group not in (None, "dummy", "none", ""):
         given.remark(
-            "not-modelled", "error", f"moe_group {group[:40]}: over how many ranks is not said", "moe_group", fix="--ep N"
+            "not-modelled",
+            "error",
+            f"moe_group {group[:40]}: over how many ranks is not said",
+            "moe_group",
+            fix="--ep N",
         )
     return 1, tensor if spec.architecture == "mixtral" else 1
 

@@ -46,7 +46,9 @@ def _state(given: Given, layout: Layout) -> dict[str, str]:
     """How long gradients live, and over how many ranks state is shared."""
     found = {}
     names = ("release_grads", "pp_release_grads", "sd_release_grads")
-    released = any(given.switch("release_grads", name) for name in names) or "enable_release_grads" in pipeline_config(given)
+    released = any(given.switch("release_grads", name) for name in names) or "enable_release_grads" in pipeline_config(
+        given
+    )
     if released and layout.zero_stage < 2:
         # The trainer turns it off where gradients are sharded.
         found["release_grads"] = "true"
@@ -91,7 +93,10 @@ def _loss(given: Given) -> dict[str, str]:
     found = _gathered_logits(given)
     if fused and not sparse:
         if given.switch("loss", "use_recompute_loss_fn", default=not given.has("use_recompute_loss_fn")):
-            tokens = given.integer("loss", "loss_subbatch_sequence_length", "loss_subbatch_seqlen", high=2**27) or _CHUNK_TOKENS
+            tokens = (
+                given.integer("loss", "loss_subbatch_sequence_length", "loss_subbatch_seqlen", high=2**27)
+                or _CHUNK_TOKENS
+            )
             return found | {"cross_entropy_chunk_tokens": str(tokens)}
         given.remark(
             "inactive-flag",
