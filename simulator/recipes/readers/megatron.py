@@ -80,7 +80,7 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         dialect=dialect,
         model=model,
         model_fields=fields,
-        seq_length=given.integer("seq_length", "seq-length", high=2**27),
+        seq_length=given.integer("seq_length", "seq-length", "encoder-seq-length", high=2**27),
         global_batch_size=global_batch,
         gradient_accumulation_steps=None if global_batch or "global_batch_size" in given.incomplete else 1,
         precision=precision,

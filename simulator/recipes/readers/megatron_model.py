@@ -34,7 +34,7 @@ _GATES: Final = ("swiglu", "geglu", "gelu-tanh")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|gpt_layer_specs)\b|^local$")
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
-_TERM: Final = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASCII)
+_TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_LAYERS: Final = 100_000
 
 
@@ -140,7 +140,7 @@ def _leading_dense(given: Given) -> int:
 def _written_out(text: str) -> str:
     """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
     found = ""
-    while text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+    if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
         text = text[1:-1]
     for term in text.split("+"):
         match = _TERM.fullmatch(term)
