@@ -48,6 +48,7 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("flagscale/backends/Megatron-LM/megatron/training/arguments.py", CALLS),
         ("flagscale/train/arguments.py", CALLS),
     ),
+    "megatron_deepspeed": (("megatron/arguments.py", CALLS),),
     "pai": (("megatron_patch/arguments.py", CALLS),),
     "paddlenlp": (
         ("paddlenlp/trainer/training_args.py", FIELDS),
@@ -68,7 +69,7 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Files that define arguments, from the top of the checkout, and how: parser calls, fields of dataclasses, fields of
 those dataclasses that a factory turns into flags, or lists of tuples that a decorator turns into fields."""
-FORKS = {"flagscale": "megatron"}
+FORKS = {"flagscale": "megatron", "megatron_deepspeed": "megatron"}
 """Frameworks that carry another's definitions: only what that one's table lacks is theirs."""
 
 

@@ -14,6 +14,7 @@ TITLES = {
     "mindspeed": "MindSpeed and MindSpeed-LLM",
     "pai": "Pai-Megatron-Patch",
     "flagscale": "FlagScale, beyond Megatron-LM",
+    "megatron_deepspeed": "Megatron-DeepSpeed, beyond Megatron-LM",
     "paddlenlp": "PaddleNLP",
     "paddleformers": "PaddleFormers and ERNIEKit",
 }

@@ -29,6 +29,8 @@ _SIZES: Final = {
     "v_head_dim": ("v-head-dim",),
     "num_nextn_predict_layers": ("mtp-num-layers", "num-nextn-predict-layers"),
 }
+_HEADS: Final = ("n-head-kv", "num-key-value-heads")
+"""Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _GATES: Final = ("swiglu", "geglu", "gelu-tanh")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
@@ -48,8 +50,8 @@ def fields_of(given: Given) -> dict[str, Any]:
     if found.get("num_hidden_layers"):
         found["num_hidden_layers"] -= len(idle_layers(given) & frozenset(range(found["num_hidden_layers"])))
     heads = found.get("num_attention_heads")
-    groups = given.integer("num_key_value_heads", "num-query-groups", "n-head-kv")
-    grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has("n-head-kv")
+    groups = given.integer("num_key_value_heads", "num-query-groups", *_HEADS)
+    grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has(*_HEADS)
     if heads and "num_key_value_heads" not in given.incomplete:
         found["num_key_value_heads"] = groups if grouped and groups else heads
     if "tie_word_embeddings" not in given.incomplete:

@@ -12,6 +12,13 @@ from simulator.recipes.readers.megatron_flags import MINDSPEED
 from simulator.recipes.shell.values import Value
 
 _ALLOCATORS: Final = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_FLASH: Final = (
+    "use-flash-attn",
+    "use-flash-attn-v1",
+    "use-flash-attn-v2",
+    "use-flash-attn-triton",
+    "use-flash-attn-builder",
+)
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
@@ -141,7 +148,7 @@ def _dtypes(given: Given) -> dict[str, str]:
 
 def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
     """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
-    if given.switch("flash_attention", "use-flash-attn"):
+    if any(given.switch("flash_attention", name) for name in _FLASH):
         return True
     if given.text("flash_attention", "attention-backend") in ("unfused", "local"):
         return False
