@@ -3,7 +3,8 @@
     python tools/flag_names.py megatron ~/Megatron-LM --version core_v0.19.0
 
 Rows that are already classified keep their class; new ones are written with an empty class and listed, and the tests
-fail until each is `priced`, `no_effect` or `not_modelled`. Run older versions first: `first` and `last` follow the order.
+fail until each is `priced`, `no_effect` or `not_modelled`. Run older versions first: `first` and `last` follow the
+order.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("mindspeed_llm/features_manager/**/*.py", CALLS),
         ("mindspeed_llm/tasks/checkpoint/convert_param.py", CALLS),
     ),
+    "flagscale": (
+        ("megatron/arguments.py", CALLS),
+        ("megatron/megatron/arguments.py", CALLS),
+        ("megatron/megatron/training/arguments.py", CALLS),
+        ("flagscale/backends/Megatron-LM/megatron/training/arguments.py", CALLS),
+        ("flagscale/train/arguments.py", CALLS),
+    ),
+    "megatron_deepspeed": (("megatron/arguments.py", CALLS),),
     "pai": (("megatron_patch/arguments.py", CALLS),),
     "paddlenlp": (
         ("paddlenlp/trainer/training_args.py", FIELDS),
@@ -60,6 +69,8 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Files that define arguments, from the top of the checkout, and how: parser calls, fields of dataclasses, fields of
 those dataclasses that a factory turns into flags, or lists of tuples that a decorator turns into fields."""
+FORKS = {"flagscale": "megatron", "megatron_deepspeed": "megatron"}
+"""Frameworks that carry another's definitions: only what that one's table lacks is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +152,21 @@ def _lists(tree: ast.AST) -> Iterator[Row]:
             yield Row(_constant(name).lower(), takes=takes, default=_constant(default))
 
 
-def _factory(tree: ast.AST, root: Path) -> Iterator[Row]:
-    """Fields of the dataclasses that a factory turns into flags: `no_x` for what is on by default."""
-    wanted: dict[str, set[str]] = {}
+def _wanted(tree: ast.AST) -> dict[str, set[str]]:
+    """Names of the dataclasses that factories take, with the fields that they leave out."""
+    found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         if node.func.id.endswith("Factory") and node.args and isinstance(node.args[0], ast.Name):
             excluded = {_constant(x) for word in node.keywords for x in ast.walk(word.value)} - {""}
-            wanted.setdefault(node.args[0].id, set()).update(excluded)
-    if not wanted:
-        return
+            found.setdefault(node.args[0].id, set()).update(excluded)
+    return found
+
+
+def _factory(tree: ast.AST, root: Path) -> Iterator[Row]:
+    """Fields of the dataclasses that a factory turns into flags: `no_x` for what is on by default."""
+    wanted = _wanted(tree)
     classes: dict[str, ast.ClassDef] = {}
     for path in sorted(root.glob("megatron/**/*.py")):
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -228,6 +243,8 @@ def main() -> int:
     asked = parser.parse_args()
     path = TABLES / f"{asked.framework}.csv"
     found = names(asked.framework, asked.checkout, asked.version)
+    base = read(TABLES / f"{FORKS.get(asked.framework)}.csv")
+    found = {name: row for name, row in found.items() if name not in base}
     if not found:
         parser.error(f"{asked.checkout}: none of the files that define arguments of {asked.framework}")
     table = merged(read(path), found)

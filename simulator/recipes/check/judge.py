@@ -156,7 +156,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     """Where what is priced does not fit: settings that only lessen the need, and that are not priced."""
     if estimate.verdict != "does_not_fit":
         return ()
-    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND)
+    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND and remark.severity == "warning")
     return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
 
 
@@ -196,13 +196,14 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
-    reasons = tuple(_sentence(remark) for remark in blocked.missing)
+    unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
+    reasons = (*(remark.message for remark in unread), *(_sentence(remark) for remark in blocked.missing))
     return Checked(
         file=recipe.file,
         title=recipe.title,
         framework=recipe.framework,
         dialect=recipe.dialect,
-        outcome="cannot_tell",
+        outcome=_unread(unread) or "cannot_tell",
         passed=False,
         reasons=reasons,
         remarks=_ordered((*blocked.missing, *blocked.remarks)),

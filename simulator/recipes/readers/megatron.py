@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 from simulator.question.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
 from simulator.recipes.readers import models
@@ -80,12 +80,12 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         dialect=dialect,
         model=model,
         model_fields=fields,
-        seq_length=given.integer("seq_length", "seq-length", high=2**27),
+        seq_length=given.integer("seq_length", "seq-length", "encoder-seq-length", high=2**27),
         global_batch_size=global_batch,
         gradient_accumulation_steps=None if global_batch or "global_batch_size" in given.incomplete else 1,
         precision=precision,
         lora_rank=_lora(given),
-        options=options_of(given, environment, layout),
+        options=options_of(given, environment, layout, _key_value_heads(model, fields)),
         layout=layout,
         virtual_stage_layers=cut.layers_per_chunk,
         nodes=nodes,
@@ -93,6 +93,11 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
     )
     _contradictions(given, recipe)
     return finished(given, recipe)
+
+
+def _key_value_heads(model: str | None, fields: Mapping[str, Any]) -> int | None:
+    own: int | None = fields.get("num_key_value_heads")
+    return own or (models.load_model(model).num_key_value_heads if model else None)
 
 
 def finished(given: Given, recipe: Recipe) -> Recipe:
@@ -189,12 +194,12 @@ def _recomputed_blocks(
     """Recompute of the first layers: of each chunk, or with MindSpeed's flag of each pipeline rank."""
     if count == 0:
         return "none", "uniform", 1, ()
-    if chunks == 1 or not given.switch("recompute_layers", "enable-recompute-layers-per-pp-rank"):
-        return "full", "block", count, ()
-    if count % chunks == 0:
-        return "full", "block", count // chunks, ()
-    # MindSpeed v2.1.0, core/transformer/transformer_block.py: layer l of chunk c where l x chunks + c < count.
     size = (places or 0) // (pipeline * chunks)
+    if chunks == 1 or not given.switch("recompute_layers", "enable-recompute-layers-per-pp-rank"):
+        return "full", "block", min(count, size or count), ()
+    if count % chunks == 0:
+        return "full", "block", min(count // chunks, size or count), ()
+    # MindSpeed v2.1.0, core/transformer/transformer_block.py: layer l of chunk c where l x chunks + c < count.
     kept = [(chunk, layer) for chunk in range(chunks) for layer in range(size) if layer * chunks + chunk < count]
     starts = [(chunk * pipeline + rank) * size + layer for chunk, layer in kept for rank in range(pipeline)]
     return "full", "list", 1, tuple(sorted(starts))

@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM, MindSpeed, MindSpeed-LLM and Pai-Megatron-Patch that a recipe is read from."""
+"""Flags of Megatron-LM and the frameworks built on it that a recipe is read from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 
-FRAMEWORKS: Final = ("megatron", "mindspeed", "pai")
+FRAMEWORKS: Final = ("megatron", "mindspeed", "pai", "flagscale", "megatron_deepspeed")
 FLAGS: Final = read_of(*FRAMEWORKS)
 PASSED: Final = passed_of(*FRAMEWORKS)
 """Flags that change neither memory nor speed as far as it is modelled."""

@@ -29,12 +29,14 @@ _SIZES: Final = {
     "v_head_dim": ("v-head-dim",),
     "num_nextn_predict_layers": ("mtp-num-layers", "num-nextn-predict-layers"),
 }
+_HEADS: Final = ("n-head-kv", "num-key-value-heads")
+"""Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _GATES: Final = ("swiglu", "geglu", "gelu-tanh")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|gpt_layer_specs)\b|^local$")
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
-_TERM: Final = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASCII)
+_TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_LAYERS: Final = 100_000
 
 
@@ -48,8 +50,8 @@ def fields_of(given: Given) -> dict[str, Any]:
     if found.get("num_hidden_layers"):
         found["num_hidden_layers"] -= len(idle_layers(given) & frozenset(range(found["num_hidden_layers"])))
     heads = found.get("num_attention_heads")
-    groups = given.integer("num_key_value_heads", "num-query-groups", "n-head-kv")
-    grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has("n-head-kv")
+    groups = given.integer("num_key_value_heads", "num-query-groups", *_HEADS)
+    grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has(*_HEADS)
     if heads and "num_key_value_heads" not in given.incomplete:
         found["num_key_value_heads"] = groups if grouped and groups else heads
     if "tie_word_embeddings" not in given.incomplete:
@@ -73,10 +75,21 @@ def _derive_dense(given: Given, found: dict[str, Any]) -> None:
     if hidden and heads and "head_dim" not in found and "head_dim" not in given.incomplete and hidden % heads == 0:
         found["head_dim"] = hidden // heads
     if hidden and "intermediate_size" not in found and "intermediate_size" not in given.incomplete:
-        found["intermediate_size"] = int(hidden * 4 * 2 / 3 / 64) * 64 if is_gated(given) else 4 * hidden
+        found["intermediate_size"] = _gated_width(given, hidden) if is_gated(given) else 4 * hidden
     spec = given.text("spec", "spec")
     if spec and not _PLAIN_SPECS.search(spec.split()[0]):
         given.remark("not-modelled", "error", f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
+
+
+def _gated_width(given: Given, hidden: int) -> int:
+    """As Megatron derives it, or with FlagScale's `--multiple-of` (v0.1, megatron/arguments.py)."""
+    multiple = given.integer("intermediate_size", "multiple-of")
+    if multiple is None:
+        return int(hidden * 4 * 2 / 3 / 64) * 64
+    factor = given.text("intermediate_size", "hidden-dim-multiplier") or "1"
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", factor, re.ASCII):
+        raise given.refusal(given.entry("hidden-dim-multiplier"), f"'{factor[:40]}' given; must be a number")
+    return _padded(int(int(4 * hidden * 2 / 3) * float(factor)), multiple)
 
 
 def _derive_experts(given: Given, found: dict[str, Any]) -> None:
@@ -129,7 +142,7 @@ def _leading_dense(given: Given) -> int:
 def _written_out(text: str) -> str:
     """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
     found = ""
-    while text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+    if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
         text = text[1:-1]
     for term in text.split("+"):
         match = _TERM.fullmatch(term)

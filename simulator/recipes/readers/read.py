@@ -97,7 +97,7 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
-    (lambda x: is_nemo(x.keys), lambda x: read_nemo(x.path, x.keys, x.settings)),
+    (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
     (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
     (lambda x: is_llamafactory(x.names), lambda x: (read_llamafactory(x.path, x.keys), set())),
     (

@@ -1,7 +1,7 @@
 """What is known of each framework's flags: tables beside this package, made of the frameworks' own definitions.
 
-Each table is a CSV that `tools/flag_names.py` keeps: names, defaults and versions come from a checkout of the framework,
-the class of a name from a person who read what it does.
+Each table is a CSV that `tools/flag_names.py` keeps: names, defaults and versions come from a checkout of the
+framework, the class of a name from a person who read what it does.
 """
 
 from __future__ import annotations
