@@ -41,7 +41,7 @@ _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return what the YAML file holds, as plain values; None for an empty file."""
-    return parse_yaml(str(file), _read(file), loose=loose)
+    return parse_yaml(str(file), read_limited(file), loose=loose)
 
 
 def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
@@ -58,7 +58,7 @@ def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
 
 def read_json(file: Path) -> Any:
     """Return what the JSON file holds, as plain values."""
-    return parse_json(str(file), _read(file))
+    return parse_json(str(file), read_limited(file))
 
 
 def parse_json(file: str, text: str) -> Any:
@@ -90,18 +90,20 @@ def parse_json(file: str, text: str) -> Any:
         raise InputError(f"{file}: not valid JSON: nested too deep") from error
 
 
-def _read(file: Path) -> str:
-    """Return the text of a regular file of acceptable size."""
+def read_limited(file: Path, maximum: int = MAXIMUM_BYTES) -> str:
+    """Return the text of a regular file of at most `maximum` bytes. Raises InputError."""
     try:
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
         if not file.is_file():
             raise InputError(f"{file}: no such file")
         with file.open("rb") as stream:
-            data = stream.read(MAXIMUM_BYTES + 1)
+            data = stream.read(maximum + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{file}: cannot be read: {reason}") from error
-    if len(data) > MAXIMUM_BYTES:
-        raise InputError(f"{file}: too large; at most {MAXIMUM_BYTES} bytes")
+    if len(data) > maximum:
+        raise InputError(f"{file}: too large; at most {maximum} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
 from simulator.evidence.calibration.apply import with_calibration
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
@@ -31,8 +32,11 @@ def check_files(
     gates: Gates,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
 ) -> tuple[Checked, ...]:
     """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+
+    Nothing outside `root`, by default the repository of each file, is read.
 
     Raises InputError for what is wrong with the question itself, whatever the file.
     """
@@ -42,12 +46,14 @@ def check_files(
     found: list[Checked] = []
     for file in files:
         try:
-            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment)
+            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment, root)
         except NoRecipeError as error:
             failed = _failed(file, "", error)
             found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
         except SimulateError as error:
             found.append(_failed(file, "", error))
+        except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
+            found.append(_failed(file, "", _defect(file, error)))
         else:
             found += [check_recipe(recipe, asked, gates) for recipe in recipes]
     return _with_unused_once(found)
@@ -99,7 +105,8 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         if isinstance(case, Blocked):
             return _blocked(case)
         return _judged(case, gates)
-    except SimulateError as error:
+    except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
+        error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
         settings = error.settings if isinstance(error, ContradictionError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
@@ -214,6 +221,12 @@ def _blocked(blocked: Blocked) -> Checked:
 def _sentence(remark: Remark) -> str:
     place = f"line {remark.place.line}: " if remark.place else ""
     return f"{place}{remark.message}" + (f" ({remark.fix})" if remark.fix else "")
+
+
+def _defect(file: str, error: Exception) -> InputError:
+    """What to say of an error that no file should cause, lack of memory included."""
+    told = f"{type(error).__name__}: {error}"[:200]
+    return InputError(f"{file}: cannot be judged: internal error: {told}; please report it")
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.question.specs.documents import MAXIMUM_BYTES, parse_json, parse_yaml, read_json, read_yaml
+from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 from simulator.recipes.readers.home import kept_inside, root_of, told
 from simulator.recipes.shell.values import Value, text_value
 
@@ -94,25 +94,9 @@ def beside(file: str, name: str, line: int) -> Path:
 
 def read_text(path: Path, *, newlines: bool = False) -> str:
     """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: a folder, not a file")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: not a regular file")
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
-        with path.open("rb") as stream:
-            data = stream.read(MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > MAXIMUM_BYTES:
-        raise InputError(f"{path}: too large; at most {MAXIMUM_BYTES} bytes")
-    if b"\0" in data:
+    text = read_limited(path)
+    if "\0" in text:
         raise InputError(f"{path}: a binary file, no recipe")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     return text if newlines else text.replace("\r\n", "\n")
 
 

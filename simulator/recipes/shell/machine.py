@@ -27,6 +27,8 @@ _STEP_WORK: Final = 1000
 _ENTRY_WORK: Final = 50
 """Units of work of each variable of a state that is copied or compared."""
 _MAXIMUM_REMARKS: Final = 100
+_MOST_DIGITS: Final = 4
+"""Digits of the number of a parameter."""
 _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )
@@ -179,13 +181,16 @@ class Machine:
     def _parameter(self, name: str, line: int) -> Content:
         parameters = self.state.positional
         if parameters is None:
-            shown = str(int(name) + self.state.shifted) if name.isdigit() and name != "0" else name
+            counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
+            shown = str(int(name) + self.state.shifted) if counted else name
             return self.given(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name == "#":
             return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
             return parameters
-        number = int(name[:4])
+        if len(name) > _MOST_DIGITS:
+            return None
+        number = int(name)
         if number == 0:
             return hole("$0", line, [Cause(line, "0")], filled=True)
         if number > len(parameters):
