@@ -129,7 +129,7 @@ def _field_default(node: ast.expr | None) -> str:
     return _constant(node)
 
 
-def _fields(tree: ast.AST) -> Iterator[Row]:
+def fields_in(tree: ast.AST) -> Iterator[Row]:
     """Fields of every dataclass of the file."""
     for cls in _dataclasses(tree):
         yield from _fields_of(cls)
@@ -198,7 +198,7 @@ def names(framework: str, root: Path, version: str) -> dict[str, Row]:
     for pattern, how in SOURCES[framework]:
         for path in sorted(root.glob(pattern)):
             tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-            read = {CALLS: _calls, FIELDS: _fields, LISTS: _lists, FACTORY: partial(_factory, root=root)}[how]
+            read = {CALLS: _calls, FIELDS: fields_in, LISTS: _lists, FACTORY: partial(_factory, root=root)}[how]
             file = path.relative_to(root).as_posix()
             for row in read(tree):
                 found.setdefault(row.name, replace(row, file=file, first=version, last=version))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from simulator.recipes.readers import megatron_flags, paddle_flags
-from simulator.recipes.readers.tables import Flag, flags_of
+from simulator.recipes.readers import megatron_flags
+from simulator.recipes.readers.tables import FOLDER, Flag, flags_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 TITLES = {
@@ -15,6 +15,15 @@ TITLES = {
     "pai": "Pai-Megatron-Patch",
     "flagscale": "FlagScale, beyond Megatron-LM",
     "megatron_deepspeed": "Megatron-DeepSpeed, beyond Megatron-LM",
+    "nemo": "NeMo",
+    "bridge": "Megatron-Bridge",
+    "primus": "Primus, beside Megatron-LM's",
+    "swift": "ms-swift, beside Megatron-LM's or the Trainer's",
+    "neox": "GPT-NeoX",
+    "torchtitan": "torchtitan",
+    "transformers": "Hugging Face Trainer",
+    "llamafactory": "LLaMA-Factory, beside the Trainer's",
+    "deepspeed": "DeepSpeed configurations",
     "paddlenlp": "PaddleNLP",
     "paddleformers": "PaddleFormers and ERNIEKit",
 }
@@ -39,7 +48,7 @@ read with all their tables, and so are those of Paddle; the first that has a nam
 
 def page() -> str:
     """The whole page."""
-    assert set(TITLES) == {*megatron_flags.FRAMEWORKS, *paddle_flags.FRAMEWORKS}  # noqa: S101  a reader's table is shown
+    assert set(TITLES) == {path.stem for path in FOLDER.glob("*.csv")}  # noqa: S101  a reader's table is shown
     return "\n".join([_HEAD, *(line for name in TITLES for line in _section(name))])
 
 

@@ -1,6 +1,6 @@
 """Names of a framework's configuration keys, out of a checkout, into the table that the readers use.
 
-    python tools/key_names.py torchtitan ~/torchtitan --version v0.2.0
+    python -m tools.key_names torchtitan ~/torchtitan --version v0.2.0
 
 As `flag_names.py`, for frameworks that are told by keys instead of flags: sections of dataclasses (`training.seq_len`),
 fields of dataclasses, calls that read a key, or the keys of the configuration files that a framework ships.
@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from flag_names import TABLES, Row, _fields, merged, read, write
+
+from tools.flag_names import TABLES, Row, fields_in, merged, read, write
 
 SECTIONS, FIELDS, FILES, READS, MODELS = "sections", "fields", "files", "reads", "models"
 SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -64,7 +65,7 @@ def _sections(text: str) -> Iterator[Row]:
 
 
 def _section(classes: dict[str, ast.ClassDef], cls: ast.ClassDef, prefix: str) -> Iterator[Row]:
-    rows = {row.name: row for row in _fields(ast.Module([cls], []))}
+    rows = {row.name: row for row in fields_in(ast.Module([cls], []))}
     for node in cls.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -110,7 +111,7 @@ def names(framework: str, root: Path, version: str) -> dict[str, Row]:
                 SECTIONS: _sections,
                 FILES: _files,
                 MODELS: _models,
-                FIELDS: lambda text: _fields(ast.parse(text)),
+                FIELDS: lambda text: fields_in(ast.parse(text)),
                 READS: lambda text: (Row(name) for name in _KEY_CALL.findall(text)),
             }[how](text)
             file = path.relative_to(root).as_posix()

@@ -33,7 +33,10 @@ def test_every_remark_is_listed() -> None:
 
 def test_dialects_are_listed() -> None:
     dialects = set(
-        re.findall(r'"((?:megatron|paddle|nemo|torchtitan|deepspeed|trainer)-(?:shell|yaml|json|toml))"', SOURCES)
+        re.findall(
+            r'"((?:megatron|paddle|nemo|torchtitan|deepspeed|trainer|primus|swift|llamafactory|neox)-(?:shell|yaml|json|toml))"',
+            SOURCES,
+        )
     )
     assert dialects
     assert all(f"`{dialect}`" in PAGE for dialect in dialects)

@@ -19,6 +19,7 @@ from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import Launch
@@ -430,7 +431,8 @@ def _add_precision(given: Given, key: Key, lowered: str) -> None:
 def _add_flag(given: Given, key: Key, lowered: str) -> None:
     """A key that is spelled as a flag; one that is off is not there."""
     name = _KEYS.get(key.name, key.name).replace("-", "_")
-    flag = MEGATRON_FLAGS.get(name)
+    own = flags_of("nemo", "bridge").get(key.name.lower())
+    flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
         silent = name in PASSED | _PASSED or lowered in OFF or (_SECTIONS & set(key.path[:-1]))
         if not silent and len(key.path) > 1 and key.dotted.replace("-", "_").lower() not in given.known:
