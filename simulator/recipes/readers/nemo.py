@@ -86,6 +86,11 @@ _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
 _SECTIONS: Final = frozenset(
     [
         "exp_manager",
+        "ub_tp_comm_overlap_cfg",
+        "selective_tuning",
+        "p_tuning",
+        "adapter_tuning",
+        "ia3_tuning",
         "tokenizer",
         "data",
         "dataset",
@@ -113,6 +118,8 @@ _SECTIONS: Final = frozenset(
 _PASSED: Final = frozenset(
     [
         "contiguous_param_buffer",
+        "gradient_clip_algorithm",
+        "limit_train_batches",
         "no_shared_fs",
         "norm_init_weight",
         "lora_tuning",
