@@ -67,7 +67,9 @@ def _main(hardware: str, nodes: str, family: str = "", *options: str) -> None:
     total = sum(counts.values(), collections.Counter())
     for name, found in (*sorted(counts.items()), ("all", total)):
         sys.stdout.write(f"| {name} | " + " | ".join(str(found[outcome]) for outcome in OUTCOMES) + " |\n")
-    sys.stdout.write(f"{total.total()} files in {seconds:.1f} s of one processor: {total.total() / seconds:.0f} files per second\n")
+    sys.stdout.write(
+        f"{total.total()} files in {seconds:.1f} s of one processor: {total.total() / seconds:.0f} files per second\n"
+    )
 
 
 if __name__ == "__main__":

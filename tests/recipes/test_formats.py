@@ -401,3 +401,22 @@ def test_deepspeed_chat(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.zero_stage, recipe.layout.offload, recipe.lora_rank) == (3, "optimizer_tensorwise", None)
     assert (recipe.precision, recipe.seq_length) == ("bf16", 512)
+
+
+def test_experiments_of_flagscale(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    text = "system:\n  tensor_model_parallel_size: 2\n  use_distributed_optimizer: true\n  precision: {bf16: true}\n"
+    text += (
+        "model:\n  micro_batch_size: 1\n  global_batch_size: ${experiment.gbs}\n  seq_length: 4096\n  swiglu: true\n"
+    )
+    (tmp_path / "train" / "x.yaml").write_text(f"{text}  num_layers: 4\n", encoding="utf-8")
+    start = "defaults:\n  - _self_\n  - train: x\nexperiment:\n  gbs: 64\n  task: {backend: megatron}\n"
+    recipe = read(f"{start}  runner: {{nnodes: 2, nproc_per_node: 4}}\n", tmp_path)
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.devices_per_node, recipe.global_batch_size) == (2, 4, 64)
+    assert (recipe.layout.tensor_parallel, recipe.layout.zero_stage, recipe.precision) == (2, 1, "bf16")
+    assert recipe.places["tp"].file.endswith("train/x.yaml")
+    with pytest.raises(UnsupportedError, match=r"x.yaml:7: FlagScale's tuner chooses the layout as it runs"):
+        read(f"{start}  auto_tuner: {{space: {{tensor_model_parallel_size: [1, 2]}}}}\n", tmp_path)
+    with pytest.raises(UnsupportedError, match="FlagScale on vllm is not read"):
+        read(start.replace("megatron", "vllm"), tmp_path)

@@ -55,6 +55,8 @@ _TRANSLATED: Final = {
     "num_nodes": "nodes",
     "devices": "devices of a node",
     "num_gpus_per_node": "devices of a node",
+    "nnodes": "nodes (FlagScale)",
+    "nproc_per_node": "devices of a node (FlagScale)",
     "precision": "precision: bf16, bf16-mixed, 16, 32",
     "mixed_precision": "precision: bf16_mixed, fp16_mixed, bf16_with_fp8_..._mixed",
     "fp8": "precision fp8",
@@ -86,6 +88,7 @@ _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
 _SECTIONS: Final = frozenset(
     [
         "exp_manager",
+        "experiment",
         "ub_tp_comm_overlap_cfg",
         "selective_tuning",
         "p_tuning",
@@ -282,7 +285,13 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
     return _with_model(recipe, target) if recipe.model is None and target else recipe
 
 
-_COUNTS: Final = {"num_nodes": "nodes", "devices": "devices_per_node", "num_gpus_per_node": "devices_per_node"}
+_COUNTS: Final = {
+    "num_nodes": "nodes",
+    "nnodes": "nodes",
+    "devices": "devices_per_node",
+    "num_gpus_per_node": "devices_per_node",
+    "nproc_per_node": "devices_per_node",
+}
 
 
 def _count(given: Given, key: Key, option: str) -> int | None:

@@ -13,6 +13,7 @@ from simulator.budget import limited
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
 from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
+from simulator.recipes.readers.flagscale import is_flagscale, read_flagscale
 from simulator.recipes.readers.home import kept_inside, staying
 from simulator.recipes.readers.llamafactory import (
     is_llamafactory,
@@ -95,6 +96,7 @@ _Found = tuple[Recipe, set[str]]
 _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _Found]], ...]] = (
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
     (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
+    (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
     (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
