@@ -49,6 +49,8 @@ def options_of(
         found["mtp"] = "true"
     if given.has("no-gradient-accumulation-fusion"):
         flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
+    if given.has("no-bias-swiglu-fusion"):
+        flag("fused_swiglu", "no-bias-swiglu-fusion", opposite=True)
     if _is_legacy_mindspeed(given):
         flag("fused_rms_norm", "use-fused-rmsnorm")
         flag("fused_swiglu", "use-fused-swiglu")
