@@ -15,8 +15,16 @@ MINDSPEED: Final = frozenset(flags_of("mindspeed")) - frozenset(flags_of("megatr
 TOKENIZERS: Final = {
     "llama3tokenizer": 128256,
     "llama2tokenizer": 32000,
+    "qwen3": 151669,
     "qwen2.5": 151665,
     "qwen2": 151646,
+    "qwen1.5": 151646,
+    "qwen15": 151646,
+    "qwen-7b": 151851,
+    "qwen-14b": 151851,
+    "qwen-72b": 151851,
+    "baichuan2": 125696,
+    "mixtral": 32000,
     "gpt2bpetokenizer": 50257,
 }
 """Entries of known tokenizers, by a part of the type's or path's name in lower case."""

@@ -157,6 +157,9 @@ def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str
     vocabulary, assumed = _vocabulary(given)
     shape = {**fields, **({"vocab_size": vocabulary} if vocabulary else {})}
     model = models.by_shape(shape)
+    if model is not None and not vocabulary and _other_parts(model, fields):
+        # Another model of equal sizes: its vocabulary would be a guess.
+        model = None
     padding = given.integer("vocab_size", "make-vocab-size-divisible-by") or 128
     padding *= given.integer("tp", "tensor-model-parallel-size", "model-parallel-size") or 1
     if model is None:
@@ -186,6 +189,11 @@ def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str
     shape["vocab_size"] = _padded(known, padding)
     shape.pop("max_position_embeddings", None)
     return model, models.differing(model, shape)
+
+
+def _other_parts(model: str, fields: Mapping[str, object]) -> bool:
+    spec = models.load_model(model)
+    return any(name in fields and getattr(spec, name) != fields[name] for name in ("attention_bias", "qk_norm"))
 
 
 def _architecture(shape: Mapping[str, object]) -> str:
@@ -224,7 +232,7 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
     if plain:
         return plain, ""
     # A flag that is read waits for its value: the next one is read only where those before do not tell.
-    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model"):
+    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
         text = given.text("tokenizer", flag) or ""
         given.incomplete.discard("tokenizer")
         given.places.pop("tokenizer", None)

@@ -49,6 +49,8 @@ def options_of(
         found["mtp"] = "true"
     if given.has("no-gradient-accumulation-fusion"):
         flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
+    if given.has("no-bias-swiglu-fusion"):
+        flag("fused_swiglu", "no-bias-swiglu-fusion", opposite=True)
     if _is_legacy_mindspeed(given):
         flag("fused_rms_norm", "use-fused-rmsnorm")
         flag("fused_swiglu", "use-fused-swiglu")
@@ -143,6 +145,18 @@ def _dtypes(given: Given) -> dict[str, str]:
         masters = given.text("master_weight_dtype", "main-params-dtype")
         if masters in _DTYPES:
             found["master_weight_dtype"] = _DTYPES[masters]
+    return found | _lean_state(given)
+
+
+def _lean_state(given: Given) -> dict[str, str]:
+    """What MindSpeed leaves out of the state: no second copy of the master weights' upper half, or none at all."""
+    found: dict[str, str] = {}
+    if given.switch("master_weight_dtype", "reuse-fp32-param"):
+        found["master_weight_dtype"] = "bf16"
+    if given.switch("master_weights", "o2-optimizer"):
+        found["master_weights"] = "false"
+    if given.switch("gradient_dtype", "o2-gradient"):
+        found["gradient_dtype"] = "bf16"
     return found
 
 

@@ -234,14 +234,10 @@ def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
     if size and size > 0:
         own = ("expert_tensor_model_parallel_size", "expert_tensor_parallel_degree")
         return size, max(given.integer("etp", *own, low=-1, high=2**16) or 1, 1)
-    if group not in (None, "dummy", "none", ""):
-        given.remark(
-            "not-modelled",
-            "error",
-            f"moe_group {group[:40]}: over how many ranks is not said",
-            "moe_group",
-            fix="--ep N",
-        )
+    spread = given.switch("ep", "use_expert_parallel")
+    if spread or group not in (None, "dummy", "none", ""):
+        said = "experts are spread over ranks; over how many is not said"
+        given.remark("not-modelled", "error", said, "moe_group", "use_expert_parallel", fix="--ep N")
     return 1, tensor if spec.architecture == "mixtral" else 1
 
 
