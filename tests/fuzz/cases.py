@@ -13,8 +13,24 @@ from tests.fuzz import inputs
 from tests.fuzz.oracle import Answer, answered, judge
 
 FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
-GATES = (["--fail-on", "starved"], ["--max-memory-fraction", "0.5"], ["--exit-zero"], ["--skip-non-recipes"], [], [], [])
-GIVEN = (["--set", "X=2"], ["--set", "1=4", "--set", "WORLD_SIZE=2"], ["--nodes", "2"], ["--model", "llama3.2-1b"], [], [], [])
+GATES = (
+    ["--fail-on", "starved"],
+    ["--max-memory-fraction", "0.5"],
+    ["--exit-zero"],
+    ["--skip-non-recipes"],
+    [],
+    [],
+    [],
+)
+GIVEN = (
+    ["--set", "X=2"],
+    ["--set", "1=4", "--set", "WORLD_SIZE=2"],
+    ["--nodes", "2"],
+    ["--model", "llama3.2-1b"],
+    [],
+    [],
+    [],
+)
 KNOWN = {"--model": "llama3.2-1b", "--hardware": "h20", "--calibration": "none"}
 EXAMPLE = inputs.ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
 
@@ -101,7 +117,19 @@ def _spec(rng: random.Random, folder: Path) -> Question:
 
 
 def _options(rng: random.Random, _folder: Path) -> Question:
-    names = ("precision", "tp", "pp", "cp", "ep", "dp", "vpp", "micro-batch-size", "zero-stage", "recompute", "seq-length")
+    names = (
+        "precision",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "dp",
+        "vpp",
+        "micro-batch-size",
+        "zero-stage",
+        "recompute",
+        "seq-length",
+    )
     values = (*inputs.NUMBERS[:8], "1", "2", "4", "fp32", "full", "none", "x" * 4000, inputs.OBEYED[0], "8192", "fp8")
     return Question(question(**{rng.choice(names): rng.choice(values) for _ in range(rng.randint(1, 4))}))
 
