@@ -17,6 +17,20 @@ from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import ROOT, about, rules
 
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
+WHOLE = (
+    "deepseek2_tp1_pp1_mcore_moe--v2.0.0",
+    "deepseek_v3_mcore_tp1_pp2_ep4--v2.0.0",
+    "glm4_9b_8k",
+    "internlm3_8b",
+    "llama2_tp2_cp4",
+    "mixtral_tp1_pp4_ep2",
+    "qwen3_30b_tp4",
+    "tune_llama2_tp1_pp1_lora",
+    "tune_llama2_tp2_pp4_vpp2",
+    "tune_llama3_8b_lora",
+    "tune_mixtral_tp2_pp2_lora",
+    "tune_qwen7b",
+)
 STATE = ("parameters", "gradients", "optimizer")
 SHAPE = """--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
  --swiglu --untie-embeddings-and-output-weights --tokenizer-type PretrainedFromHF
@@ -232,12 +246,9 @@ def measured() -> list[tuple[str, float]]:
     folder = SHARED / "measured" / "public" / "ascend-ci"
     if not folder.exists():
         pytest.skip("needs measured/public/ascend-ci of the shared folder (SIMULATE_SHARED)")
-    names = ("glm4_9b_8k", "internlm3_8b", "llama2_tp2_cp4", "tune_llama2_tp2_pp4_vpp2", "mixtral_tp1_pp4_ep2")
-    names = (*names, "tune_qwen7b", "tune_llama2_tp1_pp1_lora", "tune_llama3_8b_lora", "tune_mixtral_tp2_pp2_lora")
-    names = (*names, "qwen3_30b_tp4", "deepseek2_tp1_pp1_mcore_moe--v2.0.0", "deepseek_v3_mcore_tp1_pp2_ep4--v2.0.0")
     runs = (json.loads(line) for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines())
     fullest = {run["script"]: max(rank["allocated memory"] for rank in run["memory_mib_by_rank"]) for run in runs}
-    return [(str(folder / name), size) for name, size in sorted(fullest.items()) if name.startswith(names)]
+    return [(str(folder / name), size) for name, size in sorted(fullest.items()) if name.startswith(WHOLE)]
 
 
 def test_the_state_of_scripts_that_ran() -> None:

@@ -164,6 +164,12 @@ def test_remarks(flags: str, rule: str, tmp_path: Path) -> None:
         ("mistralai/Mistral-7B-Instruct", "mistral-7b-v0.1"),
         ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
         ("somebody/else", None),
+        ("Qwen/Qwen2-7B-Instruct", "qwen2.5-7b"),
+        ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
+        ("model_configs/ERNIE-4p5-300B-A47B", "ernie-4.5-300b-a47b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct-AWQ", None),
+        ("meta-llama/Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16", None),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
     ],
 )
 def test_model_names(name: str, model: str | None, tmp_path: Path) -> None:

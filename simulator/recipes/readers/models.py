@@ -26,8 +26,20 @@ _ALIASES: Final = {
     "deepseek-v3-671b": "deepseek-v3",
     "deepseek-v3-16b": "deepseek-v2-lite",
     "deepseekv3-671b": "deepseek-v3",
+    "qwen2-0.5b": "qwen2.5-0.5b",
+    "qwen2-1.5b": "qwen2.5-1.5b",
+    "qwen2-7b": "qwen2.5-7b",
+    "qwen2-72b": "qwen2.5-72b",
+    "vicuna-7b-v1.5": "llama-2-7b",
+    "vicuna-13b-v1.5": "llama-2-13b",
+    "vicuna-7b-v1.3": "llama-7b",
+    "vicuna-13b-v1.3": "llama-13b",
 }
-"""Names that others use for shipped models, in lower case."""
+"""Names that others use for shipped models or for models of the same shape, in lower case."""
+_QUANTIZED: Final = re.compile(r"(?:^|[-.])(?:gptq|awq|aqlm|gguf|bnb|hqq|int[48]|w[48]a\d+|fp[48]|[48]bit)(?:[-.]|$)")
+"""A part of a name that says that the weights are of fewer bits: no shipped model is that."""
+_POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
+"""A point in a number, where a file's name has none: `4p5`."""
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
 _SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
@@ -47,8 +59,8 @@ _SHAPE: Final = (
 
 def by_name(name: str) -> tuple[str | None, bool]:
     """The shipped model that a name or path means, and whether that is a guess."""
-    plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
-    if not plain or len(plain) > 100:
+    plain = _POINT.sub(".", PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-"))
+    if not plain or len(plain) > 100 or _QUANTIZED.search(plain):
         return None, False
     names = model_names()
     while True:
