@@ -114,13 +114,24 @@ def run_action(checkout: Path, python: Path, **inputs: str) -> subprocess.Comple
     return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
 
 
-HOSTILE_NAMES = ("--model=tiny.yaml", "--output=x", "--exit-zero", "-q", "--", "a b.sh", "::error::x.sh", "$(touch made).sh")
+HOSTILE_NAMES = (
+    "--model=tiny.yaml",
+    "--output=x",
+    "--exit-zero",
+    "-q",
+    "--",
+    "a b.sh",
+    "::error::x.sh",
+    "$(touch made).sh",
+)
 
 
 @pytest.fixture
 def hostile_checkout(tmp_path: Path) -> Path:
     """A pull request whose files are called like options and modules."""
-    script = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("--num-layers 32", "--num-layers 99")
+    script = (
+        (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("--num-layers 32", "--num-layers 99")
+    )
     folder = tmp_path / "checkout"
     (folder / "recipes").mkdir(parents=True)
     trap = "import pathlib; pathlib.Path('trapped').write_text('run')\nraise SystemExit(0)\n"

@@ -9,6 +9,7 @@ from collections import Counter
 from tests.fuzz.cases import CLASSES
 from tests.fuzz.share import part
 
+
 def main() -> int:
     """Run, and print how many questions of each class ended how."""
     parser = argparse.ArgumentParser(description=__doc__)

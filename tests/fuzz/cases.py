@@ -1,6 +1,7 @@
 """One hostile question after another: files written, and the arguments that name them."""
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +14,24 @@ from tests.fuzz import inputs
 from tests.fuzz.oracle import Answer, answered, judge
 
 FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
-GATES = (["--fail-on", "starved"], ["--max-memory-fraction", "0.5"], ["--exit-zero"], ["--skip-non-recipes"], [], [], [])
-GIVEN = (["--set", "X=2"], ["--set", "1=4", "--set", "WORLD_SIZE=2"], ["--nodes", "2"], ["--model", "llama3.2-1b"], [], [], [])
+GATES = (
+    ["--fail-on", "starved"],
+    ["--max-memory-fraction", "0.5"],
+    ["--exit-zero"],
+    ["--skip-non-recipes"],
+    [],
+    [],
+    [],
+)
+GIVEN = (
+    ["--set", "X=2"],
+    ["--set", "1=4", "--set", "WORLD_SIZE=2"],
+    ["--nodes", "2"],
+    ["--model", "llama3.2-1b"],
+    [],
+    [],
+    [],
+)
 KNOWN = {"--model": "llama3.2-1b", "--hardware": "h20", "--calibration": "none"}
 EXAMPLE = inputs.ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
 
@@ -64,15 +81,15 @@ def _names(rng: random.Random, folder: Path) -> Question:
 
 
 def _baseline(rng: random.Random, folder: Path) -> Question:
-    _put(folder, "recipe.sh", "torchrun train.py")
+    shutil.copy(EXAMPLE, folder / "recipe.sh")
     name = _put(folder, "baseline.json", inputs.damaged_text(rng, stored("baseline")))
     form = rng.choice(("json", "table"))
-    return Question(["check", "--hardware", "h20", "--baseline", name, "--format", form, "recipe.sh"])
+    return Question(["check", "--hardware", "z2000", "--baseline", name, "--format", form, "recipe.sh"])
 
 
 def _emitted(rng: random.Random, folder: Path) -> Question:
     text = inputs.damaged_text(rng, stored("estimate"))
-    target = ["--framework", rng.choice(("megatron", "paddle", "torchtitan"))]
+    target = ["--calibration", "none", "--framework", rng.choice(("megatron", "megatron", "paddle", "torchtitan"))]
     if rng.random() < 0.5:
         return Question(["emit", "-", *target], text.encode())
     return Question(["emit", _put(folder, "layout.json", text), *target])
@@ -101,7 +118,19 @@ def _spec(rng: random.Random, folder: Path) -> Question:
 
 
 def _options(rng: random.Random, _folder: Path) -> Question:
-    names = ("precision", "tp", "pp", "cp", "ep", "dp", "vpp", "micro-batch-size", "zero-stage", "recompute", "seq-length")
+    names = (
+        "precision",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "dp",
+        "vpp",
+        "micro-batch-size",
+        "zero-stage",
+        "recompute",
+        "seq-length",
+    )
     values = (*inputs.NUMBERS[:8], "1", "2", "4", "fp32", "full", "none", "x" * 4000, inputs.OBEYED[0], "8192", "fp8")
     return Question(question(**{rng.choice(names): rng.choice(values) for _ in range(rng.randint(1, 4))}))
 
@@ -134,7 +163,7 @@ def cases(seed: int) -> Iterator[tuple[str, random.Random]]:
         place += 1
 
 
-def tried(name: str, rng: random.Random, folder: Path) -> Answer:
+def tried(name: str, rng: random.Random, folder: Path, most_seconds: float = math.inf) -> Answer:
     """Ask one question in an empty folder and judge the answer. Raises WrongAnswerError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -142,5 +171,5 @@ def tried(name: str, rng: random.Random, folder: Path) -> Answer:
         asked = CLASSES[name][1](rng, folder)
         (folder / "question").write_text(json.dumps(asked.args), encoding="utf-8")
         answer = answered(asked.args, asked.stdin)
-    judge(asked.args, answer)
+    judge(asked.args, answer, most_seconds)
     return answer

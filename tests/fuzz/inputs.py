@@ -11,18 +11,115 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
 SHELL, DOCUMENTS = (".sh", ".bash", ".slurm", ".sbatch"), (".yaml", ".yml", ".json", ".toml")
 OBEYED = ("\x1b[31m", "\x07", "\u202e", "\n::error::x\n", "::set-env name=A::b", "\u2028", "\x9b2J", "##[group]", "\r")
-NUMBERS = ("0", "-1", "1e999", "9" * 30, "9" * 4301, "1e-320", "NaN", "Infinity", "-0", "0x10", "08", "1.5", "1_000", "")
+NUMBERS = (
+    "0",
+    "-1",
+    "1e999",
+    "9" * 30,
+    "9" * 4301,
+    "1e-320",
+    "NaN",
+    "Infinity",
+    "-0",
+    "0x10",
+    "08",
+    "1.5",
+    "1_000",
+    "",
+)
 WORDS = (
     *("$X", "${X}", "${X:-1}", "${X//a/b}", "${X%%*a}", "${!X}", "${X[@]}", "$((X+1))", "$(echo $X)", "`date`", '"$@"'),
-    *("$1", "${" + "9" * 4301 + "}", "X=$X$X", 'X="$X$X$X"', "(", ")", "{", "}", "[[", "]]", "<<E\n", "E\n", "&&", "||", "|"),
-    *("eval", "exit 1\n", "shift", "printf -v X '%s%s'", "[[ $X =~ (a|a)*b ]]", "case $X in", "esac", "if", "fi", "for"),
-    *("do", "done", "while", "function f", "f() {", "f", "read A <<< a", "local", "let X=X*X", "source x.sh", "unset X"),
-    *("torchrun", "pretrain_gpt.py", "--num-layers 32", "--hidden-size 4096", "--yaml-cfg ../../x", "--deepspeed a.json"),
+    *(
+        "$1",
+        "${" + "9" * 4301 + "}",
+        "X=$X$X",
+        'X="$X$X$X"',
+        "(",
+        ")",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "<<E\n",
+        "E\n",
+        "&&",
+        "||",
+        "|",
+    ),
+    *(
+        "eval",
+        "exit 1\n",
+        "shift",
+        "printf -v X '%s%s'",
+        "[[ $X =~ (a|a)*b ]]",
+        "case $X in",
+        "esac",
+        "if",
+        "fi",
+        "for",
+    ),
+    *(
+        "do",
+        "done",
+        "while",
+        "function f",
+        "f() {",
+        "f",
+        "read A <<< a",
+        "local",
+        "let X=X*X",
+        "source x.sh",
+        "unset X",
+    ),
+    *(
+        "torchrun",
+        "pretrain_gpt.py",
+        "--num-layers 32",
+        "--hidden-size 4096",
+        "--yaml-cfg ../../x",
+        "--deepspeed a.json",
+    ),
 )
 YAML_WORDS = (
-    *("a: &a [*a]", "<<: *a", "!!python/object:os.system {}", "? a", "- a", "[", "]", "{", "}", '"', "'", "|", ">", "%TAG ! a"),
-    *("${a}", "${b}${b}", "${oc.env:HOME}", "${multiply:1,${a}}", "${..a}", "???", "!include x", ". . .", "......", "a.b.c:"),
-    *("trainer:", "model:", "  tensor_model_parallel_size: 4", "zero_optimization:", "[a.b]", "a.b = 1", "a = [[]]", "\t", "#"),
+    *(
+        "a: &a [*a]",
+        "<<: *a",
+        "!!python/object:os.system {}",
+        "? a",
+        "- a",
+        "[",
+        "]",
+        "{",
+        "}",
+        '"',
+        "'",
+        "|",
+        ">",
+        "%TAG ! a",
+    ),
+    *(
+        "${a}",
+        "${b}${b}",
+        "${oc.env:HOME}",
+        "${multiply:1,${a}}",
+        "${..a}",
+        "???",
+        "!include x",
+        ". . .",
+        "......",
+        "a.b.c:",
+    ),
+    *(
+        "trainer:",
+        "model:",
+        "  tensor_model_parallel_size: 4",
+        "zero_optimization:",
+        "[a.b]",
+        "a.b = 1",
+        "a = [[]]",
+        "\t",
+        "#",
+    ),
 )
 
 
@@ -31,7 +128,9 @@ def corpus(kind: str) -> tuple[str, ...]:
     """Texts of real recipes: `shell` or `document`."""
     endings = SHELL if kind == "shell" else DOCUMENTS
     folders = (SHARED / "corpus" / "files", ROOT / "examples" / "recipes", ROOT / "tests" / "recipes" / "data")
-    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in endings and path.is_file()]
+    found = [
+        path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in endings and path.is_file()
+    ]
     return tuple(path.suffix + "\n" + path.read_text(encoding="utf-8", errors="replace") for path in found)
 
 
@@ -63,7 +162,9 @@ def mutated(rng: random.Random, text: str, words: tuple[str, ...]) -> str:
 
 
 def shell_words(rng: random.Random) -> str:
-    return "#!/bin/bash\n" + "".join(rng.choice(WORDS) + rng.choice((" ", "\n", ";", "")) for _ in range(rng.randint(1, 60)))
+    return "#!/bin/bash\n" + "".join(
+        rng.choice(WORDS) + rng.choice((" ", "\n", ";", "")) for _ in range(rng.randint(1, 60))
+    )
 
 
 def document_words(rng: random.Random) -> str:
@@ -88,7 +189,23 @@ def damaged(rng: random.Random, value: object) -> object:
     if isinstance(value, list) and value and rng.random() < 0.9:
         place = rng.randrange(len(value))
         return [*value[:place], damaged(rng, value[place]), *value[place + 1 :]]
-    wrong = (None, True, -1, 0, 10**400, 1e-320, float("inf"), float("nan"), "x", OBEYED[0], [], {}, "9" * 4301, 10**18, 1.5)
+    wrong = (
+        None,
+        True,
+        -1,
+        0,
+        10**400,
+        1e-320,
+        float("inf"),
+        float("nan"),
+        "x",
+        OBEYED[0],
+        [],
+        {},
+        "9" * 4301,
+        10**18,
+        1.5,
+    )
     return rng.choice(wrong)
 
 
@@ -124,7 +241,23 @@ def specs() -> Mapping[str, tuple[str, ...]]:
 
 def file_name(rng: random.Random) -> str:
     """A file's name that somebody would want to be obeyed."""
-    parts = ("a", "-", "--output=x", "::error::", "\x1b[2J", "\u202e", "\n", " ", "%0A", "|", "<b>", "\udcff", "é", ":1: ", "`x`")
+    parts = (
+        "a",
+        "-",
+        "--output=x",
+        "::error::",
+        "\x1b[2J",
+        "\u202e",
+        "\n",
+        " ",
+        "%0A",
+        "|",
+        "<b>",
+        "\udcff",
+        "é",
+        ":1: ",
+        "`x`",
+    )
     name = "".join(rng.choice(parts) for _ in range(rng.randint(1, 6)))
     return (name if name.strip(".") else "a") + rng.choice((".sh", ".yaml", ".json", ".toml", ""))
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 import time
@@ -17,10 +18,10 @@ from simulator.show.cli.main import cli
 from simulator.show.report.as_json import schema
 from simulator.show.report.check_json import check_schema
 
-OBEYED = re.compile(r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+OBEYED = re.compile(
+    r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 NOT_FINITE = re.compile(r"(?<![\w./'-])(?:nan|inf|infinity)(?![\w./'=-])", re.IGNORECASE)
-LARGEST_CHARGE = 20_000_000
-"""Work of the largest single charge: a file may go over its budget by one."""
 
 
 class WrongAnswerError(AssertionError):
@@ -53,7 +54,10 @@ def answered(args: Sequence[str], stdin: bytes = b"") -> Answer:
     streams = sys.stdin, sys.stdout, sys.stderr
     out, err = io.BytesIO(), io.BytesIO()
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
-    wrappers = (io.TextIOWrapper(out, encoding="utf-8"), io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace"))
+    wrappers = (
+        io.TextIOWrapper(out, encoding="utf-8"),
+        io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace"),
+    )
     sys.stdout, sys.stderr = wrappers
     budget.Budget.__init__ = counted  # type: ignore[method-assign]  # to look at what is spent
     started = time.process_time()
@@ -72,18 +76,22 @@ def answered(args: Sequence[str], stdin: bytes = b"") -> Answer:
     return Answer(code, out.getvalue().decode("utf-8", "surrogateescape"), err.getvalue().decode(), took, work)
 
 
-def judge(args: Sequence[str], answer: Answer) -> None:
-    """Raise WrongAnswerError for what no answer may be."""
+def judge(args: Sequence[str], answer: Answer, most_seconds: float = math.inf) -> None:
+    """Raise WrongAnswerError for what no answer may be; only a machine with time to spare can ask for seconds."""
     form = args[args.index("--format") + 1] if "--format" in args else "table"
     faults = [
         (answer.code not in (0, 1, 2, 3), f"exit {answer.code}: {answer.err[-300:]}"),
         (answer.code == 1 and args[0] != "check", "exit 1 without a gate"),
-        ("Traceback" in answer.err or "internal error" in answer.err + answer.out, answer.err[-300:] + answer.out[-300:]),
+        (
+            "Traceback" in answer.err or "internal error" in answer.err + answer.out,
+            answer.err[-300:] + answer.out[-300:],
+        ),
         (answer.err.count("\n") > 3, f"stderr of several lines: {answer.err[:300]}"),
         (len(answer.err) > 3000, "a message of more than 3000 characters"),
         (OBEYED.search(answer.out + answer.err), "a mark that is obeyed"),
         (form != "github" and re.search(r"^\s*::", answer.out, re.MULTILINE), "a line that CI obeys"),
-        (answer.work > budget.MAXIMUM_WORK + LARGEST_CHARGE, f"{answer.work} units of work"),
+        (answer.cpu_seconds > most_seconds, f"{answer.cpu_seconds:.2f} s of a core"),
+        (answer.work > budget.MAXIMUM_WORK + 1, f"{answer.work} units of work"),
     ]
     for wrong, what in faults:
         if wrong:

@@ -169,7 +169,9 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    results = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment, _root(values["root"]))
+    results = check_files(
+        values["files"], asked(ctx, values), gates, _settings(values), environment, _root(values["root"])
+    )
     answer = Answer(
         results=results,
         gates=gates,

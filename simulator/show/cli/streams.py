@@ -93,7 +93,9 @@ def tell(line: str) -> None:
         _let_go_of(sys.stderr)
 
 
-_OBEYED: Final = re.compile(r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_OBEYED: Final = re.compile(
+    r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
 """Marks that a terminal or a page obeys instead of showing: control, direction, and what has no form of its own."""
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _RUNNER_LINE: Final = re.compile(r"^([ \t]*)::", re.MULTILINE)
@@ -110,7 +112,9 @@ def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    return "\r" if found[0] == "\r" and found.string[found.end() : found.end() + 1] == "\n" else f"\\u{ord(found[0]):04x}"
+    return (
+        "\r" if found[0] == "\r" and found.string[found.end() : found.end() + 1] == "\n" else f"\\u{ord(found[0]):04x}"
+    )
 
 
 def write(text: str, output: str | None, *, commands: bool = False) -> None:
