@@ -29,6 +29,8 @@ class Budget:
         """Take work from the budget. Raises SpentError where there is too little left, and from then on always."""
         self.spent += units
         if self.spent > self.maximum:
+            # What is charged for is not done, so that it does not count; only that nothing is left.
+            self.spent = self.maximum + 1
             raise SpentError(f"{self.file}: takes more work to read than a recipe does; not a recipe")
 
 

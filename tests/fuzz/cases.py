@@ -1,6 +1,7 @@
 """One hostile question after another: files written, and the arguments that name them."""
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -80,15 +81,15 @@ def _names(rng: random.Random, folder: Path) -> Question:
 
 
 def _baseline(rng: random.Random, folder: Path) -> Question:
-    _put(folder, "recipe.sh", "torchrun train.py")
+    shutil.copy(EXAMPLE, folder / "recipe.sh")
     name = _put(folder, "baseline.json", inputs.damaged_text(rng, stored("baseline")))
     form = rng.choice(("json", "table"))
-    return Question(["check", "--hardware", "h20", "--baseline", name, "--format", form, "recipe.sh"])
+    return Question(["check", "--hardware", "z2000", "--baseline", name, "--format", form, "recipe.sh"])
 
 
 def _emitted(rng: random.Random, folder: Path) -> Question:
     text = inputs.damaged_text(rng, stored("estimate"))
-    target = ["--framework", rng.choice(("megatron", "paddle", "torchtitan"))]
+    target = ["--calibration", "none", "--framework", rng.choice(("megatron", "megatron", "paddle", "torchtitan"))]
     if rng.random() < 0.5:
         return Question(["emit", "-", *target], text.encode())
     return Question(["emit", _put(folder, "layout.json", text), *target])
@@ -162,7 +163,7 @@ def cases(seed: int) -> Iterator[tuple[str, random.Random]]:
         place += 1
 
 
-def tried(name: str, rng: random.Random, folder: Path) -> Answer:
+def tried(name: str, rng: random.Random, folder: Path, most_seconds: float = math.inf) -> Answer:
     """Ask one question in an empty folder and judge the answer. Raises WrongAnswerError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -170,5 +171,5 @@ def tried(name: str, rng: random.Random, folder: Path) -> Answer:
         asked = CLASSES[name][1](rng, folder)
         (folder / "question").write_text(json.dumps(asked.args), encoding="utf-8")
         answer = answered(asked.args, asked.stdin)
-    judge(asked.args, answer)
+    judge(asked.args, answer, most_seconds)
     return answer

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 import time
@@ -21,8 +22,6 @@ OBEYED = re.compile(
     r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 NOT_FINITE = re.compile(r"(?<![\w./'-])(?:nan|inf|infinity)(?![\w./'=-])", re.IGNORECASE)
-LARGEST_CHARGE = 20_000_000
-"""Work of the largest single charge: a file may go over its budget by one."""
 
 
 class WrongAnswerError(AssertionError):
@@ -77,8 +76,8 @@ def answered(args: Sequence[str], stdin: bytes = b"") -> Answer:
     return Answer(code, out.getvalue().decode("utf-8", "surrogateescape"), err.getvalue().decode(), took, work)
 
 
-def judge(args: Sequence[str], answer: Answer) -> None:
-    """Raise WrongAnswerError for what no answer may be."""
+def judge(args: Sequence[str], answer: Answer, most_seconds: float = math.inf) -> None:
+    """Raise WrongAnswerError for what no answer may be; only a machine with time to spare can ask for seconds."""
     form = args[args.index("--format") + 1] if "--format" in args else "table"
     faults = [
         (answer.code not in (0, 1, 2, 3), f"exit {answer.code}: {answer.err[-300:]}"),
@@ -91,7 +90,8 @@ def judge(args: Sequence[str], answer: Answer) -> None:
         (len(answer.err) > 3000, "a message of more than 3000 characters"),
         (OBEYED.search(answer.out + answer.err), "a mark that is obeyed"),
         (form != "github" and re.search(r"^\s*::", answer.out, re.MULTILINE), "a line that CI obeys"),
-        (answer.work > budget.MAXIMUM_WORK + LARGEST_CHARGE, f"{answer.work} units of work"),
+        (answer.cpu_seconds > most_seconds, f"{answer.cpu_seconds:.2f} s of a core"),
+        (answer.work > budget.MAXIMUM_WORK + 1, f"{answer.work} units of work"),
     ]
     for wrong, what in faults:
         if wrong:

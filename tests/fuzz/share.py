@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.fuzz.cases import cases, tried
 from tests.fuzz.oracle import WrongAnswerError
 
+MOST_SECONDS = 2.0
+"""CPU time of one core in which any file is answered."""
 Found = tuple[Counter[tuple[str, int]], dict[str, float], list[str]]
 
 
@@ -26,7 +28,7 @@ def part(job: tuple[int, int, int, int]) -> Found:
                 continue
             folder = Path(home) / "work"
             try:
-                answer = tried(name, rng, folder)
+                answer = tried(name, rng, folder, MOST_SECONDS)
             except WrongAnswerError as error:
                 kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}-{place}"
                 shutil.rmtree(kept, ignore_errors=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from simulator.errors import InputError
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import OUTCOMES, Checked
 
 Kind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOTICED = 0.001
@@ -115,7 +115,7 @@ def _figure(value: object, least: float) -> float:
 
 def _stored(value: Mapping[str, Any]) -> Stored:
     estimate = value["estimate"]
-    if not isinstance(value["passed"], bool):
+    if not isinstance(value["passed"], bool) or value["outcome"] not in OUTCOMES:
         raise TypeError
     return Stored(
         outcome=_text(value["outcome"]),
