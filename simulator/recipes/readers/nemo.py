@@ -255,6 +255,7 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
     counts: dict[str, int | None] = {}
     shared = True
     target = ""
+    unread: list[tuple[str, Key]] = []
     chosen = _chosen(filled.keys(), given)
     given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
     _note_unset(given, filled)
@@ -266,8 +267,9 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
             shared = text.lower() not in OFF
         elif key.name == "_target_" and _CLASS.search(text):
             target = text
-        else:
-            _translate(given, key, text)
+        elif not _translate(given, key, text):
+            unread.append((key.name, key))
+    remark_keys(given, unread, "nemo", "bridge")
     _drop_parts(given)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
@@ -389,8 +391,8 @@ def _with_model(recipe: Recipe, target: str) -> Recipe:
     return recipe
 
 
-def _translate(given: Given, key: Key, text: str) -> None:
-    """Add the flags that a key stands for."""
+def _translate(given: Given, key: Key, text: str) -> bool:
+    """Add the flags that a key stands for; False where it stands for none."""
     name, lowered = key.name, text.lower()
     unknown = frozenset().union(*(value.causes for value in key.values))
     if name == "name":
@@ -401,11 +403,12 @@ def _translate(given: Given, key: Key, text: str) -> None:
     elif name in _PRECISIONS:
         _add_precision(given, key, lowered)
     else:
-        _translate_parts(given, key, lowered)
+        return _translate_parts(given, key, lowered)
+    return True
 
 
-def _translate_parts(given: Given, key: Key, lowered: str) -> None:
-    """Add the flags of a key of the model's parts."""
+def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
+    """Add the flags of a key of the model's parts; False where it stands for none."""
     name, line, on = key.name, key.line, lowered not in OFF
     if name == "fp8" and on:
         given.add("--fp8-format", [text_value("hybrid", line)], line, key.file)
@@ -425,7 +428,8 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> None:
     elif name == "overlap_p2p_comm" and not on:
         given.add("--no-overlap-p2p-communication", [], line, key.file)
     elif name not in _TRANSLATED:
-        _add_flag(given, key, lowered)
+        return _add_flag(given, key, lowered)
+    return True
 
 
 def _add_optimizer(given: Given, key: Key, lowered: str) -> None:
@@ -444,15 +448,14 @@ def _add_precision(given: Given, key: Key, lowered: str) -> None:
         given.add("--fp8-format", [text_value("hybrid", key.line)], key.line, key.file)
 
 
-def _add_flag(given: Given, key: Key, lowered: str) -> None:
-    """A key that is spelled as a flag; one that is off is not there."""
+def _add_flag(given: Given, key: Key, lowered: str) -> bool:
+    """Take a key that is spelled as a flag; one that is off is not there. False: the key is not taken."""
     name = _KEYS.get(key.name, key.name).replace("-", "_")
     own = flags_of("nemo", "bridge").get(key.name.lower())
     flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
         silent = name in PASSED | _PASSED or lowered in OFF or (_SECTIONS & set(key.path[:-1]))
-        if not silent and len(key.path) > 1 and key.dotted.replace("-", "_").lower() not in given.known:
-            remark_keys(given, [(key.name, key)], "nemo", "bridge")
-        return
+        return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in given.known
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
         add_key(given, name, key.values, key.line, key.file)
+    return True

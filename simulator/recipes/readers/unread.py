@@ -13,8 +13,12 @@ from simulator.recipes.readers.tables import passed_of, read_of
 
 def remark_keys(given: Given, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
     """Say which keys, under the names that the frameworks' tables have, are not priced or not known at all."""
-    aside = Given(given.file, read_of(*frameworks), passed_of(*frameworks), complete=True)
+    table = read_of(*frameworks)
+    aside = Given(given.file, table, passed_of(*frameworks), complete=True)
     for name, key in keys:
+        flag, text = table.get(plain(name)), " ".join(value.text for value in key.values)
+        if flag is not None and flag.is_off(text) and all(value.known for value in key.values):
+            continue
         aside.add(name, key.values, key.line, key.file)
         found = aside.entries[plain(name)]
         found[-1] = dataclasses.replace(found[-1], spelled=key.dotted[:80])
