@@ -177,6 +177,8 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--normalization LayerNorm", "not-modelled", "LayerNorm"),
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
         ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
+        ("--num-experts 8 8 16", "not-modelled", "unequal numbers of experts"),
+        ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
         ("--recompute-modules mlp", "not-modelled", "core_attn"),
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
         ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),

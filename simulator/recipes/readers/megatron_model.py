@@ -34,7 +34,9 @@ _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _GATES: Final = ("swiglu", "geglu", "gelu-tanh")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
-_PLAIN_SPECS: Final = re.compile(r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|gpt_layer_specs)\b|^local$")
+_PLAIN_SPECS: Final = re.compile(
+    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|gpt_layer_specs)\b|^local$"
+)
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
 _TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_LAYERS: Final = 100_000
@@ -44,7 +46,7 @@ def fields_of(given: Given) -> dict[str, Any]:
     """The model's shape as the flags give it."""
     found: dict[str, Any] = {}
     for field, names in _SIZES.items():
-        number = given.integer(field, *names, low=0)
+        number = _experts(given, names) if field == "num_experts" else given.integer(field, *names, low=0)
         if number is not None:
             found[field] = number
     if found.get("num_hidden_layers"):
@@ -62,6 +64,17 @@ def fields_of(given: Given) -> dict[str, Any]:
     _derive_experts(given, found)
     _derive_attention(given, found)
     return found
+
+
+def _experts(given: Given, names: tuple[str, ...]) -> int | None:
+    """Routed experts; Megatron-DeepSpeed takes a number for each layer, of which only equal ones are modelled."""
+    numbers = (given.text("num_experts", *names) or "").split()
+    if len(numbers) < 2 or not all(re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) for number in numbers):
+        return given.integer("num_experts", *names, low=0)
+    if len(set(numbers)) > 1:
+        said = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
+        given.remark("not-modelled", "error", said, *names)
+    return int(numbers[0])
 
 
 def is_gated(given: Given) -> bool:
