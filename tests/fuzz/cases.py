@@ -14,7 +14,7 @@ from tests.fuzz import inputs
 from tests.fuzz.oracle import Answer, answered, judge
 
 FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
-GATES = (
+GATES: tuple[list[str], ...] = (
     ["--fail-on", "starved"],
     ["--max-memory-fraction", "0.5"],
     ["--exit-zero"],
@@ -23,7 +23,7 @@ GATES = (
     [],
     [],
 )
-GIVEN = (
+GIVEN: tuple[list[str], ...] = (
     ["--set", "X=2"],
     ["--set", "1=4", "--set", "WORLD_SIZE=2"],
     ["--nodes", "2"],

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.question.scenario.scenario import PRECISIONS
-from simulator.show.report.as_json import dumps, estimate_object, mib, plain, ranking_object, ranking_text, schema, significant
+from simulator.show.report.as_json import (
+    dumps,
+    estimate_object,
+    mib,
+    plain,
+    ranking_object,
+    ranking_text,
+    schema,
+    significant,
+)
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
 from simulator.show.report.listing import LISTING_REPORTERS
 from simulator.show.report.presentation import Presentation
