@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
-from simulator.question.scenario.scenario import PRECISIONS
+from simulator.question.vocabulary import PRECISIONS
 from simulator.show.report.as_json import (
     dumps,
     estimate_object,
