@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.machine import say
 from tests.recipes.hostile import FILES
 
 LIMIT_SECONDS, LIMIT_BYTES = 2.0, 300_000_000
@@ -31,13 +32,13 @@ def main(files: list[Path]) -> int:
     """Print one line a file; return 1 where one is over a limit."""
     resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
     over = 0
-    print(f"{'file':28} exit  CPU s    MB")
+    say(f"{'file':28} exit  CPU s    MB")
     for file in files:
         code, seconds, size = measured(file)
         wrong = seconds > LIMIT_SECONDS or size > LIMIT_BYTES or code not in (0, 1, 2, 3)
         over += wrong
-        print(f"{file.name:28} {code:4} {seconds:6.2f} {size / 1e6:5.0f}{'  over' if wrong else ''}", flush=True)
-    print(f"{len(files)} files, {over} over {LIMIT_SECONDS:g} s or {LIMIT_BYTES / 1e6:.0f} MB")
+        say(f"{file.name:28} {code:4} {seconds:6.2f} {size / 1e6:5.0f}{'  over' if wrong else ''}")
+    say(f"{len(files)} files, {over} over {LIMIT_SECONDS:g} s or {LIMIT_BYTES / 1e6:.0f} MB")
     return 1 if over else 0
 
 

@@ -14,7 +14,7 @@ from tests.fuzz import inputs
 from tests.fuzz.oracle import Answer, answered, judge
 
 FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
-GATES = (
+GATES: tuple[list[str], ...] = (
     ["--fail-on", "starved"],
     ["--max-memory-fraction", "0.5"],
     ["--exit-zero"],
@@ -23,7 +23,7 @@ GATES = (
     [],
     [],
 )
-GIVEN = (
+GIVEN: tuple[list[str], ...] = (
     ["--set", "X=2"],
     ["--set", "1=4", "--set", "WORLD_SIZE=2"],
     ["--nodes", "2"],
@@ -141,13 +141,13 @@ CLASSES: Mapping[str, tuple[int, Callable[[random.Random, Path], Question]]] = {
     "shell, by grammar": (60, _recipe(inputs.RECIPES["shell, by grammar"])),
     "documents, by grammar": (60, _recipe(inputs.RECIPES["documents, by grammar"])),
     "amplified": (2, _recipe(inputs.RECIPES["amplified"])),
-    "bytes": (60, _recipe(inputs.RECIPES["bytes"])),
+    "bytes": (80, _recipe(inputs.RECIPES["bytes"])),
     "file names": (6, _names),
-    "baselines": (30, _baseline),
+    "baselines": (12, _baseline),
     "emitted files": (20, _emitted),
     "logs": (6, _log),
-    "rows": (4, _rows),
-    "specs and calibrations": (8, _spec),
+    "rows": (1, _rows),
+    "specs and calibrations": (12, _spec),
     "options": (14, _options),
 }
 """How often each class comes, and what makes a question of it."""

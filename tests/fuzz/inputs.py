@@ -189,7 +189,7 @@ def damaged(rng: random.Random, value: object) -> object:
     if isinstance(value, list) and value and rng.random() < 0.9:
         place = rng.randrange(len(value))
         return [*value[:place], damaged(rng, value[place]), *value[place + 1 :]]
-    wrong = (
+    wrong: tuple[object, ...] = (
         None,
         True,
         -1,

@@ -59,7 +59,7 @@ def answered(args: Sequence[str], stdin: bytes = b"") -> Answer:
         io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace"),
     )
     sys.stdout, sys.stderr = wrappers
-    budget.Budget.__init__ = counted  # type: ignore[method-assign]  # to look at what is spent
+    budget.Budget.__init__ = counted  # type: ignore[method-assign, assignment]  # to look at what is spent
     started = time.process_time()
     try:
         cli.main(args=list(args), prog_name="simulate")

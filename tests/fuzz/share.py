@@ -2,12 +2,12 @@
 
 import gc
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+from benchmarks.machine import say
 from tests.fuzz.cases import cases, tried
 from tests.fuzz.oracle import WrongAnswerError
 
@@ -34,7 +34,7 @@ def part(job: tuple[int, int, int, int]) -> Found:
                 shutil.rmtree(kept, ignore_errors=True)
                 shutil.copytree(folder, kept)
                 wrong.append(f"{name}, number {place}: {error}; kept in {kept}")
-                print(wrong[-1], file=sys.stderr, flush=True)
+                say(wrong[-1])
                 continue
             counts[name, answer.code] += 1
             slowest[name] = max(slowest.get(name, 0.0), answer.cpu_seconds)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 _LAUNCH = "\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512\n"
 _DOUBLED = "X='%s%s%s%s%s%s%s%s'\n" + 'X="$X$X"\n' * 9
-_LEVELS = "".join(f'b{n}: "{"${b%d}" % (n + 1) * 15}"\n' for n in range(16)) + 'b16: "a"\n'
+_LEVELS = "".join(f'b{n}: "{f"${{b{n + 1}}}" * 15}"\n' for n in range(16)) + 'b16: "a"\n'
 _NEMO = "trainer:\n  devices: 8\n  num_nodes: 1\nmodel:\n  tensor_model_parallel_size: 1\n"
 
 
@@ -18,7 +18,10 @@ def _looped(body: str, rounds: int = 200) -> str:
 
 FILES: Mapping[str, tuple[str, str]] = {
     # Matches that try every way.
-    "optional-letters.sh": (_script("X=" + "a" * 50 + "\n[[ $X =~ ^" + "a?" * 50 + "a" * 50 + "$ ]] && Y=1"), "answered"),
+    "optional-letters.sh": (
+        _script("X=" + "a" * 50 + "\n[[ $X =~ ^" + "a?" * 50 + "a" * 50 + "$ ]] && Y=1"),
+        "answered",
+    ),
     "alternatives.sh": (_script("X=" + "a" * 39 + "b\n[[ $X =~ ^(a|a)*$ ]] && Y=1"), "answered"),
     "nested-stars.sh": (_script("X=" + "a" * 5000 + "\n[[ $X =~ ^((a*)*)*b$ ]] && Y=1"), "answered"),
     "counted.sh": (_script("X=" + "a" * 99 + "\n[[ $X =~ (((a{99}){99}){99}){99} ]] && Y=1"), "answered"),
@@ -40,7 +43,10 @@ FILES: Mapping[str, tuple[str, str]] = {
     "brackets.sh": (_script("$[" * 20_000 + "a+=(b) " * 5_000), "refused"),
     "heredocs.sh": (_script("<<-E\n\tE\n" * 12_000), "refused"),
     # Arithmetic through names, numbers without end.
-    "names.sh": (_script("a0=1\n" + "".join(f"a{n + 1}='{'+'.join([f'a{n}'] * 90)}'\n" for n in range(8)) + "x=$((a8))"), "refused"),
+    "names.sh": (
+        _script("a0=1\n" + "".join(f"a{n + 1}='{'+'.join([f'a{n}'] * 90)}'\n" for n in range(8)) + "x=$((a8))"),
+        "refused",
+    ),
     "digits.sh": (_script("X=${" + "9" * 4301 + "}\nY=$" + "9" * 4301), "answered"),
     "positional.sh": (_script("set -- a\nX=${" + "9" * 4301 + "}"), "answered"),
     "flags.sh": (_LAUNCH.rstrip() + "".join(f" --flag-{n} {n}" for n in range(9_000)), "refused"),
@@ -49,7 +55,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "dots.yaml": (_NEMO + 'note: "' + "." * 95_000 + '!"\n', "answered"),
     "words.yaml": (_NEMO + 'note: "' + "a." * 95_000 + '!"\n', "answered"),
     "spaces.yaml": (_NEMO + 'note: "' + "a " * 95_000 + '!"\n', "answered"),
-    "same-keys.yaml": (_NEMO + "".join(f"k{n}:\n  a: 1\n" for n in range(15_000)), "answered"),
+    "same-keys.yaml": (_NEMO + "".join(f"k{n}:\n  a: 1\n" for n in range(15_000)), "refused"),
     "interpolation.yaml": (_NEMO + _LEVELS, "answered"),
     "interpolation-unknown.yaml": (_NEMO + _LEVELS.replace('"a"', '"${nothing}"'), "answered"),
     "interpolation-self.yaml": (_NEMO + 'a: "' + "${a}" * 900 + '"\n', "answered"),
@@ -61,6 +67,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "dotted-table.toml": ("[" + ".".join(["a"] * 45_000) + "]\n", "refused"),
     "tables.toml": ("[[a]]\n" * 160_000, "refused"),
     "number.toml": ("a = " + "1" * 900_000 + "\n", "refused"),
+    "quotes.toml": ('a = """' + '\\\\""" ' * 150_000, "refused"),
     "nested.toml": ("a = " + "[" * 400_000, "refused"),
     "text.toml": ('a = """' + "a.b.c." * 100_000 + '"""\n', "answered"),
     "nested.json": ("[" * 900_000, "refused"),

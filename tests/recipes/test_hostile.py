@@ -75,7 +75,7 @@ def test_a_budget_that_is_spent_stays_spent() -> None:
     with limited("a.sh") as budget:
         charge(MAXIMUM_WORK)
         for _ in range(2):
-            with pytest.raises(SpentError, match="a.sh: takes more work"):
+            with pytest.raises(SpentError, match=r"a\.sh: takes more work"):
                 charge(1)
         with limited("b.json") as inner:
             assert inner is budget

@@ -25,7 +25,7 @@ from simulator.search.build import estimate_layout
 _SEVERITIES = ("error", "warning", "note")
 
 
-def check_files(
+def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made of
     files: Iterable[str],
     asked: Asked,
     gates: Gates,

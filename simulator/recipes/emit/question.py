@@ -88,11 +88,11 @@ def _count(value: object) -> int:
     return value
 
 
-def _bounded(value: object) -> object:
-    """A setting of a layout: a word or a switch, a whole number, or a list of them. Raises TypeError or ValueError."""
-    if isinstance(value, list):
-        return [_count(item) for item in value]
-    return value if value is None or isinstance(value, str | bool) else _count(value)
+def _sound(value: object) -> Any:
+    """A setting of a layout: a count, a word, whether, nothing, or a list of counts. Raises TypeError or ValueError."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    return [_count(item) for item in value] if isinstance(value, list) else _count(value)
 
 
 def _figure(value: object) -> float:
@@ -159,7 +159,7 @@ def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[
         global_batch_size=_count(layout["global_batch_size"]),
         precision=str(value["precision"]),
         lora_rank=None if layout.get("lora_rank") is None else _count(layout["lora_rank"]),
-        layout=layout_of_object({name: _bounded(setting) for name, setting in layout.items()}),
+        layout=layout_of_object({name: _sound(setting) for name, setting in layout.items()}),
         nodes=1,
     )
     return recipe, hardware

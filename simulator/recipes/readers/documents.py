@@ -25,11 +25,12 @@ _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
 _MAXIMUM_KEYS: Final = 20_000
 _TOML_TEXT: Final = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*+"|\'[^\'\n]*+\'|#[^\n]*+', re.DOTALL
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
+    re.DOTALL,
 )
-"""Quoted text and comments, in which dots mean nothing."""
+"""Quoted text, closed or not, and comments, in which dots mean nothing."""
 _TOML_CHAIN: Final = re.compile(
-    r'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){%d}' % _MAXIMUM_DEPTH, re.ASCII
+    rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
 )
 _TOML_WORK: Final = 300
 """Units of work of a sign that separates keys, values and tables."""

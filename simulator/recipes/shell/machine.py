@@ -188,9 +188,7 @@ class Machine:
             return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
             return parameters
-        if len(name) > _MOST_DIGITS:
-            return None
-        number = int(name)
+        number = int(name) if len(name) <= _MOST_DIGITS else len(parameters) + 1
         if number == 0:
             return hole("$0", line, [Cause(line, "0")], filled=True)
         if number > len(parameters):

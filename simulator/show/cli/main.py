@@ -112,7 +112,7 @@ def run() -> NoReturn:
     sys.exit(cli.main(prog_name="simulate"))
 
 
-def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
+def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end
     """Return the exit code of a command, with its error told on stderr in one line."""
     from simulator.errors import SimulateError, short_line  # noqa: PLC0415  start-up time
 
