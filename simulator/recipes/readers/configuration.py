@@ -29,7 +29,7 @@ def configuration(launch: Launch, file: str, name: str, line: int) -> Configurat
             return None
         where = f"{file}:{max(written.line, 1)}: {name[:200]}"
         return Configuration(file, tuple(written_keys(where, name, written)))
-    path = beside(file, _in_own_folder(file, name), line, launch.environment)
+    path = beside(file, _in_own_folder(file, name), line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
 
 
