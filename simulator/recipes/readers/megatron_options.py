@@ -11,7 +11,8 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_flags import MINDSPEED
 from simulator.recipes.shell.values import Value
 
-_ALLOCATORS: Final = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Variables that set up PyTorch's allocator."""
 _FLASH: Final = (
     "use-flash-attn",
     "use-flash-attn-v1",
@@ -59,7 +60,7 @@ def options_of(
 
 def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]:
     """Whether the allocator grows its segments in place."""
-    allocator = next((environment[name] for name in _ALLOCATORS if name in environment), None)
+    allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
     if allocator is not None and not allocator.known:
         given.need(allocator.causes, "expandable_segments")
         return {}
