@@ -7,13 +7,8 @@ import errno
 import gc
 import os
 import sys
-<<<<<<< HEAD
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
-=======
 from collections.abc import Callable, Sequence
->>>>>>> main
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-<<<<<<< HEAD
 from simulator.errors import one_line
-from simulator.recipes.check.case import HARDWARE_ASSUMED
-=======
 from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
->>>>>>> main
 from simulator.recipes.check.verdict import Checked
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import (
@@ -35,13 +31,9 @@ def check_table(answer: Answer, style: Style) -> str:
         for result in answer.results:
             lines = list(_shown(result, answer.verbosity))
             if lines:
-<<<<<<< HEAD
                 blocks.append(f"{heading(one_line(result.name), style)}\n{paragraph(map(one_line, lines), style)}")
-=======
-                blocks.append(f"{heading(result.name, style)}\n{paragraph(lines, style)}")
     if answer.diff:
         blocks += [_patches(result, style) for result in answer.results if result.changes]
->>>>>>> main
     if answer.changed is not None:
         lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
         blocks.append(f"{heading('Since the baseline', style)}\n{paragraph(lines, style)}")
