@@ -9,7 +9,7 @@ from typing import Final
 
 from simulator.errors import InputError
 
-MAXIMUM_WORK: Final = 60_000_000
+MAXIMUM_WORK: Final = 50_000_000
 """Most units of work for one file; a unit is about 10 ns of one core, or one byte that is kept."""
 
 
