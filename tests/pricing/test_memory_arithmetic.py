@@ -164,3 +164,11 @@ def test_a_sharding_group_is_no_larger_than_the_ranks_with_the_same_parameters(
     if degree >= 8:
         free = estimate_layout(question(small_moe(vocab_size=8), devices=8), layout)
         assert found.throughput.parts_seconds == free.throughput.parts_seconds
+
+
+def test_experts_split_over_replicas_gather_their_tokens() -> None:
+    """Expert tensor parallel 2 over two replicas: both ranks' copies, with half an expert's width."""
+    scenario = question(small_moe(vocab_size=8), devices=2)
+    layer = MOE + 2 * 2 * 2 * 64
+    found = stage(scenario, expert_tensor_parallel=2)
+    assert found.parts_bytes["activations"] == T * (DENSE + 3 * layer)

@@ -130,3 +130,35 @@ def test_hardware_flops_of_latent_attention_count_both_widths() -> None:
     found = estimated(scenario, recompute="selective").throughput
     added = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
     assert added / found.tokens_per_second_per_device == pytest.approx(4 * 2 * 64 * 4 * (24 + 20))
+
+
+def test_attention_computed_again_loses_to_the_collectives_beside_it() -> None:
+    """Half of what overlaps is exposed; the products lose an eighth of their time."""
+    found = parts(llama(), tensor_parallel=2, sequence_parallel=True, recompute="attention")["recompute"]
+    gemm = T * PROJECTIONS / 494.5e12
+    core, moved = T * T * 4096 / 247.25e12, 2 * T * (4096 + 1024) / 1675e9
+    collective = 0.5 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert found == pytest.approx(2 * M * LAYERS * (gemm * 9 / 8 + core + moved + collective))
+
+
+def test_the_vocabulary_s_work_is_divided_over_the_tensor_parallel_group() -> None:
+    """Half the products and half the logits on each of two ranks, for twice the micro batches."""
+    whole, half = parts(llama()), parts(llama(), tensor_parallel=2, sequence_parallel=True)
+    assert half["vocabulary"] == pytest.approx(whole["vocabulary"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pipeline_parallel": 4, "virtual_stages": 2, "offload": "optimizer"},
+        {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2, "recompute": "full"},
+        {"pipeline_parallel": 2, "offload": "activations", "micro_batch_size": 4, "recompute": "selective"},
+    ],
+)
+def test_a_step_is_the_sum_of_its_parts(fields: dict[str, Any]) -> None:
+    found = estimated(scenario_of("llama3.1-8b", coefficients=ROUND), **fields).throughput
+    assert min(found.parts_seconds.values()) >= 0
+    assert found.step_seconds == pytest.approx(sum(found.parts_seconds.values()))
+    busiest = max(stage.forward_seconds + stage.backward_seconds for stage in found.stages)
+    assert found.step_seconds > 128 / fields.get("micro_batch_size", 1) * busiest
