@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
+from simulator.search.space import MOST_CANDIDATES, Space, candidates
+from simulator.search.walk import walk
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
@@ -45,7 +45,7 @@ class Shortlist:
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(block)[index], return_index=True)[1])]
         best = [(float(keys[i]), block.layout(i)) for i in index[: self.limit]]
-        merged = [*self.entries, *((key, _split(layout), layout) for key, layout in best)]
+        merged = [*self.entries, *((key, layout.split, layout) for key, layout in best)]
         merged.sort(key=lambda entry: entry[0])
         kept: dict[object, tuple[float, tuple[int, ...], Layout]] = {}
         for entry in merged:
@@ -53,21 +53,12 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
-def _split(layout: Layout) -> tuple[int, ...]:
-    return (
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        layout.context_parallel,
-        layout.expert_parallel,
-        layout.expert_tensor_parallel,
-    )
-
-
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
-    code = block.tensor_parallel
-    for column in (block.context_parallel, block.expert_parallel, block.expert_tensor_parallel):
-        code = code * 8192.0 + column
+    code = np.zeros(len(block))
+    for size in SPLIT:
+        if not size.per_block:
+            code = code * 8192.0 + getattr(block, size.name)
     return code
 
 
@@ -89,11 +80,7 @@ class Found:
 def search(
     scenario: Scenario, space: Space, *, top: int = 10, variants: bool = False, progress: Progress | None = None
 ) -> Found:
-    """Look at every candidate of the space once.
-
-    Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
-    """
-    rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
+    """Look at every candidate of the space once, and keep the best few."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
@@ -103,15 +90,18 @@ def search(
         raise InputError(
             f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
         )
-    for block in blocks(scenario, space, chunk=CHUNK):
-        done += len(block)
-        kept = _valid(scenario, block, rules, counts, examples)
-        if kept is not None:
-            priced = price(scenario, kept)
+    for judged in walk(scenario, space):
+        done += len(judged.block)
+        for rule, hit in judged.broken:
+            counts[rule.id] += int(np.count_nonzero(hit))
+            if rule.id not in examples:
+                examples[rule.id] = judged.block.layout(int(np.argmax(hit)))
+        priced = judged.priced
+        if priced is not None:
             feasible += _count(priced, counts)
-            fastest.offer(kept, priced.step.total, priced.verdict == FITS)
-            starved.offer(kept, priced.step.total, priced.verdict == STARVED)
-            nearest.offer(kept, priced.device_bytes, priced.verdict == DOES_NOT_FIT)
+            fastest.offer(priced.block, priced.step.total, priced.verdict == FITS)
+            starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
+            nearest.offer(priced.block, priced.device_bytes, priced.verdict == DOES_NOT_FIT)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
@@ -122,24 +112,3 @@ def _count(priced: Priced, counts: Counter[str]) -> int:
     counts["memory"] += int(np.count_nonzero(priced.verdict == DOES_NOT_FIT))
     counts["near_capacity"] += int(np.count_nonzero(priced.verdict == STARVED))
     return int(np.count_nonzero(priced.verdict == FITS))
-
-
-def _valid(
-    scenario: Scenario,
-    block: LayoutBlock,
-    rules: tuple[Rule, ...],
-    counts: Counter[str],
-    examples: dict[str, Layout],
-) -> LayoutBlock | None:
-    """The layouts that break no rule, or None; the others are counted under the first rule they break."""
-    alive = np.ones(len(block), dtype=np.bool_)
-    for rule in rules:
-        hit = alive & rule.broken(scenario, block)
-        if hit.any():
-            counts[rule.id] += int(np.count_nonzero(hit))
-            if rule.id not in examples:
-                examples[rule.id] = block.layout(int(np.argmax(hit)))
-            alive &= ~hit
-    if not alive.any():
-        return None
-    return block if alive.all() else block.take(alive)

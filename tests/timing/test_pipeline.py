@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.cost.memory.parameters import StageContents
 from simulator.cost.memory.schedule import activations_in_flight, in_flight, recompute_plan, stage_activations
+from simulator.cost.stages import StageContents
 from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pipeline_seconds, stage_work
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -35,7 +35,7 @@ def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, Layou
 
 def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:
     scenario, here, has = shaped(len(forward), chunks, micro_batches)
-    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], {}, ())
+    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], np.zeros((1, 0)), ())
     return pipeline_seconds(scenario, here, has, work)
 
 
@@ -186,7 +186,7 @@ def test_the_last_stage_works_on_the_output_layer() -> None:
     by_rank = (work.forward + work.backward)[has.kind, 0]
     assert by_rank[0] == by_rank[1] == by_rank[2]
     # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
-    head_layers = work.pieces[0].layers["head"]
+    head_layers = work.pieces[0].seconds[-1]
     head = sum(only(x) for x in (*head_layers.forward.values(), *head_layers.backward.values()))
     assert by_rank[3] - by_rank[2] == pytest.approx(head)
     assert 1.2 < head / (by_rank[0] / 8) < 2.4

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.memory.activations import norm_tensors, tokens_per_device, total
-from simulator.cost.memory.elements import FP32, HALF, element_bytes
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.ends import output_layer
+from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.record import summed
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
@@ -18,6 +21,10 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
     `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
     """
+    return block.once(lambda each: _loss_bytes(scenario, each))
+
+
+def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
@@ -52,12 +59,6 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8.
-
-    Its input are the labelled tokens only.
-    """
-    kept = norm_tensors(scenario, block, "final_norm")
-    kept["final_norm_output"] = kept["final_norm_output"] * scenario.framework.labelled_token_fraction
-    if scenario.precision == "fp8":
-        kept["final_norm_output"] = kept["final_norm_output"] * HALF
-    return total(kept)
+    """What the final norm and the output layer keep, shape (n,)."""
+    kept = summed(tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
+    return block.once(lambda each: Extents(scenario, each).total(kept))

@@ -47,6 +47,10 @@ class Applied:
         memory, time = (c.name if c else "priors" for c in (self.memory, self.time))
         return f"memory: {memory}; time: {time}"
 
+    def judged(self, scenario: Scenario, estimate: Estimate) -> Estimate:
+        """The estimate with intervals, the probability that it fits, and where its numbers come from."""
+        return with_calibration(scenario, estimate, self)
+
 
 def applied(family: str, choice: str | None = None) -> Applied:
     """The calibrations for a hardware family.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.settings import LayoutSetting
 from simulator.search.result import Ranking
 from simulator.show.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
@@ -109,18 +110,18 @@ def _table(estimates: tuple[Estimate, ...], presentation: Presentation, style: S
 
 
 def _layout_columns(estimates: tuple[Estimate, ...]) -> list[_Column]:
-    columns = [
-        _Column("TP", lambda e: str(e.layout.tensor_parallel)),
-        _Column("PP", lambda e: str(e.layout.pipeline_parallel)),
-        _Column("CP", lambda e: str(e.layout.context_parallel)),
-        _Column("EP", lambda e: str(e.layout.expert_parallel)),
-        _Column("DP", lambda e: str(e.layout.data_parallel)),
-        _Column("VP", lambda e: str(e.layout.virtual_stages)),
-        _Column("mbs", lambda e: str(e.layout.micro_batch_size)),
-        _Column("recompute", lambda e: recompute_text(e.layout), is_text=True),
-    ]
+    columns = [_size_column(field) for field in FIELDS if field.group == "size" and field.name not in _TOLD_ELSEWHERE]
+    columns.append(_Column("recompute", lambda e: recompute_text(e.layout), is_text=True))
     told = [choice for choice in _CHOICES if any(choice.cell(e.layout) != choice.plain(e) for e in estimates)]
     return columns + [_column(choice) for choice in told]
+
+
+_TOLD_ELSEWHERE = frozenset({"expert_tensor_parallel"})
+"""Sizes that get a column only when they say something."""
+
+
+def _size_column(field: LayoutSetting) -> _Column:
+    return _Column(field.label, lambda estimate: str(getattr(estimate.layout, field.name)))
 
 
 def _column(choice: _Choice) -> _Column:
