@@ -134,7 +134,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     outcome = _unread(refusals) or outcome
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
-    if not passed and outcome != "not_modelled" and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
+    if not passed and outcome not in _UNREAD.values() and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
         nodes = nodes_that_pass(case, estimate, marks, gates)
         if nodes is not None:
             return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
