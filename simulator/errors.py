@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
-_COMMAND: Final = re.compile(r"^(?=::)|(?<=##)(?=\[|vso\[)")
+_COMMAND: Final = re.compile(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
 """Where a line would be a command to a CI runner that prints it."""
 _LONG_WORD: Final = re.compile(r"\S{301,}")
 _LONGEST: Final = 2000

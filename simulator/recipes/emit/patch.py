@@ -219,7 +219,8 @@ def _read(
                 (folder / other.name).symlink_to(other)
         changed = folder / path.name
         changed.write_text(text, encoding="utf-8", newline="")
-        return read_recipe(changed, settings, environment)
+        # The links beside it lead back to the files that were read, inside their root, with the recipe itself.
+        return read_recipe(changed, settings, environment, Path(folder.resolve().anchor))
 
 
 _MOST_BESIDE = 1000
