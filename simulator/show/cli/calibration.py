@@ -27,6 +27,11 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         probe(ctx, values)
         return
     check_probe_options(values)
+    from simulator.evidence.calibration.own import TEMPLATE, fit_own, unused  # noqa: PLC0415  start-up time
+
+    if values["template"]:
+        write(TEMPLATE, None)
+        return
     logged = _logged(values)
     if values["rows_only"]:
         _write_rows(logged, values["output"])
@@ -35,11 +40,11 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.evidence.calibration.run import fit_family, prepared  # noqa: PLC0415  start-up time
     from simulator.show.report import calibration as report  # noqa: PLC0415  start-up time
 
-    rows = _together([*_rows(values["files"]), *logged])
-    # Own logs are about their own hardware: without a choice, its family alone is fitted.
-    asked = values["family"] or _families(logged)
+    own = bool(values["files"] or logged)
+    rows = _together([*(_rows(values["files"]) if values["files"] or not logged else ()), *logged])
     samples = prepared(rows)
-    fits = [fit_family(name, samples) for name in chosen_families(rows, asked)]
+    # Own rows start from what ships for their hardware, the shipped ones from the priors.
+    fits = [(fit_own if own else fit_family)(name, samples) for name in chosen_families(rows, values["family"])]
     if values["output"] is not None:
         _store(fits, Path(values["output"]))
     reporters: dict[str, Callable[[Sequence[FamilyFit]], str]] = {
@@ -52,6 +57,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     for fitted in fits:
         for reason in report.not_stored_lines(fitted):
             note(reason, quiet=verbosity_of(ctx) < 0)
+    for reason in unused(rows, fits) if own else ():
+        note(reason, quiet=verbosity_of(ctx) < 0)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -65,6 +72,9 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.show.report.accuracy_sources import sources_object, sources_text  # noqa: PLC0415  start-up time
     from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
 
+    if values["calibration"] is not None or values["own"]:
+        _own_accuracy(values)
+        return
     rows = _together(_rows(values["files"]))
     public = _public(rows) if not values["files"] and not values["family"] else []
     table = values["table"]
@@ -79,6 +89,23 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
         style: Style = "markdown" if values["format"] == "markdown" else "table"
         text = accuracy_text(found, style, table=table)
         text += "\n" + sources_text(sources, style, table=table) if sources else ""
+    write(text, values["output"])
+
+
+def _own_accuracy(values: Mapping[str, Any]) -> None:
+    """Show own rows before and after their calibration."""
+    from simulator.evidence.calibration.own import own_errors  # noqa: PLC0415  start-up time
+    from simulator.evidence.calibration.run import prepared  # noqa: PLC0415  start-up time
+    from simulator.show.report.accuracy_sources import own_object, own_text  # noqa: PLC0415  start-up time
+    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
+
+    if not values["files"]:
+        raise click.UsageError(
+            "--calibration and --own need the own rows: simulate accuracy mine.csv --calibration FILE"
+        )
+    found = tuple(own_errors(prepared(_together(_rows(values["files"]))), values["calibration"]))
+    style: Style = "markdown" if values["format"] == "markdown" else "table"
+    text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
     write(text, values["output"])
 
 
@@ -152,6 +179,7 @@ def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]
+        reasons = reasons or ["no row has a figure that counts; give step_time_s or memory_gib of runs that ended well"]
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)
     for fitted in stored:
