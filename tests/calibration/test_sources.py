@@ -49,8 +49,8 @@ def test_clusters_made_up_come_out() -> None:
             rows.append(replace(made, row=replace(made.row, table=f"cluster{cluster}")))
     state = hierarchical(design("time", rows))
     index = found.names.index("gemm_efficiency")
-    gemm = [state.point(state.cluster(f"cluster{cluster}"))[index] - truth[index] for cluster in range(3)]
-    assert gemm[0] < gemm[1] < gemm[2]
+    found_gemm = [state.point(state.cluster(f"cluster{cluster}"))[index] - truth[index] for cluster in range(3)]
+    assert found_gemm[0] < found_gemm[1] < found_gemm[2]
     family = state.family("hopper")
     assert state.point(family)[index] == pytest.approx(truth[index], abs=0.05)
     assert state.hyper.noise["dense"] < 0.02
