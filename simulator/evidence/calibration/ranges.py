@@ -13,14 +13,6 @@ from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 
-WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
-"""Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""
-
-CARRIED_OVER = 0.20
-"""Relative standard deviation of step time beside that, on hardware without rows: how much efficiencies differ between
-families, from the families that have rows of their own."""
-
-
 _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("virtual_stages", "micro_batch_size"),

@@ -34,7 +34,15 @@ def relative_deviation(kind: Kind, scenario: Scenario, layout: Layout, part: Fit
     centre = part.vector[:, None]
     figures = _figures(kind, scenario, layout, part, np.hstack([centre, centre + np.diag(steps)]))
     slopes = np.log(figures[1:] / figures[0]) / steps
-    return math.sqrt(max(float(slopes @ part.covariance @ slopes), 0.0) + part.noise**2)
+    noise = part.noise_by.get(_sort(kind, scenario), part.noise)
+    return math.sqrt(max(float(slopes @ part.covariance @ slopes), 0.0) + noise**2)
+
+
+def _sort(kind: Kind, scenario: Scenario) -> str:
+    """What a prediction scatters like; of memory the device's figure is given."""
+    if kind == "memory":
+        return "device"
+    return "moe" if scenario.model.is_moe else "dense"
 
 
 def _figures(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart, values: Vector) -> Vector:
@@ -49,9 +57,9 @@ def _figures(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart, v
     return step_seconds(moved, block, memory_by_stage(scenario, one, has)).total
 
 
-def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float) -> MemoryEstimate:
+def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> MemoryEstimate:
     """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
-    spread = widening * relative_deviation("memory", scenario, estimate.layout, part)
+    spread = relative_deviation("memory", scenario, estimate.layout, part)
     need, capacity = estimate.memory.device_bytes, estimate.memory.capacity_bytes
     return replace(
         estimate.memory,
@@ -60,11 +68,9 @@ def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, wi
     )
 
 
-def time_interval(
-    scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float, beside: float = 0.0
-) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time; `beside` is a deviation of another origin."""
-    spread = math.hypot(widening * relative_deviation("time", scenario, estimate.layout, part), beside)
+def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> ThroughputEstimate:
+    """The throughput estimate with the 90 % interval of the step time."""
+    spread = relative_deviation("time", scenario, estimate.layout, part)
     return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, spread))
 
 

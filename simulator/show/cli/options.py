@@ -164,6 +164,13 @@ def calibrate_options() -> list[click.Parameter]:
             help="Logged steps to leave out at the start of a run.",
         ),
         Option(
+            "--template",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="Print a table of the ten columns that a run needs, with one example.",
+        ),
+        Option(
             "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
         ),
         _format(CALIBRATE_FORMATS),
@@ -183,6 +190,20 @@ def accuracy_options() -> list[click.Parameter]:
     return [
         *_rows_options(),
         Option("--table", section=ROWS, type=str, metavar="NAME", help=text),
+        Option(
+            "--calibration",
+            section=ROWS,
+            type=str,
+            metavar="FILE",
+            help="Show the rows of the files with what ships, with this calibration, and left out one by one.",
+        ),
+        Option(
+            "--own",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="The same with the rows of the files fitted to themselves.",
+        ),
         _format(ACCURACY_FORMATS),
         _output_file(),
     ]
