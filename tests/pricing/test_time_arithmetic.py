@@ -237,3 +237,10 @@ def test_every_exchange_of_a_layer_takes_its_time(zero_stage: int, exchanges: in
         slow = replace(plain, coefficients=replace(BARE, time=replace(BARE.time, shard_overhead_seconds=0.5)))
         before, after = (parts(scenario, zero_stage=zero_stage)["data_parallel"] for scenario in (plain, slow))
         assert after - before == pytest.approx(pieces * exchanges * 0.5)
+
+
+def test_replicas_exchange_what_is_trained() -> None:
+    """Adapters of rank 8: 4 bytes of gradients and 2 of parameters; a quarter of what overlaps is exposed."""
+    adapters = LAYERS * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14_336))
+    per_byte = 7 / 8 / 337.5e9 + 7 * 2e-6 / 2**30
+    assert parts(llama(lora_rank=8))["data_parallel"] == pytest.approx(adapters * 6 * per_byte / 4)
