@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied, applied, with_calibration
+from simulator.evidence.calibration.apply import Applied, applied, likely_to_fit, with_calibration
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.scenario.complete import complete_layout
-from simulator.question.scenario.layout import Layout, check_count
+from simulator.question.scenario.layout import Layout, check_count, check_share
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
 from simulator.question.specs.catalogue import load_model
 from simulator.search.build import estimate_layout
-from simulator.search.rank import Progress, search
+from simulator.search.rank import Found, Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
+
+MIN_FIT_PROBABILITY = 0.95
+"""Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
 def scenario_of(
@@ -125,17 +129,22 @@ def rank(
     top: int = 10,
     variants: bool = False,
     progress: Progress | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Any,
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
 
-    Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel sizes).
+    Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
+    them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
+    sizes).
     """
     started = time.perf_counter()
     space = space or Space()
     check_count("top", top)
+    check_share("min_fit_probability", min_fit_probability)
     scenario, used = _asked(question)
-    found = search(scenario, space, top=top, variants=variants, progress=progress)
+    look = partial(_recommended, used, min_fit_probability)
+    found = look(scenario, space, top=top, variants=variants, progress=progress)
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
@@ -146,10 +155,11 @@ def rank(
         best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
     nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(_price(scenario, used, layout) for layout in found.starved)
-    remedies = () if best else tuple(_remedies(scenario, used, space))
-    fp8 = _fp8(scenario, used, space, progress)
+    risky = tuple(_price(scenario, used, layout) for layout in found.risky)
+    remedies = () if best else tuple(_remedies(scenario, used, space, look))
+    fp8 = _fp8(scenario, used, space, look)
     return Ranking(
-        query=_query(scenario, question, space),
+        query=_query(scenario, question, space) | {"min_fit_probability": min_fit_probability},
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
             evaluated=found.evaluated,
@@ -158,12 +168,21 @@ def rank(
             elapsed_seconds=time.perf_counter() - started,
         ),
         estimates=best,
+        risky=risky,
         starved=starved,
         nearest=nearest,
         remedies=remedies,
         reasons=() if best else tuple(_reasons(scenario, found.examples)),
         fp8=fp8,
     )
+
+
+Look = Callable[..., Found]
+"""A search of a scenario and a space that recommends only what is likely enough to fit."""
+
+
+def _recommended(used: Applied, least: float, scenario: Scenario, space: Space, **how: Any) -> Found:
+    return search(scenario, space, judge=likely_to_fit(scenario, used, least) if least > 0.0 else None, **how)
 
 
 def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:
@@ -208,24 +227,24 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, used: Applied, space: Space, progress: Progress | None) -> Estimate | None:
+def _fp8(scenario: Scenario, used: Applied, space: Space, look: Look) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = search(narrow, space, top=1, progress=progress)
+    found = look(narrow, space, top=1)
     return _price(narrow, used, found.fastest[0]) if found.fastest else None
 
 
-def _remedies(scenario: Scenario, used: Applied, space: Space) -> Iterator[Remedy]:
+def _remedies(scenario: Scenario, used: Applied, space: Space, look: Look) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
-    for change, other, wider in _changes(scenario, space):
-        found = search(other, wider, top=1)
+    for change, other, wider in _changes(scenario, space, look):
+        found = look(other, wider, top=1)
         if found.fastest:
             yield Remedy(change, _price(other, used, found.fastest[0]))
 
 
-def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:
+def _changes(scenario: Scenario, space: Space, look: Look) -> Iterator[tuple[str, Scenario, Space]]:
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default:
             free: dict[str, Any] = {axis.name: axis.default}
@@ -234,17 +253,17 @@ def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, 
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
     if not scenario.groups:
-        more = _enough_nodes(scenario, space)
+        more = _enough_nodes(scenario, space, look)
         if more is not None:
             yield f"--nodes {more.nodes}", more, space
 
 
-def _enough_nodes(scenario: Scenario, space: Space) -> Scenario | None:
+def _enough_nodes(scenario: Scenario, space: Space, look: Look) -> Scenario | None:
     """The smallest cluster of whole nodes, up to 64 times as large, on which something fits; None if none does."""
     per_node = scenario.hardware.devices_per_node
 
     def fits(nodes: int) -> bool:
-        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1).fastest)
+        return bool(look(replace(scenario, devices=nodes * per_node), space, top=1).fastest)
 
     low = scenario.devices // per_node
     high = low

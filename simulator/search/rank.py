@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,15 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candid
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
+Judge = Callable[[Priced, NDArray[np.intp]], NDArray[np.bool_]]
+"""Tells which layouts of a priced block, given by position, may be recommended."""
+_JUDGED_AT_ONCE = 32
+MOST_RISKY = 3
+"""Risky layouts that a search remembers."""
+
+
+_BASE = 8192.0
+"""Above every size in a split."""
 
 
 @dataclass(slots=True)
@@ -38,13 +48,43 @@ class Shortlist:
 
     def offer(self, block: LayoutBlock, keys: Array, where: NDArray[np.bool_]) -> None:
         """Consider the layouts of `block` selected by `where`."""
-        index = np.flatnonzero(where)
+        self._keep(block, keys, self._worth(block, keys, np.flatnonzero(where)))
+
+    def offer_judged(self, priced: Priced, keys: Array, where: NDArray[np.bool_], judge: Judge) -> NDArray[np.intp]:
+        """Consider the layouts that `judge` lets pass, asking it only of those that would be kept; return the others.
+
+        The best first, some at a time: what is kept of one lot leaves less to judge of the next.
+        """
+        refused: list[NDArray[np.intp]] = []
+        block, left = priced.block, np.flatnonzero(where)
+        left = left[np.argsort(keys[left], kind="stable")]
+        while True:
+            lot = self._worth(block, keys, left, distinct=False)[:_JUDGED_AT_ONCE]
+            if not len(lot):
+                return np.concatenate([np.empty(0, dtype=np.intp), *refused])
+            passed = judge(priced, lot)
+            refused.append(lot[~passed])
+            self._keep(block, keys, self._worth(block, keys, lot[passed]))
+            left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
+
+    def _worth(
+        self, block: LayoutBlock, keys: Array, index: NDArray[np.intp], *, distinct: bool = True
+    ) -> NDArray[np.intp]:
+        """The positions that could still be kept, best first; with `distinct` one of each split."""
         if len(self.entries) == self.limit:
             index = index[keys[index] < self.entries[-1][0]]
         index = index[np.argsort(keys[index], kind="stable")]
-        if not self.variants:
-            index = index[np.sort(np.unique(_split_codes(block)[index], return_index=True)[1])]
-        best = [(float(keys[i]), block.layout(i)) for i in index[: self.limit]]
+        if self.variants or not len(index):
+            return index
+        codes = _split_codes(block)[index]
+        if distinct:
+            return index[np.sort(np.unique(codes, return_index=True)[1])]
+        known = {_code(split): key for key, split, _ in self.entries if split[1] == block.pipeline_parallel}
+        beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, keys[index], strict=True)]
+        return index[~np.array(beaten, dtype=np.bool_)]
+
+    def _keep(self, block: LayoutBlock, keys: Array, index: NDArray[np.intp]) -> None:
+        best = [(float(keys[i]), block.layout(int(i))) for i in index[: self.limit]]
         merged = [*self.entries, *((key, _split(layout), layout) for key, layout in best)]
         merged.sort(key=lambda entry: entry[0])
         kept: dict[object, tuple[float, tuple[int, ...], Layout]] = {}
@@ -65,10 +105,14 @@ def _split(layout: Layout) -> tuple[int, ...]:
 
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
-    code = block.tensor_parallel
-    for column in (block.context_parallel, block.expert_parallel, block.expert_tensor_parallel):
-        code = code * 8192.0 + column
-    return code
+    columns = (block.tensor_parallel, block.context_parallel, block.expert_parallel, block.expert_tensor_parallel)
+    return np.asarray(reduce(lambda code, column: code * _BASE + column, columns))
+
+
+def _code(split: tuple[int, ...]) -> float:
+    """`_split_codes` of one split."""
+    tensor, _, *rest = split
+    return reduce(lambda code, size: code * _BASE + size, rest, float(tensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +123,8 @@ class Found:
     feasible: int
     rejected: dict[str, int]
     fastest: list[Layout]
+    risky: list[Layout]
+    """The fastest layouts that fit, but were not let pass."""
     starved: list[Layout]
     nearest: list[Layout]
     """The layouts that need least of those that do not fit."""
@@ -86,10 +132,16 @@ class Found:
     """One layout for each rule that dropped any."""
 
 
-def search(
-    scenario: Scenario, space: Space, *, top: int = 10, variants: bool = False, progress: Progress | None = None
+def search(  # noqa: PLR0913  a question, and how much of the answer to keep
+    scenario: Scenario,
+    space: Space,
+    *,
+    top: int = 10,
+    variants: bool = False,
+    progress: Progress | None = None,
+    judge: Judge | None = None,
 ) -> Found:
-    """Look at every candidate of the space once.
+    """Look at every candidate of the space once; of those that fit, only what `judge` lets pass is among the fastest.
 
     Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
     """
@@ -97,6 +149,7 @@ def search(
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
+    risky = Shortlist(MOST_RISKY, variants)
     done = feasible = 0
     total = candidates(scenario, space)
     if total > MOST_CANDIDATES:
@@ -109,13 +162,24 @@ def search(
         if kept is not None:
             priced = price(scenario, kept)
             feasible += _count(priced, counts)
-            fastest.offer(kept, priced.step.total, priced.verdict == FITS)
+            _recommend(fastest, risky, priced, judge)
             starved.offer(kept, priced.step.total, priced.verdict == STARVED)
             nearest.offer(kept, priced.device_bytes, priced.verdict == DOES_NOT_FIT)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
-    return Found(done, feasible, rejected, fastest.layouts, starved.layouts, nearest.layouts, examples)
+    return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+
+
+def _recommend(fastest: Shortlist, risky: Shortlist, priced: Priced, judge: Judge | None) -> None:
+    """Put the layouts that fit into one shortlist or the other."""
+    fits, seconds = priced.verdict == FITS, priced.step.total
+    if judge is None:
+        fastest.offer(priced.block, seconds, fits)
+        return
+    refused = np.zeros(len(fits), dtype=np.bool_)
+    refused[fastest.offer_judged(priced, seconds, fits, judge)] = True
+    risky.offer(priced.block, seconds, refused)
 
 
 def _count(priced: Priced, counts: Counter[str]) -> int:

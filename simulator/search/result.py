@@ -41,7 +41,9 @@ class Ranking:
     """Names in `query` that the user left to their default."""
     counts: Counts
     estimates: tuple[Estimate, ...]
-    """Layouts that fit, best first."""
+    """Layouts that fit with at least the probability asked for, best first."""
+    risky: tuple[Estimate, ...] = ()
+    """The fastest layouts that fit on the estimate, with less than the least probability asked for."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None

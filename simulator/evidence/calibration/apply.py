@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.cost.pricing.estimate import Estimate, Provenance, Status
+from simulator.cost.pricing.price import Priced, usable_bytes
 from simulator.evidence.calibration.ranges import CARRIED_OVER, WIDENING, status_of
 from simulator.evidence.calibration.store import Calibration, read_calibration, shipped_calibration
-from simulator.evidence.calibration.uncertainty import memory_interval, time_interval
+from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import replaced
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+
+Index = NDArray[np.intp]
 
 PRIMARY_FAMILY = "hopper"
 """The family with most rows; its coefficients, shares of a device's peaks, serve hardware without rows of its own."""
@@ -71,12 +79,12 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         if calibration is None:
             statuses.append("analytic")
             continue
+        status = _status(kind, calibration, scenario, estimate.layout)
         if kind == "memory" and calibration.memory is not None and calibration.memory.known:
             # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
             notes.append(f"memory: {calibration.memory.known}")
-            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, 1.0))
+            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, WIDENING[status]))
             continue
-        status = status_of(calibration.range, calibration.family, scenario, estimate.layout)
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
@@ -88,6 +96,33 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
             result = replace(result, throughput=throughput)
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+
+
+def likely_to_fit(scenario: Scenario, used: Applied, least: float) -> Callable[[Priced, Index], NDArray[np.bool_]]:
+    """What tells which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
+
+    Takes the block and the positions to judge. Without a calibration nothing says so, and all pass.
+    """
+
+    def judge(priced: Priced, index: Index) -> NDArray[np.bool_]:
+        if used.memory is None or used.memory.memory is None:
+            return np.ones(len(index), dtype=np.bool_)
+        calibration, part = used.memory, used.memory.memory
+        layouts = [priced.block.layout(int(i)) for i in index]
+        widening = np.array([WIDENING[_status("memory", calibration, scenario, layout)] for layout in layouts])
+        spread = widening * relative_deviations("memory", scenario, priced.block.take(index), part)
+        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
+        margins = np.log(capacity / priced.device_bytes[index]) / spread
+        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
+
+    return judge
+
+
+def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> Status:
+    """How well a layout is covered; memory of which nothing was fitted has no range to be outside of."""
+    if kind == "memory" and calibration.memory is not None and calibration.memory.known:
+        return "measured"
+    return status_of(calibration.range, calibration.family, scenario, layout)
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, write
+from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
     from simulator.search.result import Ranking
@@ -32,7 +32,12 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     quiet = presentation.verbosity < 0
     with progress_bar(quiet=quiet) as progress:
         ranking = api.rank(
-            **question, space=searched, top=values["top"], variants=values["variants"], progress=progress
+            **question,
+            space=searched,
+            top=values["top"],
+            variants=values["variants"],
+            progress=progress,
+            min_fit_probability=values["min_fit_probability"],
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
@@ -151,6 +156,7 @@ def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation
         colour=colour_of(ctx, values["output"]),
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
+        width=width_of(values["output"]),
         variants=bool(values.get("variants")),
         device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )

@@ -10,6 +10,7 @@ import click
 from simulator.show.cli.parameters import (
     Price,
     Setting,
+    Share,
     SpecName,
     Tokens,
     Whole,
@@ -158,6 +159,7 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     if ranking:
         text = "Layouts to show."
         found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
+        found.append(min_fit_probability_option())
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
         found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
     text = "Tokens of the whole run, such as 100B: adds days to train."
@@ -165,6 +167,13 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     text = "With --train-tokens: adds the cost."
     found.append(Option("--price-per-device-hour", section=OUTPUT, type=Price(), help=text))
     return found
+
+
+def min_fit_probability_option() -> Option:
+    """Return how sure a recommendation is to fit."""
+    text = "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all."
+    kind = Share(zero=True)
+    return Option("--min-fit-probability", section=OUTPUT, type=kind, default=0.95, show_default=True, help=text)
 
 
 def calibrate_options() -> list[click.Parameter]:

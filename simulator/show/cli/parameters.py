@@ -173,6 +173,30 @@ class Price(ParamType):
         return amount
 
 
+class Share(ParamType):
+    """A share from 0 to 1; ``90%`` is 0.9."""
+
+    name = "SHARE"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self.zero = zero
+        """Whether 0 is a share too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the share."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = math.nan
+        if not (0 < share <= 1 or (self.zero and share == 0)):
+            low = "from 0 to" if self.zero else "above 0 and up to"
+            self.fail(f"{shown(value)} is not {low} 1, such as 0.9 or 90%", param, ctx)
+        return share
+
+
 class Setting(ParamType):
     """A switch and its value: ``NAME=VALUE``."""
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,9 @@ CLOSED_PIPE = 141
 """Exit code when the reader of stdout left, as a shell gives it."""
 PROGRESS_AFTER_SECONDS = 1.0
 """A search shorter than this shows no progress."""
+
+WIDTH_WITHOUT_TERMINAL = 120
+"""Characters in a line where stdout is no terminal and COLUMNS does not say."""
 
 Progress = Callable[[int, int], None]
 """Takes how many layouts are done, and how many there are."""
@@ -39,6 +43,13 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
     if output not in (None, "-"):
         return False
     return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ)
+
+
+def width_of(output: str | None) -> int | None:
+    """Return the characters that a line of the answer may have; None where it goes to a file."""
+    if output not in (None, "-"):
+        return None
+    return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
 
 
 def verbosity_of(ctx: click.Context) -> int:

@@ -49,6 +49,8 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
             "days": significant(run.days),
             "device_hours": significant(run.device_hours),
             "cost": None if run.cost is None else significant(run.cost),
+            "days_interval": _interval(run.days_interval, ""),
+            "cost_interval": _interval(run.cost_interval, ""),
         }
     return found
 
@@ -65,6 +67,7 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
         "defaults": list(ranking.defaults),
         "counts": _counts(ranking.counts),
         "estimates": objects(ranking.estimates),
+        "risky": objects(ranking.risky),
         "starved": objects(ranking.starved),
         "nearest": None if ranking.nearest is None else estimate_object(ranking.nearest, presentation),
         "remedies": [

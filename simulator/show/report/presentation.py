@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.estimate import Estimate, Interval
 
 _SECONDS_PER_HOUR = 3600.0
 _HOURS_PER_DAY = 24.0
@@ -23,6 +23,8 @@ class Presentation:
     """Tokens of the whole training run; None leaves out its duration and cost."""
     price_per_device_hour: float | None = None
     """Price of one device for one hour, in any currency; None leaves out the cost."""
+    width: int | None = None
+    """Characters in a line of a table; None is no limit."""
     variants: bool = False
     """Whether a ranking has every layout, not only the best of each split."""
     device_has_fp8: bool | None = None
@@ -40,20 +42,38 @@ class TrainingRun:
     device_hours: float
     cost: float | None
     """In the currency of the price; None without a price."""
+    days_interval: Interval | None = None
+    """90 % interval of the days, that of the step time carried over; None without a calibration."""
+    cost_interval: Interval | None = None
+    """The same of the cost."""
 
 
 def training_run(estimate: Estimate, presentation: Presentation) -> TrainingRun | None:
     """Return the whole run at the estimate's speed, or None if no number of tokens was given."""
     tokens = presentation.train_tokens
-    tokens_per_second = estimate.throughput.tokens_per_second_per_device * estimate.devices
-    if tokens is None or tokens_per_second <= 0:
+    if tokens is None or estimate.throughput.tokens_per_second_per_device <= 0:
         return None
-    hours = tokens / tokens_per_second / _SECONDS_PER_HOUR
-    device_hours = hours * estimate.devices
-    price = presentation.price_per_device_hour
+    return run_of(estimate, tokens, presentation.price_per_device_hour)
+
+
+def run_of(estimate: Estimate, tokens: int, price_per_device_hour: float | None, goodput: float = 1.0) -> TrainingRun:
+    """Return the whole run at the estimate's speed; `goodput` is the share of the time that trains."""
+    speed = estimate.throughput
+    hours = tokens / (speed.tokens_per_second_per_device * estimate.devices * goodput) / _SECONDS_PER_HOUR
+    rate = None if price_per_device_hour is None else estimate.devices * price_per_device_hour
+
+    def scaled(factor: float | None) -> Interval | None:
+        step = speed.interval_seconds
+        if step is None or factor is None:
+            return None
+        return Interval(factor * step.low / speed.step_seconds, factor * step.high / speed.step_seconds)
+
+    days, cost = hours / _HOURS_PER_DAY, None if rate is None else hours * rate
     return TrainingRun(
         tokens=tokens,
-        days=hours / _HOURS_PER_DAY,
-        device_hours=device_hours,
-        cost=None if price is None else device_hours * price,
+        days=days,
+        device_hours=hours * estimate.devices,
+        cost=cost,
+        days_interval=scaled(days),
+        cost_interval=scaled(cost),
     )
