@@ -10,6 +10,7 @@ BLOCKS = (
     "",
     "rank",
     "estimate",
+    "plan",
     "models",
     "hardware",
     "frameworks",

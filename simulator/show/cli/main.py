@@ -29,6 +29,7 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
 from simulator.show.cli.trace import trace_command
 from simulator.show.cli.validate import validate_command
@@ -263,6 +264,7 @@ cli.add_command(
         context_settings=CONTEXT_SETTINGS,
     )
 )
+cli.add_command(plan_command())
 cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
     _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))

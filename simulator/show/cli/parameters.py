@@ -197,6 +197,41 @@ class Share(ParamType):
         return share
 
 
+class Amount(Price):
+    """An amount above zero."""
+
+    name = "AMOUNT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the amount."""
+        amount = super().convert(value, param, ctx)
+        if amount == 0:
+            self.fail(f"{shown(value)} is not above 0", param, ctx)
+        return amount
+
+
+class OfferText(ParamType):
+    """What may be booked: ``NAME:NODES@PRICE``; names complete in the shell."""
+
+    name = "OFFER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the offer."""
+        from simulator.answers.offers import parse_offer  # noqa: PLC0415  start-up time
+        from simulator.errors import InputError  # noqa: PLC0415  start-up time
+
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_offer(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the shipped hardware that begins so."""
+        return SpecName("hardware").shell_complete(ctx, param, incomplete)
+
+
 class Setting(ParamType):
     """A switch and its value: ``NAME=VALUE``."""
 
