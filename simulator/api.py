@@ -201,6 +201,14 @@ def fastest(
     return Fastest(recommended, None if recommended else nearest)
 
 
+def feasible(*, space: Space | None = None, top: int = 1000, **question: Any) -> tuple[Estimate, ...]:
+    """Every layout that fits, or the `top` fastest of them, as plain estimates without intervals."""
+    check_count("top", top)
+    scenario = scenario_of(**question)
+    found = search(scenario, space or Space(), top=top, variants=True)
+    return tuple(estimate_layout(scenario, layout) for layout in found.fastest)
+
+
 Look = Callable[..., Found]
 """A search of a scenario and a space that recommends only what is likely enough to fit."""
 

@@ -9,7 +9,14 @@ from simulator.question.scenario import layout
 from simulator.question.scenario.scenario import PRECISIONS as KNOWN_PRECISIONS
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.show.cli.main import cli
-from simulator.show.cli.options import FORMATS, FRAMEWORKS, OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.show.cli.options import (
+    ANSWER_FORMATS,
+    FRAMEWORKS,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODES,
+)
 from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import BLOCKS, documented, help_of
 from tests.cli.running import run
@@ -55,7 +62,7 @@ def test_words_are_those_the_simulator_knows() -> None:
     assert (*RECOMPUTE_METHODS, "list") == layout.RECOMPUTE_METHODS
     assert layout.OFFLOADS == OFFLOADS
     assert tuple(PROFILES) == FRAMEWORKS
-    assert tuple(RANKING_REPORTERS) == FORMATS
+    assert (*RANKING_REPORTERS, "html") == ANSWER_FORMATS
 
 
 def test_version() -> None:

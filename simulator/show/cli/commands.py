@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, width_of, write
+from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
     from simulator.search.result import Ranking
@@ -40,6 +40,12 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
             min_fit_probability=values["min_fit_probability"],
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, ranking_page  # noqa: PLC0415  start-up time
+
+        asked = Asked(question=question, space=searched, command=typed(ctx))
+        write(ranking_page(ranking, presentation, asked), values["output"])
+        return
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
@@ -67,6 +73,11 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         elif values[name] is None and chosen.recompute == "none":
             defaults[name] = chosen.recompute
     presentation = replace(_presentation(ctx, values), defaults=defaults)
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, estimate_page  # noqa: PLC0415  start-up time
+
+        write(estimate_page(priced, presentation, Asked(question=question, command=typed(ctx))), values["output"])
+        return
     write(ESTIMATE_REPORTERS[values["format"]](priced, presentation), values["output"])
 
 

@@ -31,6 +31,7 @@ from simulator.show.cli.options import (
 from simulator.show.cli.parameters import SpecName, Word, nearest, shown
 from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
+from simulator.show.cli.streams import TYPED
 from simulator.show.cli.trace import trace_command
 from simulator.show.cli.validate import validate_command
 
@@ -66,6 +67,15 @@ class MainCommand(Sectioned, click.Group):
             names = self.list_commands(ctx)
             raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Remember the words, which parsing uses up: pages tell how they were made."""
+        words = list(args)
+        ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[TYPED] = words
+        return ctx
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands, the main one first."""

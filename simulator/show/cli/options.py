@@ -26,6 +26,7 @@ RECOMPUTE_METHODS = ("uniform", "block")
 OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")
 FRAMEWORKS = ("megatron", "paddle", "torch")
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
+ANSWER_FORMATS = (*FORMATS, "html")
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
 ACCURACY_FORMATS = ("table", "markdown", "json")
 
@@ -155,7 +156,7 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
 
 def output_options(*, ranking: bool) -> list[click.Parameter]:
     """Return how the answer is shown."""
-    found = listing_options()
+    found = listing_options(ANSWER_FORMATS)
     if ranking:
         text = "Layouts to show."
         found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))

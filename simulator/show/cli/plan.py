@@ -21,12 +21,12 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import Amount, OfferText, Price, Share, Tokens, WordSet
-from simulator.show.cli.streams import colour_of, verbosity_of, width_of, write
+from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
     from simulator.answers.availability import Availability
 
-PLAN_FORMATS = ("table", "json", "csv", "markdown")
+PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
 AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
@@ -116,6 +116,11 @@ def _plan(**values: Any) -> None:
         width=width_of(values["output"]),
         defaults={name: values[name] for name in _ASKED if left_to_default(ctx, name)},
     )
+    if values["format"] == "html":
+        from simulator.show.pages.plan import plan_page  # noqa: PLC0415  start-up time
+
+        write(plan_page(found, presentation, typed(ctx)), values["output"])
+        return
     write(PLAN_REPORTERS[values["format"]](found, presentation), values["output"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -55,6 +56,15 @@ def width_of(output: str | None) -> int | None:
 def verbosity_of(ctx: click.Context) -> int:
     """Return how often `-v` was given, less how often `-q` was."""
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
+
+
+TYPED = "simulate.typed"
+"""Where a context keeps the words of the command line."""
+
+
+def typed(ctx: click.Context) -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["simulate", *ctx.meta.get(TYPED, ())])
 
 
 def inherited(ctx: click.Context, name: str) -> str | int | None:

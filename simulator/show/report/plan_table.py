@@ -34,7 +34,7 @@ def plan_table(plan: Plan, presentation: Presentation, style: Style) -> str:
     """Return the plan for people."""
     blocks = []
     if presentation.verbosity >= 0:
-        blocks = [heading(_question(plan), style), paragraph(_answer(plan), style)]
+        blocks = [heading(_question(plan), style), paragraph(plan_answer(plan), style)]
     width = presentation.width if style == "table" else None
     left_out: list[Column] = []
     if plan.priced:
@@ -52,7 +52,7 @@ def _question(plan: Plan) -> str:
     return text if plan.budget is None else f"{text}, for {grouped(plan.budget)}"
 
 
-def _answer(plan: Plan) -> Iterator[str]:
+def plan_answer(plan: Plan) -> Iterator[str]:
     """Yield what to book, then the least nodes of every offer."""
     best = plan.best
     if best is None:
