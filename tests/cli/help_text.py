@@ -11,6 +11,8 @@ BLOCKS = (
     "rank",
     "estimate",
     "plan",
+    "compare",
+    "explain",
     "models",
     "hardware",
     "frameworks",

@@ -38,7 +38,7 @@ def question_of_options(asked: Asked, target: str) -> Case:
     )
     if asked.devices is None and asked.nodes is None and "data_parallel" in asked.layout:
         asked = replace(asked, devices=_devices(asked.layout))
-    return _priceable(case_of(recipe, asked))
+    return priceable(case_of(recipe, asked))
 
 
 def _devices(layout: Mapping[str, Any]) -> int:
@@ -49,7 +49,13 @@ def _devices(layout: Mapping[str, Any]) -> int:
     return product
 
 
-def _priceable(case: Case | Blocked) -> Case:
+def target_of(framework: str) -> str:
+    """The kind of recipe that a framework's profile is written as."""
+    return next(target for target, name in FRAMEWORKS.items() if name == framework)
+
+
+def priceable(case: Case | Blocked) -> Case:
+    """The case, or one InputError with all that has to be told."""
     if isinstance(case, Blocked):
         raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
     return case
@@ -75,7 +81,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
         asked = replace(asked, hardware=hardware)
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices)
-    case = _priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
+    case = priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
     if untouched:
         _compare(file, case, stated)
     return case

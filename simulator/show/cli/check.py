@@ -46,6 +46,11 @@ def _model_field() -> Option:
     return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
 
 
+def open_options() -> list[click.Parameter]:
+    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
+    return [*_open(question_options()), _model_field(), *_open(layout_options(many=False))]
+
+
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
     recipe = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -78,7 +78,25 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         write(estimate_page(priced, presentation, Asked(question=question, command=typed(ctx))), values["output"])
         return
-    write(ESTIMATE_REPORTERS[values["format"]](priced, presentation), values["output"])
+    text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
+    if priced.verdict in ("does_not_fit", "starved") and values["format"] in ("table", "markdown"):
+        text = f"{text}\n{_explained(ctx, values)}"
+    write(text, values["output"])
+
+
+def _explained(ctx: click.Context, values: Mapping[str, Any]) -> str:
+    """Why an estimate does not fit, and what would help; nothing where only tables are wanted."""
+    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.api import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
+    from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
+    from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
+    from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
+
+    if verbosity_of(ctx) < 0:
+        return ""
+    case = case_of_options(asked(ctx, {**values, "model_field": ()}))
+    style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
+    return "\n\n".join(explanation_blocks(explain(case, MIN_FIT_PROBABILITY), style)) + "\n"
 
 
 def models(ctx: click.Context, values: Mapping[str, Any]) -> None:

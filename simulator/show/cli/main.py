@@ -15,6 +15,7 @@ import click
 
 from simulator import __version__
 from simulator.show.cli.check import check_command, emit_command
+from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
     Option,
@@ -275,6 +276,8 @@ cli.add_command(
     )
 )
 cli.add_command(plan_command())
+cli.add_command(compare_command())
+cli.add_command(explain_command())
 cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
     _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))
