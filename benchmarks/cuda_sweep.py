@@ -19,7 +19,6 @@ from benchmarks.machine import say, say_machine
 from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.evidence.calibration.apply import applied
 from simulator.lab.runner.campaign import run_folder
 from simulator.lab.runner.engine import Outcome, Pick
 from simulator.lab.runner.launch import Launch
@@ -88,7 +87,6 @@ class Case:
         pick = Pick(
             scenario=scenario,
             layout=priced.layout,
-            used=applied(scenario.hardware.family, None),
             model=self.model,
             hardware=hardware,
             steps=STEPS,

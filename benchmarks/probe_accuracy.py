@@ -18,7 +18,6 @@ import yaml
 
 from benchmarks.machine import judged, say, say_machine
 from simulator import api
-from simulator.evidence.calibration.apply import Applied
 from simulator.lab.runner.engine import Pick
 from simulator.lab.runner.launch import LOG_NAME, Launch
 from simulator.lab.runner.local import LocalLauncher
@@ -106,7 +105,7 @@ def pick_of(case: HeldOut, probe: Path, folder: Path, hardware: str, precision: 
     layout = complete_layout(
         scenario, **{"zero_stage": 1} | case.split, micro_batch_size=case.micro_batch, recompute=case.recompute
     )
-    return Pick(scenario=scenario, layout=layout, used=Applied(None, None), model=model, hardware=hardware)
+    return Pick(scenario=scenario, layout=layout, model=model, hardware=hardware)
 
 
 def measured(pick: Pick, place: Path) -> float:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied, applied, likely_to_fit, with_calibration
 from simulator.question.frameworks.profile import framework as framework_profile
-from simulator.question.scenario.complete import complete_layout
-from simulator.question.scenario.layout import Layout, check_count, check_share
+from simulator.question.scenario.complete import NAMES, Question, Words, asked_layout, devices_taken, resolve
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
+from simulator.question.scenario.settings import check_count, check_share
+from simulator.question.scenario.typed import LayoutFields
 from simulator.question.specs.catalogue import load_model
-from simulator.search.build import estimate_layout
-from simulator.search.rank import Found, Progress, search
+from simulator.question.vocabulary import FrameworkName, Precision
+from simulator.search.build import bare_estimate, estimate_layout
+from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
@@ -29,7 +30,38 @@ MIN_FIT_PROBABILITY = 0.95
 """Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
-def scenario_of(
+class QuestionFields(TypedDict, total=False):
+    """What is trained on what; see `scenario_of`."""
+
+    model: Required[str]
+    hardware: str
+    nodes: int | None
+    devices: int | None
+    seq_length: int
+    global_batch_size: int
+    precision: Precision
+    lora_rank: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    options: Mapping[str, str] | None
+    calibration: str | None
+
+
+class EstimateFields(QuestionFields, LayoutFields, total=False):
+    """What is trained on what, and how."""
+
+
+def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
+    """The scenario of a question.
+
+    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
+    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
+    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
+    return question_of(**question).scenario()
+
+
+def question_of(
     *,
     model: str,
     hardware: str = "z2000",
@@ -37,19 +69,14 @@ def scenario_of(
     devices: int | None = None,
     seq_length: int = 8192,
     global_batch_size: int = 1024,
-    precision: str = "bf16",
+    precision: Precision = "bf16",
     lora_rank: int | None = None,
     num_layers: int | None = None,
-    framework: str = "megatron",
+    framework: FrameworkName = "megatron",
     options: Mapping[str, str] | None = None,
     calibration: str | None = None,
-) -> Scenario:
-    """The scenario of a question.
-
-    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
-    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
-    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
-    """
+) -> Question:
+    """A question with its specs read, as in `scenario_of`."""
     for name, value in (("seq_length", seq_length), ("global_batch_size", global_batch_size)):
         check_count(name, value, MOST_TOKENS)
     for name, optional in (
@@ -64,35 +91,51 @@ def scenario_of(
     model_spec = load_model(model)
     if num_layers is not None:
         model_spec = model_spec.with_layers(num_layers)
-    return Scenario(
+    return Question(
         model=model_spec,
-        hardware=machines.hardware,
-        devices=machines.devices,
-        groups=machines.groups,
+        cluster=machines,
+        framework=framework_profile(framework, dict(options or {})),
         seq_length=seq_length,
         global_batch_size=global_batch_size,
         precision=precision,
         lora_rank=lora_rank,
-        framework=framework_profile(framework, dict(options or {})),
-        coefficients=machines.used.coefficients(),
     )
 
 
-def estimate(*, layout: Layout | None = None, **question: Any) -> Estimate:
+def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -> Estimate:
     """Price one layout.
 
     Takes the arguments of `scenario_of`, and a layout: as a value, whose cut may be left out, or as fields of `Layout`
-    (`tensor_parallel=4`); what is left out then follows from the scenario (see `complete_layout`).
+    by name or key (`tensor_parallel=4` or `tp=4`); what is left out then follows from the scenario (see `resolve`).
+    Without `nodes` and `devices`, a layout whose `data_parallel` is given says how many devices there are.
     """
-    sizes = {name: question.pop(name) for name in Layout.__dataclass_fields__ if name in question}
-    scenario, used = _asked(question)
-    if layout is not None:
-        if sizes:
-            raise InputError("give a layout or its fields, not both")
-        sizes = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
-    chosen = complete_layout(scenario, **sizes)
-    priced = _price(scenario, used, chosen)
-    return _with_idle_switches(scenario, priced, question.get("options") or {})
+    given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
+    question = {name: value for name, value in asked.items() if name not in BY_NAME}
+    if layout is None:
+        scenario, chosen = resolved(question, given)
+    elif given:
+        raise InputError("give a layout or its fields, not both")
+    else:
+        fields = {field.name: getattr(layout, field.name) for field in FIELDS}
+        scenario, chosen = resolve(question_of(**question), fields, filled=False)  # type: ignore[arg-type]  # checked
+    return answer(scenario, chosen, question.get("options"))  # type: ignore[arg-type]  # checked above
+
+
+def resolved(
+    question: Mapping[str, Any], given: Mapping[str, Any], words: Words = NAMES, *, filled: bool = False
+) -> tuple[Scenario, Layout]:
+    """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
+    fields = asked_layout(given, words)
+    asked = dict(question)
+    sized = asked.get("nodes") is not None or asked.get("devices") is not None or ":" in asked.get("hardware", "")
+    if not sized:
+        asked["devices"] = devices_taken(fields)
+    return resolve(question_of(**asked), fields, words, filled=filled)
+
+
+def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
+    """The estimate of a layout, with a note on each of the given switches that changes nothing."""
+    return _with_idle_switches(scenario, estimate_layout(scenario, layout), options or {})
 
 
 def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[str, str]) -> Estimate:
@@ -100,7 +143,7 @@ def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[s
     idle = []
     for name in options:
         usual = replace(scenario.framework, **{name: getattr(framework_profile(scenario.framework.name), name)})
-        other = estimate_layout(replace(scenario, framework=usual), priced.layout)
+        other = bare_estimate(replace(scenario, framework=usual), priced.layout)
         if usual != scenario.framework and _figures(other) == _figures(priced):
             idle.append(f"--option {name}: no effect on this model and layout")
     if not idle:
@@ -113,16 +156,6 @@ def _figures(priced: Estimate) -> tuple[object, ...]:
     return (stages, priced.throughput.step_seconds)
 
 
-def _asked(question: Mapping[str, Any]) -> tuple[Scenario, Applied]:
-    """The scenario of a question, and the calibrations behind its coefficients."""
-    scenario = scenario_of(**question)
-    return scenario, applied(scenario.hardware.family, question.get("calibration"))
-
-
-def _price(scenario: Scenario, used: Applied, layout: Layout) -> Estimate:
-    return with_calibration(scenario, estimate_layout(scenario, layout), used)
-
-
 def rank(
     *,
     space: Space | None = None,
@@ -130,7 +163,7 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
-    **question: Any,
+    **question: Unpack[QuestionFields],
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
 
@@ -142,24 +175,24 @@ def rank(
     space = space or Space()
     check_count("top", top)
     check_share("min_fit_probability", min_fit_probability)
-    scenario, used = _asked(question)
-    look = partial(_recommended, used, min_fit_probability)
-    found = look(scenario, space, top=top, variants=variants, progress=progress)
+    scenario = scenario_of(**question)
+    least = min_fit_probability
+    found = search(scenario, space, top=top, variants=variants, progress=progress, least=least)
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
             f"with at most {scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = tuple(_price(scenario, used, layout) for layout in found.fastest)
+    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
     if best:
         best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
-    nearest = _price(scenario, used, found.nearest[0]) if found.nearest and not best else None
-    starved = tuple(_price(scenario, used, layout) for layout in found.starved)
-    risky = tuple(_price(scenario, used, layout) for layout in found.risky)
-    remedies = () if best else tuple(_remedies(scenario, used, space, look))
-    fp8 = _fp8(scenario, used, space, look)
+    nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
+    starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
+    risky = tuple(estimate_layout(scenario, layout) for layout in found.risky)
+    remedies = () if best else tuple(_remedies(scenario, space, least))
+    fp8 = _fp8(scenario, space, least)
     return Ranking(
-        query=_query(scenario, question, space) | {"min_fit_probability": min_fit_probability},
+        query=_query(scenario, question, space) | {"min_fit_probability": least},
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
             evaluated=found.evaluated,
@@ -188,33 +221,28 @@ class Fastest:
 
 
 def fastest(
-    *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY, **question: Any
+    *,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    **question: Unpack[QuestionFields],
 ) -> Fastest:
     """The first layout of `rank`, which takes the same arguments, without what a ranking tells beside it."""
     check_share("min_fit_probability", min_fit_probability)
-    scenario, used = _asked(question)
-    found = _recommended(used, min_fit_probability, scenario, space or Space(), top=1)
-    recommended, nearest = (
-        _price(scenario, used, layouts[0]) if layouts else None
-        for layouts in (found.fastest, found.fastest or found.risky or found.starved or found.nearest)
-    )
-    return Fastest(recommended, None if recommended else nearest)
+    scenario = scenario_of(**question)
+    found = search(scenario, space or Space(), top=1, least=min_fit_probability)
+    chosen = found.fastest or found.risky or found.starved or found.nearest
+    priced = estimate_layout(scenario, chosen[0]) if chosen else None
+    return Fastest(priced, None) if found.fastest else Fastest(None, priced)
 
 
-def feasible(*, space: Space | None = None, top: int = 1000, **question: Any) -> tuple[Estimate, ...]:
+def feasible(
+    *, space: Space | None = None, top: int = 1000, **question: Unpack[QuestionFields]
+) -> tuple[Estimate, ...]:
     """Every layout that fits, or the `top` fastest of them, as plain estimates without intervals."""
     check_count("top", top)
     scenario = scenario_of(**question)
     found = search(scenario, space or Space(), top=top, variants=True)
-    return tuple(estimate_layout(scenario, layout) for layout in found.fastest)
-
-
-Look = Callable[..., Found]
-"""A search of a scenario and a space that recommends only what is likely enough to fit."""
-
-
-def _recommended(used: Applied, least: float, scenario: Scenario, space: Space, **how: Any) -> Found:
-    return search(scenario, space, judge=likely_to_fit(scenario, used, least) if least > 0.0 else None, **how)
+    return tuple(bare_estimate(scenario, layout) for layout in found.fastest)
 
 
 def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:
@@ -259,24 +287,24 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, used: Applied, space: Space, look: Look) -> Estimate | None:
+def _fp8(scenario: Scenario, space: Space, least: float) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = look(narrow, space, top=1)
-    return _price(narrow, used, found.fastest[0]) if found.fastest else None
+    found = search(narrow, space, top=1, least=least)
+    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
 
 
-def _remedies(scenario: Scenario, used: Applied, space: Space, look: Look) -> Iterator[Remedy]:
+def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
-    for change, other, wider in _changes(scenario, space, look):
-        found = look(other, wider, top=1)
+    for change, other, wider in _changes(scenario, space, least):
+        found = search(other, wider, top=1, least=least)
         if found.fastest:
-            yield Remedy(change, _price(other, used, found.fastest[0]))
+            yield Remedy(change, estimate_layout(other, found.fastest[0]))
 
 
-def _changes(scenario: Scenario, space: Space, look: Look) -> Iterator[tuple[str, Scenario, Space]]:
+def _changes(scenario: Scenario, space: Space, least: float) -> Iterator[tuple[str, Scenario, Space]]:
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default:
             free: dict[str, Any] = {axis.name: axis.default}
@@ -285,17 +313,17 @@ def _changes(scenario: Scenario, space: Space, look: Look) -> Iterator[tuple[str
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
     if not scenario.groups:
-        more = _enough_nodes(scenario, space, look)
+        more = _enough_nodes(scenario, space, least)
         if more is not None:
             yield f"--nodes {more.nodes}", more, space
 
 
-def _enough_nodes(scenario: Scenario, space: Space, look: Look) -> Scenario | None:
+def _enough_nodes(scenario: Scenario, space: Space, least: float) -> Scenario | None:
     """The smallest cluster of whole nodes, up to 64 times as large, on which something fits; None if none does."""
     per_node = scenario.hardware.devices_per_node
 
     def fits(nodes: int) -> bool:
-        return bool(look(replace(scenario, devices=nodes * per_node), space, top=1).fastest)
+        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1, least=least).fastest)
 
     low = scenario.devices // per_node
     high = low

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied, applied
-from simulator.question.scenario.scenario import NodeGroup
+from simulator.evidence.calibration.apply import applied
+from simulator.question.scenario.scenario import Cluster, NodeGroup
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 
 _GROUP = re.compile(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What a scenario needs to know of the machines."""
-
-    hardware: HardwareSpec
-    devices: int
-    groups: tuple[NodeGroup, ...]
-    """Empty for a uniform cluster."""
-    used: Applied
-    """The calibrations of the first group's family."""
 
 
 def cluster(
@@ -40,14 +27,19 @@ def cluster(
     if len(parts) == 1 and not _GROUP.fullmatch(hardware):
         spec = load_hardware(hardware)
         size = devices if devices is not None else (1 if nodes is None else nodes) * spec.devices_per_node
-        return Cluster(spec, size, (), applied(spec.family, calibration))
+        return _calibrated(spec, size, (), calibration)
     if nodes is not None or devices is not None:
         raise InputError(f"hardware '{hardware}': node groups give their own sizes; leave out nodes and devices")
     groups = tuple(_group(part, calibration) for part in parts)
     total = sum(group.devices for group in groups)
     first = groups[0].hardware
     uniform = len({group.hardware.name for group in groups}) == 1
-    return Cluster(first, total, () if uniform else groups, applied(first.family, calibration))
+    return _calibrated(first, total, () if uniform else groups, calibration)
+
+
+def _calibrated(spec: HardwareSpec, devices: int, groups: tuple[NodeGroup, ...], calibration: str | None) -> Cluster:
+    used = applied(spec.family, calibration)
+    return Cluster(hardware=spec, devices=devices, groups=groups, coefficients=used.coefficients(), calibration=used)
 
 
 def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:

@@ -1,5 +1,6 @@
 """The Python API: two questions, their defaults, and their refusals."""
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
-from simulator.api import scenario_of
+from simulator.api import QuestionFields, question_of, scenario_of
+from simulator.question.scenario.complete import complete_layout
+from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.result import Ranking
 
@@ -173,7 +176,7 @@ def test_what_a_remedy_costs_is_what_it_gives() -> None:
         return
     for change, found in offers.items():
         if change.startswith("--offload"):
-            word = change.split()[1]
+            word = next(kind for kind in OFFLOADS if kind == change.split()[1])
             again = simulator.rank(model="qwen2.5-72b", nodes=2, space=Space(recompute=("full",), offload=(word,)))
             assert again.estimates[0] == found
 
@@ -197,7 +200,11 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
         ({"num_layers": 0}, InputError, "num_layers 0"),
         ({"precision": "fp4"}, InputError, "precision 'fp4'"),
         ({"hardware": "bi150-64g", "precision": "fp8"}, UnsupportedError, "hardware 'bi150-64g' has no fp8 peak"),
-        ({"layout": Layout(pipeline_parallel=64)}, InputError, "pipeline_parallel 64: llama3.1-8b has 32 layers"),
+        (
+            {"layout": Layout(pipeline_parallel=64)},
+            InputError,
+            "pipeline_parallel 64 is more than the 32 layers of llama3.1-8b",
+        ),
     ],
 )
 def test_refusals_are_one_line(question: dict[str, Any], error: type[Exception], expected: str) -> None:
@@ -243,3 +250,40 @@ def test_a_layout_of_nonsense_is_an_input_error(fields: dict[str, Any]) -> None:
 def test_a_space_of_nonsense_is_an_input_error(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         simulator.rank(model="llama3.1-8b", space=Space(**fields))
+
+
+def test_a_layout_is_given_by_short_names_too() -> None:
+    short = simulator.estimate(model="llama3.1-8b", nodes=2, tp=2, pp=2, micro_batch_size=2)
+    assert short == simulator.estimate(
+        model="llama3.1-8b", nodes=2, tensor_parallel=2, pipeline_parallel=2, micro_batch_size=2
+    )
+    assert simulator.estimate(model="llama3.1-8b", pp=2, layers_per_virtual_stage=4).layout.virtual_stages == 4
+    with pytest.raises(InputError, match="tensor_parallel and tp are the same"):
+        simulator.estimate(model="llama3.1-8b", tensor_parallel=2, tp=2)
+
+
+def test_replicas_say_how_many_devices_there_are() -> None:
+    found = simulator.estimate(model="llama3.1-8b", tp=2, dp=8)
+    assert (found.devices, found.verdict) == (16, "fits")
+    assert simulator.estimate(model="llama3.1-8b", nodes=1, tp=2, dp=8).verdict == "refused"
+
+
+def test_details_of_full_recompute_imply_it() -> None:
+    found = simulator.estimate(model="llama3.1-8b", recompute_method="block", recompute_layers=2).layout
+    assert (found.recompute, found.recompute_method, found.recompute_layers) == ("full", "block", 2)
+    listed = simulator.estimate(model="llama3.1-8b", recompute_layer_list=(1, 2)).layout
+    assert (listed.recompute, listed.recompute_method) == ("full", "list")
+    with pytest.raises(InputError, match="recompute_layers needs recompute full"):
+        simulator.estimate(model="llama3.1-8b", recompute="selective", recompute_layers=2)
+
+
+def test_typed_keywords_are_those_of_a_question() -> None:
+    assert list(QuestionFields.__annotations__) == list(inspect.signature(question_of).parameters)
+
+
+def test_a_scenario_carries_its_calibration() -> None:
+    scenario = scenario_of(model="llama3.1-8b")
+    layout = complete_layout(scenario, tp=2)
+    assert estimate_layout(scenario, layout).memory.interval_bytes is not None
+    assert estimate_layout(replace(scenario, calibration=None), layout).memory.interval_bytes is None
+    assert replace(scenario, calibration=None) == scenario

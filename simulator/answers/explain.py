@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
-from simulator.evidence.calibration.apply import with_calibration
 from simulator.question.scenario.scenario import MOST_TOKENS
 from simulator.question.units import to_gib
 from simulator.recipes.check.case import Case
@@ -139,10 +138,7 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     def fits(units: int) -> bool:
         scenario = replace(case.scenario, seq_length=units * unit)
         try:
-            plain = estimate_layout(scenario, layout)
-            if plain.verdict != "fits":
-                return False
-            return passes(with_calibration(scenario, plain, case.used), gates)
+            return passes(estimate_layout(scenario, layout), gates)
         except SimulateError:
             return False
 

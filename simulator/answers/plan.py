@@ -11,12 +11,12 @@ from simulator import api
 from simulator.answers.availability import Availability, Goodput, goodput
 from simulator.answers.offers import Offer, parse_offer
 from simulator.answers.run import TrainingRun, run_of
+from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.layout import check_count
-from simulator.question.scenario.scenario import PRECISIONS
 from simulator.question.specs.catalogue import load_hardware, load_model
-from simulator.question.specs.weights import total_parameters
+from simulator.question.vocabulary import PRECISIONS
 from simulator.search.space import Space
 
 Answer = Literal["yes", "maybe", "no"]

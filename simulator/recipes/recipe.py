@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import FrameworkName
 
-Framework = Literal["megatron", "paddle", "torch"]
 Severity = Literal["error", "warning", "note"]
 
 
@@ -67,7 +67,7 @@ class Recipe:
     file: str
     title: str = ""
     """Which launch of the file, where there are several."""
-    framework: Framework
+    framework: FrameworkName
     dialect: str
     """What was read: `megatron-shell`, `paddle-shell`, `paddle-yaml`, `nemo-yaml`, `torchtitan-toml`, ..."""
     model: str | None

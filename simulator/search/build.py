@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.cost.pricing.violation import Violation
-from simulator.cost.timing.flops import attention_block_flops_per_token, layers_flops_per_token, model_flops_per_token
+from simulator.cost.timing.flops import layer_flops_per_token, model_flops_per_token, repeated_flops_per_token
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -28,7 +28,23 @@ Row = NDArray[np.float64]
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout: a grid of one. A layout that breaks a rule is priced too and marked `refused`."""
+    """Price one layout, with intervals where the scenario has a calibration.
+
+    A layout that breaks a rule is priced too and marked `refused`.
+    """
+    return with_intervals(scenario, bare_estimate(scenario, layout))
+
+
+def with_intervals(scenario: Scenario, estimate: Estimate) -> Estimate:
+    """A bare estimate with all that the scenario's calibration knows."""
+    if scenario.calibration is None:
+        return estimate
+    judged: Estimate = scenario.calibration.judged(scenario, estimate)
+    return judged
+
+
+def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
+    """Price one layout, a grid of one, without intervals: what a search among many takes."""
     block = block_of([layout])
     violations = tuple(
         Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
@@ -138,17 +154,14 @@ def _mean_peak(scenario: Scenario) -> float:
 
 def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
     """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
-    layout = priced.block.layout(0)
-    model = scenario.model
-    if layout.recompute == "selective":
-        return model.num_hidden_layers * 2.0 * scenario.seq_length * (model.query_width + model.value_width)
-    if layout.recompute == "none":
-        return 0.0
-    if layout.recompute == "attention":
-        return model.num_hidden_layers * attention_block_flops_per_token(scenario)
-    plan = priced.memory.plan
-    layers = float(np.dot(priced.memory.has.ranks, plan.dense[:, 0] + plan.moe[:, 0]))
-    return layers_flops_per_token(scenario) * layers / model.num_hidden_layers
+    layout, has = priced.block.layout(0), priced.memory.has
+    layers, full = has.ranks @ has.layers, priced.memory.plan.on_rank(has)
+    flops = 0.0
+    for index, kind in enumerate(has.layer_kinds):
+        flops += float(np.dot(has.ranks, full[index, :, 0])) * layer_flops_per_token(scenario, kind)
+        if layout.recompute != "full":
+            flops += float(layers[index]) * repeated_flops_per_token(scenario, kind, layout.recompute)
+    return flops
 
 
 def provenance(scenario: Scenario) -> Provenance:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
 Mask = NDArray[np.bool_]
@@ -120,8 +120,8 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.cp_communication != "all_to_all":
         return _every(block, broken=False)
     split = block.tensor_parallel * block.context_parallel
-    few = (scenario.model.num_attention_heads % split != 0) | (scenario.model.num_key_value_heads % split != 0)
-    return _mask(few & (block.context_parallel > 1))
+    # Query heads are a multiple of the key-value heads: where those divide, the queries do.
+    return _mask((scenario.model.num_key_value_heads % split != 0) & (block.context_parallel > 1))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -158,7 +158,7 @@ def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
-    activations = block.offload == OFFLOADS.index("activations")
+    activations = block.offloads("activations")
     return _mask(
         activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
     )
@@ -167,8 +167,8 @@ def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.limits.activation_offload_with_recompute:
         return _every(block, broken=False)
-    again = block.recompute != RECOMPUTE_MODES.index("none")
-    return _mask((block.offload == OFFLOADS.index("activations")) & again)
+    again = ~block.recomputes("none")
+    return _mask((block.offloads("activations")) & again)
 
 
 def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -180,9 +180,7 @@ def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
         return _every(block, broken=True)
-    counted = (block.recompute == RECOMPUTE_MODES.index("full")) & (
-        block.recompute_method != RECOMPUTE_METHODS.index("list")
-    )
+    counted = block.recomputes("full") & ~block.recomputes_by("list")
     per_chunk = max(block.stage_layers, default=1) / block.virtual_stages
     return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,95 +12,39 @@ from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import (
-    OFFLOADS,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODES,
+    BY_NAME,
+    COLUMNS,
     SEARCHED_RECOMPUTE_MODES,
-    check_choice,
-    check_count,
+    SETTINGS,
     default_cut,
 )
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
+from simulator.question.scenario.typed import Axes
+from simulator.question.vocabulary import RecomputeMethod
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
-MICRO_BATCH_SIZES = (1, 2, 4, 8)
 MOST_CANDIDATES = 100_000_000
 """A search beyond this would take minutes: the ranges are narrowed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """Allowed values per axis; None is the default choice described at each field."""
+class Space(Axes):
+    """Allowed values per axis; None, or no layers, is the default described at each field of `Axes`."""
 
-    tensor_parallel: tuple[int, ...] | None = None
-    """Default: every divisor of the devices up to 64."""
-    pipeline_parallel: tuple[int, ...] | None = None
-    """Default: every divisor of the devices up to the layers."""
-    context_parallel: tuple[int, ...] | None = None
-    """Default: every divisor of the devices up to 64."""
-    expert_parallel: tuple[int, ...] | None = None
-    """Default: every divisor of the experts up to the devices."""
-    expert_tensor_parallel: tuple[int, ...] | None = None
-    """Default: 1 and the tensor-parallel size."""
-    data_parallel: tuple[int, ...] | None = None
-    """Default: what is left of the devices."""
-    virtual_stages: tuple[int, ...] | None = None
-    """Default: every number that divides the layers of a rank."""
-    layers_per_virtual_stage: tuple[int, ...] | None = None
-    """The same, given as layers per chunk."""
-    micro_batch_size: tuple[int, ...] | None = None
-    """Default: 1, 2, 4, 8."""
-    zero_stage: tuple[int, ...] | None = None
-    """Default: what the framework uses, 1 or (torch) 3."""
-    sequence_parallel: tuple[bool, ...] | None = None
-    """Default: on where tensor parallel is above 1."""
-    recompute: tuple[str, ...] | None = None
-    """Default: none, selective, full."""
-    recompute_method: tuple[str, ...] | None = None
-    """Default: uniform."""
-    recompute_layers: tuple[int, ...] | None = None
-    """Default: 1 (uniform: every layer on its own)."""
-    recompute_layer_list: tuple[int, ...] = ()
-    """Explicit layers to recompute; replaces the two above."""
-    offload: tuple[str, ...] | None = None
-    """Default: none."""
-    stage_layers: tuple[int, ...] = ()
-    """Explicit layers per pipeline rank; fixes the pipeline size."""
     tensor_parallel_across_nodes: bool = False
     """Allow tensor-parallel groups that leave a node."""
 
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the axis."""
-        for name in _COUNTED_AXES:
-            for value in getattr(self, name) or ():
-                check_count(name, value)
-        for name, choices in _CHOSEN_AXES.items():
-            for value in getattr(self, name) or ():
-                check_choice(name, value, choices)
+        for setting in SETTINGS:
+            for value in getattr(self, setting.name) or ():
+                setting.check(value)
+        for layers in self.stage_layers:
+            check_count("stage_layers", layers)
         if self.recompute_layer_list and self.recompute is not None and "full" not in self.recompute:
             raise InputError("recompute_layer_list: needs recompute full")
-
-
-_COUNTED_AXES = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "data_parallel",
-    "virtual_stages",
-    "layers_per_virtual_stage",
-    "micro_batch_size",
-    "recompute_layers",
-    "stage_layers",
-)
-_CHOSEN_AXES: dict[str, tuple[object, ...]] = {
-    "zero_stage": (0, 1, 2, 3),
-    "recompute": RECOMPUTE_MODES,
-    "recompute_method": RECOMPUTE_METHODS,
-    "offload": OFFLOADS,
-}
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:
@@ -200,48 +144,46 @@ def _virtual_stages(space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Axes:
-    """The choices beside the shape, as arrays; a layout is one entry of each."""
+class Choices:
+    """The values of an axis beside the shape: one field, or a few that depend on each other."""
 
-    experts: Array
-    """(expert parallel, expert tensor parallel) pairs, shape (k, 2); 0 as the second means the tensor-parallel size."""
-    micro_batch_size: Array
-    recompute: Array
-    """(mode, method, layers), shape (k, 3)."""
-    zero_stage: Array
-    sequence_parallel: Array
-    """1, 0, or -1: on where tensor parallel is above 1."""
-    offload: Array
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Choices per axis."""
-        return (
-            len(self.experts),
-            len(self.micro_batch_size),
-            len(self.recompute),
-            len(self.zero_stage),
-            len(self.sequence_parallel),
-            len(self.offload),
-        )
+    names: tuple[str, ...]
+    """Columns of a block."""
+    values: Array
+    """One row per choice, shape (choices, names)."""
 
 
-def axes(scenario: Scenario, space: Space) -> Axes:
-    """The axes of the space for a scenario."""
+_AS_TENSOR_PARALLEL = 0.0
+"""An expert tensor-parallel size that is the tensor-parallel size."""
+_BESIDE_TENSOR_PARALLEL = -1.0
+"""Sequence parallelism that is on where tensor parallel is above 1."""
+_OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel"})
+"""Columns that the splits of a shape give."""
 
-    def array(values: object) -> Array:
-        return np.asarray(values, dtype=np.float64)
 
-    default_zero = scenario.framework.limits.default_zero_stage
-    sequence = (-1,) if space.sequence_parallel is None else tuple(int(x) for x in space.sequence_parallel)
-    return Axes(
-        experts=array(_expert_pairs(scenario, space)).reshape(-1, 2),
-        micro_batch_size=array(space.micro_batch_size or MICRO_BATCH_SIZES),
-        recompute=array(_recompute_choices(space)).reshape(-1, 3),
-        zero_stage=array(space.zero_stage if space.zero_stage is not None else (default_zero,)),
-        sequence_parallel=array(sequence),
-        offload=array([OFFLOADS.index(x) for x in space.offload or ("none",)]),
-    )
+def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
+    """The axes of the space for a scenario; a layout is one row of each."""
+    joint = {
+        ("expert_parallel", "expert_tensor_parallel"): _expert_pairs(scenario, space),
+        ("recompute", "recompute_method", "recompute_layers"): _recompute_choices(space),
+    }
+    together = {name: names for names in joint for name in names}
+    found: dict[tuple[str, ...], Array] = {}
+    for field in sorted(COLUMNS, key=lambda field: GROUPS.index(field.group)):
+        names = together.get(field.name, (field.name,))
+        if field.name not in _OF_SHAPE and names not in found:
+            rows: object = joint[names] if names in joint else _values(scenario, space, field)
+            found[names] = np.asarray(rows, dtype=np.float64).reshape(-1, len(names))
+    return tuple(Choices(names, values) for names, values in found.items())
+
+
+def _values(scenario: Scenario, space: Space, field: LayoutSetting) -> list[float]:
+    """What an axis of one field tries, as numbers of its column."""
+    given = getattr(space, field.name)
+    if not given and field.name == "sequence_parallel":
+        return [_BESIDE_TENSOR_PARALLEL]
+    default = scenario.framework.limits.default_zero_stage if field.name == "zero_stage" else field.default
+    return [field.encoded(value) for value in given or field.searched or (default,)]
 
 
 def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
@@ -253,21 +195,19 @@ def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
     return [(ep, etp) for ep in parallel for etp in tensor]
 
 
-def _recompute_choices(space: Space) -> list[tuple[int, int, int]]:
-    default = ("full",) if space.recompute_layer_list else SEARCHED_RECOMPUTE_MODES
-    modes = space.recompute or default
-    uniform = RECOMPUTE_METHODS.index("uniform")
-    result: list[tuple[int, int, int]] = []
-    for mode in modes:
-        code = RECOMPUTE_MODES.index(mode)
-        if mode != "full":
-            result.append((code, uniform, 1))
-        elif space.recompute_layer_list:
-            result.append((code, RECOMPUTE_METHODS.index("list"), 1))
-        else:
-            methods = [RECOMPUTE_METHODS.index(x) for x in space.recompute_method or ("uniform",)]
-            result += [(code, method, n) for method in methods for n in space.recompute_layers or (1,)]
-    return result
+def _recompute_choices(space: Space) -> list[tuple[float, float, float]]:
+    """(mode, method, layers) as numbers of their columns."""
+    modes = space.recompute or (("full",) if space.recompute_layer_list else SEARCHED_RECOMPUTE_MODES)
+    methods: tuple[RecomputeMethod, ...] = space.recompute_method or ("uniform",)
+    counts = space.recompute_layers or (1,)
+    if space.recompute_layer_list:
+        methods, counts = ("list",), (1,)
+    return [
+        (BY_NAME["recompute"].encoded(mode), BY_NAME["recompute_method"].encoded(method), float(count))
+        for mode in modes
+        for method in (methods if mode == "full" else ("uniform",))
+        for count in (counts if mode == "full" else (1,))
+    ]
 
 
 def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[LayoutBlock]:
@@ -275,7 +215,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
     choices = axes(scenario, space)
     for shape in shapes(scenario, space):
         splits = np.asarray(shape.splits, dtype=np.float64).reshape(-1, 3)
-        sizes = (len(splits), *choices.sizes)
+        sizes = (len(splits), *(len(axis.values) for axis in choices))
         count = math.prod(sizes)
         for start in range(0, count, chunk):
             index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
@@ -284,7 +224,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
 
 def candidates(scenario: Scenario, space: Space) -> int:
     """How many layouts `blocks` looks at, for a progress bar; repeated expert splits counted."""
-    per_split = math.prod(axes(scenario, space).sizes)
+    per_split = math.prod(len(axis.values) for axis in axes(scenario, space))
     return sum(len(shape.splits) for shape in shapes(scenario, space)) * per_split
 
 
@@ -292,13 +232,17 @@ def _block(
     space: Space,
     shape: Shape,
     splits: Array,
-    choices: Axes,
-    index: tuple[np.ndarray, ...],
+    choices: Sequence[Choices],
+    index: Sequence[np.ndarray],
 ) -> LayoutBlock:
-    tensor = splits[:, 0]
-    experts = choices.experts[index[0]]
-    recompute = choices.recompute[index[2]]
-    sequence = choices.sequence_parallel[index[4]]
+    columns = {
+        name: axis.values[chosen, at]
+        for axis, chosen in zip(choices, index, strict=True)
+        for at, name in enumerate(axis.names)
+    }
+    tensor, experts, sequence = splits[:, 0], columns["expert_tensor_parallel"], columns["sequence_parallel"]
+    columns["expert_tensor_parallel"] = np.where(experts == _AS_TENSOR_PARALLEL, tensor, experts)
+    columns["sequence_parallel"] = np.where(sequence == _BESIDE_TENSOR_PARALLEL, (tensor > 1) * 1.0, sequence)
     block = LayoutBlock(
         pipeline_parallel=shape.pipeline_parallel,
         virtual_stages=shape.virtual_stages,
@@ -306,17 +250,9 @@ def _block(
         recompute_layer_list=space.recompute_layer_list,
         tensor_parallel=tensor,
         context_parallel=splits[:, 1],
-        expert_parallel=experts[:, 0],
-        expert_tensor_parallel=np.where(experts[:, 1] == 0, tensor, experts[:, 1]),
         data_parallel=splits[:, 2],
-        micro_batch_size=choices.micro_batch_size[index[1]],
-        sequence_parallel=np.where(sequence < 0, (tensor > 1) * 1.0, sequence),
-        zero_stage=choices.zero_stage[index[3]],
-        recompute=recompute[:, 0],
-        recompute_method=recompute[:, 1],
-        recompute_layers=recompute[:, 2],
-        offload=choices.offload[index[5]],
+        **columns,
     )
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
-    repeated = (experts[:, 1] == 0) & (tensor == 1)
+    repeated = (experts == _AS_TENSOR_PARALLEL) & (tensor == 1)
     return block.take(~repeated) if repeated.any() else block

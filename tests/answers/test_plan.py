@@ -148,7 +148,7 @@ def test_a_choice_has_the_layout_that_a_ranking_recommends() -> None:
             model="llama3.1-8b",
             hardware=choice.hardware,
             nodes=choice.nodes,
-            precision=choice.precision,
+            precision=choice.precision,  # type: ignore[arg-type]  # one of the precisions asked for
             global_batch_size=256,
         )
         assert choice.estimate == ranking.estimates[0]

@@ -5,18 +5,10 @@ import pytest
 
 from simulator import __version__
 from simulator.question.frameworks.profile import PROFILES
-from simulator.question.scenario import layout
-from simulator.question.scenario.scenario import PRECISIONS as KNOWN_PRECISIONS
 from simulator.question.specs.folders import hardware_names, model_names
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.main import cli
-from simulator.show.cli.options import (
-    ANSWER_FORMATS,
-    FRAMEWORKS,
-    OFFLOADS,
-    PRECISIONS,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODES,
-)
+from simulator.show.cli.options import ANSWER_FORMATS
 from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import BLOCKS, documented, help_of
 from tests.cli.running import run
@@ -57,10 +49,6 @@ def test_the_default_command_has_the_options_of_rank() -> None:
 
 
 def test_words_are_those_the_simulator_knows() -> None:
-    assert KNOWN_PRECISIONS == PRECISIONS
-    assert layout.RECOMPUTE_MODES == RECOMPUTE_MODES
-    assert (*RECOMPUTE_METHODS, "list") == layout.RECOMPUTE_METHODS
-    assert layout.OFFLOADS == OFFLOADS
     assert tuple(PROFILES) == FRAMEWORKS
     assert (*RANKING_REPORTERS, "html") == ANSWER_FORMATS
 

@@ -43,7 +43,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--seq-length", "\uff11"), "is not a whole number"),
         ((*TINY, "--nodes", "1"), "--nodes and --devices exclude each other"),
         ((*TINY, "--vpp", "2", "--layers-per-virtual-stage", "2"), "exclude each other"),
-        ((*TINY, "--pp", "1,4", "--stage-layers", "8,8"), "names 2 stages, but --pp is 1,4"),
+        ((*TINY, "--pp", "1,4", "--stage-layers", "8,8"), "names 2 stages, --pp is 1,4"),
         ((*TINY, "--recompute", "none", "--recompute-layers", "2"), "--recompute-layers needs --recompute full"),
         (
             (*TINY, "--recompute-layer-list", "1,2", "--recompute-method", "block"),
@@ -71,13 +71,13 @@ def test_refused(args: tuple[str, ...], said: str) -> None:
     ("args", "said"),
     [
         (("--tp", "3"), "--tp 3 x --pp 1 x --cp 1 = 3 does not divide the 2 devices"),
-        (("--tp", "2", "--dp", "2"), "take 4 devices; there are 2"),
+        (("--tp", "2", "--dp", "2"), "takes 4 devices; there are 2"),
         (("--tp", "1,2"), "'1,2' is not a whole number"),
         (("--recompute", "none,full"), "'none,full' is not one of none, selective, full"),
         (("--recompute-method", "block", "--recompute", "selective"), "--recompute-method needs --recompute full"),
         (("--pp", "2", "--layers-per-virtual-stage", "3"), "does not divide the model's 16"),
         (("--stage-layers", "9,7", "--vpp", "2"), "virtual stages need an even cut, and --stage-layers 9,7 is uneven"),
-        (("--stage-layers", "8,8", "--pp", "1"), "--stage-layers names 2 stages, but --pp is 1"),
+        (("--stage-layers", "8,8", "--pp", "1"), "--stage-layers names 2 stages, --pp is 1"),
     ],
 )
 def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], said: str) -> None:

@@ -8,17 +8,17 @@ from collections import Counter
 import click
 import pytest
 
-from simulator.api import scenario_of
+from simulator.api import question_of, scenario_of
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
 from simulator.evidence.calibration.ranges import WIDENING
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Layout
-from simulator.question.scenario.scenario import PRECISIONS
+from simulator.question.scenario.layout import Layout
 from simulator.question.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Precision
 from simulator.search.build import estimate_layout
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
@@ -83,7 +83,7 @@ def test_statuses_are_defined_with_their_widening() -> None:
 
 
 def test_question_fields_are_defined() -> None:
-    assert [name for name in inspect.signature(scenario_of).parameters if not defined(name)] == []
+    assert [name for name in inspect.signature(question_of).parameters if not defined(name)] == []
 
 
 def test_words_of_choices_are_named() -> None:
@@ -120,14 +120,17 @@ def layouts() -> list[tuple[str, dict[str, str], Layout]]:
     ]
 
 
+TRAINED: tuple[tuple[Precision, int | None], ...] = (("bf16", None), ("fp8", 8))
+
+
 def test_kept_tensors_are_described() -> None:
     described = code_words(page("model.md"))
     missing = set()
     for model, options, layout in layouts():
-        for precision, rank in (("bf16", None), ("fp8", 8)):
+        for precision, rank in TRAINED:
             scenario = scenario_of(model=model, options=options, precision=precision, lora_rank=rank)
-            for moe in (False, True)[: 1 + scenario.model.is_moe]:
-                missing |= set(layer_tensors(scenario, block_of([layout]), moe=moe)) - described
+            for kind in scenario.model.layer_kinds:
+                missing |= set(layer_tensors(scenario, block_of([layout]), kind)) - described
     assert missing == set()
 
 

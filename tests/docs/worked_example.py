@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from simulator.api import scenario_of
+from simulator.cost.elements import optimizer_bytes_per_parameter
 from simulator.cost.memory.activations import layer_tensors
-from simulator.cost.memory.elements import optimizer_bytes_per_parameter
 from simulator.cost.memory.loss import head_input_bytes
 from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate
@@ -143,7 +143,7 @@ class Example:
             "ffn_gate_up": times(4, tokens, f),
             "ffn_product": times(2, tokens, f),
         }
-        tensors = layer_tensors(self.scenario, self.block, moe=False)
+        tensors = layer_tensors(self.scenario, self.block, self.model.layer_kinds[0])
         layer = 0.0
         for name, size in tensors.items():
             if size[0]:
@@ -194,7 +194,7 @@ class Example:
     @cached_property
     def layer_seconds(self) -> dict[str, float]:
         """Both passes of one layer by part."""
-        seconds = self.priced.step.work.pieces[0].layers["dense"]
+        seconds = self.priced.step.work.pieces[0].seconds[0]
         return {name: float(seconds.forward[name][0] + seconds.backward[name][0]) for name in seconds.forward}
 
     @cached_property
@@ -225,7 +225,7 @@ class Example:
 
     def step(self) -> Iterator[Row]:
         values, speed, m = self.scenario.coefficients.time, self.estimate.throughput, self.micro_batches
-        vocabulary = self.priced.step.work.pieces[0].layers["head"]
+        vocabulary = self.priced.step.work.pieces[0].seconds[-1]
         head = float(vocabulary.forward["vocabulary"][0] + vocabulary.backward["vocabulary"][0])
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates

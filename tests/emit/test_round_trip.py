@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from simulator.question.vocabulary import RECIPE_FORMATS, RecipeFormat
 from simulator.recipes.emit.question import FRAMEWORKS
 from simulator.recipes.emit.recipe import WRITERS
-from simulator.show.cli.check import EMIT_FRAMEWORKS
 from tests.cli.running import refusal, run
 
 SUFFIX = {"megatron": ".sh", "paddle": ".sh", "torchtitan": ".toml"}
@@ -76,7 +76,7 @@ LAYOUTS = [
 ]
 
 
-def estimated(target: str, options: list[str], folder: Path) -> tuple[Path, dict[str, Any]]:
+def estimated(target: RecipeFormat, options: list[str], folder: Path) -> tuple[Path, dict[str, Any]]:
     result = run("estimate", "--framework", FRAMEWORKS[target], *options, "--format", "json")
     assert result.exit_code == 0, result.stderr
     file = folder / "estimate.json"
@@ -86,7 +86,7 @@ def estimated(target: str, options: list[str], folder: Path) -> tuple[Path, dict
 
 
 @pytest.mark.parametrize(("target", "options"), LAYOUTS)
-def test_round_trip(target: str, options: str, tmp_path: Path) -> None:
+def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     words = options.split()
     file, before = estimated(target, words, tmp_path)
     recipe = tmp_path / f"recipe{SUFFIX[target]}"
@@ -109,7 +109,7 @@ def test_round_trip(target: str, options: str, tmp_path: Path) -> None:
 
 
 def test_every_framework_has_a_writer_and_layouts() -> None:
-    assert tuple(WRITERS) == EMIT_FRAMEWORKS == tuple(FRAMEWORKS)
+    assert tuple(WRITERS) == RECIPE_FORMATS == tuple(FRAMEWORKS)
     assert {target for target, _ in LAYOUTS} == set(WRITERS)
 
 
@@ -174,7 +174,7 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("megatron", "--model ernie-4.5-21b-a3b --hardware h800-sxm-80g:1,bi150-64g:1x8 --pp 2", "one kind of device"),
     ],
 )
-def test_what_a_framework_cannot_express_is_refused(target: str, options: str, message: str) -> None:
+def test_what_a_framework_cannot_express_is_refused(target: RecipeFormat, options: str, message: str) -> None:
     assert message in refusal("emit", "--framework", target, *options.split(), code=3)
 
 

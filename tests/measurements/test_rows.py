@@ -221,9 +221,12 @@ def test_the_question_has_the_rows_choices() -> None:
         ({"model": "llama4"}, "mine:1: unknown model 'llama4'"),
         ({"options": (("expandable", "true"),)}, "mine:1: --option expandable: unknown switch"),
         ({"layers_per_virtual_stage": 5}, "mine:1: layers_per_virtual_stage 5 x pipeline_parallel 2 does not divide"),
-        ({"tensor_parallel": 3}, "mine:1: tensor x pipeline x context parallel 6 does not divide 32 devices"),
+        (
+            {"tensor_parallel": 3},
+            "mine:1: tensor_parallel 3 x pipeline_parallel 2 x context_parallel 1 = 6 does",
+        ),
         ({"stage_layers": (16, 15)}, "mine:1: stage_layers add up to 31, not to the model's 32"),
-        ({"pipeline_parallel": 32, "num_layers": 2}, "mine:1: pipeline_parallel 32 exceeds the model's 2 layers"),
+        ({"pipeline_parallel": 32, "num_layers": 2}, "mine:1: pipeline_parallel 32 is more than the 2 layers"),
         ({"devices": 12}, "mine:1: devices 12: more than one node"),
     ],
 )

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.memory.activations import attention_score_bytes, layer_bytes, layer_tensors, routed_tokens
+from simulator.cost.memory.activations import layer_tensors
+from simulator.cost.operations.extents import routed_tokens
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import (
+    attention_scores,
+    block,
+    layer_bytes,
+    layer_kind,
+    only,
+    scenario_of,
+    small_dense,
+    small_mla,
+    small_moe,
+)
 
 T = 64
 
@@ -21,7 +32,7 @@ def small(model: ModelSpec, profile: str = "megatron", **options: Any) -> Scenar
 
 
 def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
-    return only(layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe))
+    return layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe)
 
 
 def test_a_dense_layer_of_megatron() -> None:
@@ -69,7 +80,7 @@ def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> Non
     # Scores: bytes x T x s x heads = bytes x 64 x 32 x 4; the row sums (16 per token) go.
     scenario = small(small_dense(), flash_attention="false", attention_matrix_bytes=score_bytes)
     assert kept(scenario) == T * (2072 - 16) + whole * 64 * 32 * 4
-    assert only(attention_score_bytes(scenario, block(scenario, micro_batch_size=2))) == whole * 8192
+    assert attention_scores(scenario, block(scenario, micro_batch_size=2)) == whole * 8192
     assert kept(scenario, tensor_parallel=2, sequence_parallel=True) == (T * 2056 + whole * 8192) / 2
 
 
@@ -145,8 +156,8 @@ def test_latent_attention() -> None:
 
 def test_the_tensors_of_a_layer_are_named() -> None:
     scenario = small(small_moe())
-    dense = layer_tensors(scenario, block(scenario), moe=False)
-    moe = layer_tensors(scenario, block(scenario), moe=True)
+    dense = layer_tensors(scenario, block(scenario), layer_kind(scenario.model, moe=False))
+    moe = layer_tensors(scenario, block(scenario), layer_kind(scenario.model, moe=True))
     assert {"attention_norm_input", "qkv_output", "attention_output", "ffn_gate_up"} <= set(dense)
     assert {"router", "dispatched_tokens", "experts_gate_up", "shared_experts_product"} <= set(moe)
 
@@ -156,4 +167,4 @@ def test_the_measured_formula_at_real_size() -> None:
     per_token = 8 * 4096 + 2 * (4096 + 2048) + 2 * (4096 + 1024) + 2 * 4096 + 6 * 14336 + 4 * 32 + 8
     scenario = scenario_of("llama3.1-8b")
     here = block(scenario, tensor_parallel=4, sequence_parallel=True)
-    assert only(layer_bytes(scenario, here, moe=False)) == 8192 * per_token / 4
+    assert layer_bytes(scenario, here, moe=False) == 8192 * per_token / 4

@@ -4,11 +4,23 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.memory.activations import attention_working_set, layer_bytes
+from simulator.cost.memory.activations import repeated_working_set
+from simulator.cost.operations.extents import Extents
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
-from tests.scenario.cases import ROUND, block, layout_of, only, priced, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import (
+    ROUND,
+    block,
+    layer_bytes,
+    layout_of,
+    only,
+    priced,
+    scenario_of,
+    small_dense,
+    small_mla,
+    small_moe,
+)
 
 T = 64
 
@@ -18,7 +30,12 @@ def small(model: ModelSpec, profile: str = "megatron", **options: str) -> Scenar
 
 
 def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
-    return only(layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe))
+    return layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe)
+
+
+def again(scenario: Scenario) -> float:
+    here = block(scenario, micro_batch_size=2, recompute="attention")
+    return only(repeated_working_set(scenario, Extents(scenario, here), scenario.model.layer_kinds[0], here))
 
 
 def test_a_layer_keeps_its_norms_and_its_feed_forward_part() -> None:
@@ -38,9 +55,9 @@ def test_scores_and_latents_go_too() -> None:
 
 def test_the_block_computed_again_is_alive_where_it_exceeds_what_the_backward_pass_has_freed() -> None:
     wide, narrow = small(small_dense()), small(small_dense(intermediate_size=16))
-    assert only(attention_working_set(wide, block(wide, micro_batch_size=2))) == 0
+    assert again(wide) == 0
     # Freed: a norm of 260 and 6 x 16; again: 592.
-    assert only(attention_working_set(narrow, block(narrow, micro_batch_size=2))) == T * (592 - 260 - 96)
+    assert again(narrow) == T * (592 - 260 - 96)
     answer = priced(narrow, micro_batch_size=2, recompute="attention")
     assert only(answer.memory.activations.recompute_working_set) == T * 236
 

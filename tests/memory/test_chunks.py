@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cost.memory.schedule import recompute_plan
-from tests.scenario.cases import by_stage, contents, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import contents, held_layers, priced, recomputed_layers, scenario_of, small_dense, small_moe
 
 
 def test_chunks_take_turns() -> None:
@@ -18,12 +18,12 @@ def test_chunks_take_turns() -> None:
         recompute_method="list",
         recompute_layer_list=(0, 1, 2, 3),
     )
-    assert by_stage(recompute_plan(here, has).dense, has) == [2, 2]
+    assert recomputed_layers(recompute_plan(here, has), has) == [2, 2]
 
 
 def test_first_dense_layers_follow_the_chunks() -> None:
     _, has = contents(scenario_of("ernie-4.5-300b-a47b", devices=8), pipeline_parallel=2, virtual_stages=27)
-    assert by_stage(np.asarray(has.dense_layers)[:, None], has) == [2, 1]
+    assert held_layers(has) == [2, 1]
 
 
 def test_block_recompute_takes_the_first_layers_of_every_chunk() -> None:
@@ -37,7 +37,7 @@ def test_block_recompute_takes_the_first_layers_of_every_chunk() -> None:
         recompute_layers=2,
     )
     plan = recompute_plan(here, has)
-    assert (by_stage(plan.dense, has)[0], by_stage(plan.moe, has)[0]) == (2, 2)
+    assert (recomputed_layers(plan, has)[0], recomputed_layers(plan, has, moe=True)[0]) == (2, 2)
 
 
 def test_the_embedding_gradient_comes_when_one_chunk_is_freed() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from simulator.cost.memory.activations import attention_score_bytes, layer_bytes, layer_input_bytes
+from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.loss import loss_bytes
 from simulator.cost.memory.outside import outside_allocator
 from simulator.cost.memory.peak import buffer_bytes, embedding_gradient_bytes, layer_gradient_bytes
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import provenance
-from tests.scenario.cases import block, only, scenario_of, small_dense
+from tests.scenario.cases import attention_scores, block, layer_bytes, only, scenario_of, small_dense
 
 T = 64
 
@@ -21,13 +21,13 @@ def test_a_layer_keeps_twice_the_16_bit_bytes_but_for_its_fp32_statistics() -> N
     # 2072 per token in bf16, of which 8 are statistics of the norms and 16 of the attention.
     scenario = small()
     here = block(scenario, micro_batch_size=2)
-    assert only(layer_bytes(scenario, here, moe=False)) == T * (2 * (2072 - 24) + 24)
+    assert layer_bytes(scenario, here, moe=False) == T * (2 * (2072 - 24) + 24)
     assert only(layer_input_bytes(scenario, here)) == T * 4 * 64
 
 
 def test_scores_without_a_flash_kernel_are_as_wide() -> None:
     scenario = small(options={"flash_attention": "false"})
-    assert only(attention_score_bytes(scenario, block(scenario, micro_batch_size=2))) == 4 * T * 32 * 4
+    assert attention_scores(scenario, block(scenario, micro_batch_size=2)) == 4 * T * 32 * 4
 
 
 @pytest.mark.parametrize(("fused", "per_logit"), [("true", 8), ("false", 12)])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.api import scenario_of
-from simulator.cost.memory.parameters import stage_contents
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.stages import stage_contents
 from simulator.lab.trace.run import tensors_only
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.memory.parameters import device_parameters, linear_parameters, stage_contents
+from simulator.cost.memory.parameters import device_parameters, linear_parameters
+from simulator.cost.operations.sums import mtp_parameters, total_parameters
+from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.weights import mtp_parameters, total_parameters
 from tests.scenario.cases import (
     block,
     by_stage,
     contents,
+    held_layers,
     layout_of,
     only,
     scenario_of,
@@ -131,11 +133,11 @@ def test_tensor_and_expert_ranks_sum_to_the_model_and_their_copies_of_the_norms(
 def test_the_dense_layers_of_deepseek_v3_come_first() -> None:
     scenario = scenario_of("deepseek-v3", "h800-sxm-80g", devices=64)
     _, has = contents(scenario, pipeline_parallel=4)
-    assert [has.dense_layers[k] for k in has.kind] == [3, 0, 0, 0]
-    assert [has.moe_layers[k] for k in has.kind] == [12, 16, 15, 15]
+    assert held_layers(has) == [3, 0, 0, 0]
+    assert held_layers(has, moe=True) == [12, 16, 15, 15]
     _, has = contents(scenario, pipeline_parallel=4, stage_layers=(2, 4, 27, 28))
-    assert [has.dense_layers[k] for k in has.kind] == [2, 1, 0, 0]
-    assert [has.moe_layers[k] for k in has.kind] == [0, 3, 27, 28]
+    assert held_layers(has) == [2, 1, 0, 0]
+    assert held_layers(has, moe=True) == [0, 3, 27, 28]
 
 
 def test_prediction_layers_live_on_the_last_rank_when_trained() -> None:

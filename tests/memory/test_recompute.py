@@ -7,7 +7,16 @@ import pytest
 
 from simulator.cost.memory.schedule import StageActivations, recompute_plan, stage_activations
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import by_stage, contents, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import (
+    by_stage,
+    contents,
+    only,
+    priced,
+    recomputed_layers,
+    scenario_of,
+    small_dense,
+    small_moe,
+)
 
 T = 8192
 LAYER, INPUT = T * 2072, T * 128
@@ -20,7 +29,8 @@ def eight_layers(**model: Any) -> Scenario:
 def recomputed(scenario: Scenario, **fields: Any) -> tuple[list[float], list[float], list[float]]:
     here, has = contents(scenario, recompute="full", **fields)
     plan = recompute_plan(here, has)
-    return by_stage(plan.dense, has), by_stage(plan.moe, has), by_stage(plan.inputs, has)
+    inputs = np.sum([times * chunk for times, chunk in zip(has.repeats, plan.inputs, strict=True)], axis=0)
+    return recomputed_layers(plan, has), recomputed_layers(plan, has, moe=True), by_stage(inputs, has)
 
 
 def activations(scenario: Scenario, **fields: Any) -> tuple[StageActivations, list[float]]:
@@ -33,7 +43,7 @@ def test_nothing_is_recomputed_unless_asked() -> None:
     for mode in ("none", "selective"):
         here, has = contents(eight_layers(), recompute=mode, pipeline_parallel=2)
         plan = recompute_plan(here, has)
-        assert not plan.dense.any()
+        assert not plan.layers.any()
         assert not plan.inputs.any()
         assert activations(eight_layers(), recompute=mode, pipeline_parallel=2)[1] == [4 * LAYER, 4 * LAYER]
 
@@ -92,7 +102,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
         for mode, method, n in (("none", "uniform", 1), ("full", "uniform", 1))
     }
     half = priced(scenario, recompute="full", recompute_method="block", recompute_layers=16).step
-    layer = sum(only(x) for x in steps["none"].work.pieces[0].layers["dense"].forward.values())
+    layer = sum(only(x) for x in steps["none"].work.pieces[0].seconds[0].forward.values())
     extra = only(steps["full"].total) - only(steps["none"].total)
     assert extra == pytest.approx(128 * 32 * layer)
     assert only(half.total) - only(steps["none"].total) == pytest.approx(extra / 2)
@@ -101,7 +111,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_selective_recompute_costs_the_attention_core() -> None:
     scenario = scenario_of("llama3.1-8b")
     none, selective = (priced(scenario, recompute=mode) for mode in ("none", "selective"))
-    core = only(none.step.work.pieces[0].layers["dense"].forward["attention"])
+    core = only(none.step.work.pieces[0].seconds[0].forward["attention"])
     assert only(selective.step.total) - only(none.step.total) == pytest.approx(128 * 32 * core)
     # With a flash kernel it frees nothing.
     assert (selective.memory.allocated == none.memory.allocated).all()

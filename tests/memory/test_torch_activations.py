@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
+from simulator.cost.memory.activations import layer_input_bytes
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
-from tests.scenario.cases import MIB, block, layout_of, only, scenario_of
+from tests.scenario.cases import MIB, block, layer_bytes, layout_of, only, scenario_of
 
 TABLES = {"rope_tables_per_call": "true"}
 ROW_A = 1_376_845_824
@@ -22,7 +22,7 @@ def torch(options: dict[str, str] | None = None, *, model: str = "llama3.1-8b", 
 
 
 def one_layer(scenario: Scenario, **fields: object) -> float:
-    return only(layer_bytes(scenario, block(scenario, **fields), moe=False))
+    return layer_bytes(scenario, block(scenario, **fields), moe=False)
 
 
 def test_the_layer_is_exact_to_the_byte() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.memory.elements import optimizer_bytes_per_parameter
+from simulator.cost.elements import optimizer_bytes_per_parameter
 from simulator.cost.memory.parameters import (
     device_parameters,
     largest_state_tensor,

@@ -9,15 +9,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.memory.parameters import device_parameters, stage_contents
+from simulator.cost.memory.parameters import device_parameters
 from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents
+from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced, price
-from simulator.cost.timing.layers import Parts, layer_traffic
+from simulator.cost.stages import stage_contents
+from simulator.cost.timing.layers import Parts, collective_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import estimate_layout
 from tests.pricing.layouts import Case, cases, layouts, scenarios
-from tests.scenario.cases import load_hardware
+from tests.scenario.cases import held_layers, load_hardware
 
 many = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1e-12
@@ -167,8 +171,8 @@ LINKED = {
 def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     name = valid(case).scenario.hardware.name
     slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k])) for k in (1.0, 4.0))
-    for kind in slow.step.work.pieces[0].layers:
-        for before, after in zip(_passes(slow, kind), _passes(fast, kind), strict=True):
+    for piece in range(len(slow.step.work.pieces[0].seconds)):
+        for before, after in zip(_passes(slow, piece), _passes(fast, piece), strict=True):
             for part, seconds in before.items():
                 if part in COMMUNICATION:
                     # What compute cannot hide shrinks by more than the links grow.
@@ -185,12 +189,15 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
 
 def _traffic(answer: Priced, case: Case, name: str, width: float) -> tuple[float, float]:
     """Communication of a layer before any of it is hidden."""
-    traffic = layer_traffic(case.with_scenario(hardware=LINKED[name, width]).scenario, answer.block)
-    return float(traffic.gather[0]), float(traffic.context[0])
+    scenario = case.with_scenario(hardware=LINKED[name, width]).scenario
+    extents, kind = Extents(scenario, answer.block), scenario.model.layer_kinds[0]
+    shared = layer_work(conditions_of(scenario), kind).collectives
+    found = {one.group: collective_seconds(scenario, answer.block, extents, one) for one in shared}
+    return float(found["tensor"][0]), float(found["context"][0])
 
 
-def _passes(answer: Priced, kind: str) -> tuple[Parts, Parts]:
-    return answer.step.work.pieces[0].layers[kind].forward, answer.step.work.pieces[0].layers[kind].backward
+def _passes(answer: Priced, piece: int) -> tuple[Parts, Parts]:
+    return answer.step.work.pieces[0].seconds[piece].forward, answer.step.work.pieces[0].seconds[piece].backward
 
 
 @many
@@ -210,8 +217,8 @@ def test_stage_contents_hold_every_layer_once() -> None:
     @given(cases())
     def check(case: Case) -> None:
         has = stage_contents(case.scenario, block_of([case.layout]))
-        layers = ((has.dense_layers + has.moe_layers) * has.ranks).sum()
+        layers = (has.num_layers * has.ranks).sum()
         assert layers == case.scenario.model.num_hidden_layers
-        assert (has.dense_layers * has.ranks).sum() == case.scenario.model.num_dense_layers
+        assert sum(held_layers(has)) == case.scenario.model.num_dense_layers
 
     check()

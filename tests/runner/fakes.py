@@ -8,7 +8,6 @@ from typing import Any
 
 from simulator import api
 from simulator.cost.pricing.estimate import Estimate
-from simulator.evidence.calibration.apply import applied
 from simulator.lab.runner.engine import Command, Pick
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.scenario.layout import Layout
@@ -48,7 +47,6 @@ def pick(**changes: Any) -> Pick:
     plain = Pick(
         scenario=scenario,
         layout=Layout(),
-        used=applied("cpu"),
         model=str(TINY),
         hardware="local-cpu",
         steps=3,

@@ -14,7 +14,6 @@ import pytest
 
 from simulator.api import estimate, scenario_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.evidence.calibration.apply import applied
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.rows import read_rows, write_rows
 from simulator.lab.runner.engine import Command, Ended, Engine, Outcome, Pick
@@ -33,7 +32,7 @@ if [ -n "$RANK_LOG" ]; then mkdir -p "$OUTPUT_PATH/logs/0"; cp "$RANK_LOG" "$OUT
 cat "$RECORDED"
 exit "$STATUS"
 """
-CLUSTER = {"model": "llama3.1-8b", "hardware": "h800-sxm-80g", "devices": 8, "global_batch_size": 16}
+CLUSTER: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h800-sxm-80g", "devices": 8, "global_batch_size": 16}
 
 
 def pick_of(framework: str = "megatron", layout: dict[str, Any] | None = None, **question: Any) -> Pick:
@@ -42,7 +41,6 @@ def pick_of(framework: str = "megatron", layout: dict[str, Any] | None = None, *
     return Pick(
         scenario=scenario,
         layout=complete_layout(scenario, **sizes),
-        used=applied(scenario.hardware.family),
         model=question.get("model", CLUSTER["model"]),
         hardware=question.get("hardware", CLUSTER["hardware"]),
     )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from simulator.api import estimate, scenario_of
-from simulator.evidence.calibration.apply import applied
 from simulator.evidence.measurements.rows import read_rows, write_rows
 from simulator.lab.runner.engine import Ended, Outcome, Pick
 from simulator.lab.runner.engines.megatron import MegatronEngine
@@ -61,7 +60,6 @@ def launched(layout: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPat
     pick = Pick(
         scenario=scenario,
         layout=complete_layout(scenario, **layout),
-        used=applied(scenario.hardware.family, "none"),
         model=str(QUESTION["model"]),
         hardware="local-cpu",
         options=LAUNCHED,

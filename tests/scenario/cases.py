@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.memory.parameters import StageContents, stage_contents
+from simulator.cost.memory import activations
+from simulator.cost.memory.schedule import RecomputePlan
+from simulator.cost.operations.extents import Extents
 from simulator.cost.pricing.price import Priced, price
+from simulator.cost.stages import StageContents, stage_contents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.frameworks.profile import framework
 from simulator.question.scenario.block import LayoutBlock, block_of
@@ -15,7 +18,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs import catalogue
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.model import LayerKind, ModelSpec
 
 MIB = 2.0**20
 
@@ -153,3 +156,32 @@ def _refuse(values: Any) -> float:
 def by_stage(kinds: Any, has: StageContents) -> list[float]:
     """A figure by kind of rank spread over the pipeline ranks."""
     return [float(x) for x in np.asarray(kinds)[has.kind][:, 0]]
+
+
+def layer_kind(model: ModelSpec, *, moe: bool = False) -> LayerKind:
+    """The model's kind of layer with routed experts, or without."""
+    [kind] = {kind for kind in model.layer_kinds if (kind.feed_forward == "experts") == moe}
+    return kind
+
+
+def layer_bytes(scenario: Scenario, here: LayoutBlock, *, moe: bool = False) -> float:
+    """What one layer keeps, in bytes."""
+    kind = layer_kind(scenario.model, moe=moe)
+    return only(activations.layer_bytes(scenario, Extents(scenario, here), kind, here))
+
+
+def recomputed_layers(plan: RecomputePlan, has: StageContents, *, moe: bool = False) -> list[float]:
+    """Layers of a kind that every pipeline rank recomputes."""
+    found = [plan.on_rank(has)[i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
+    return by_stage(found[0], has) if found else [0.0] * len(has.kind)
+
+
+def held_layers(has: StageContents, *, moe: bool = False) -> list[float]:
+    """Layers of a kind on every pipeline rank."""
+    found = [has.layers[:, i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
+    return by_stage(found[0][:, None], has) if found else [0.0] * len(has.kind)
+
+
+def attention_scores(scenario: Scenario, here: LayoutBlock) -> float:
+    """Bytes of the score matrix that one layer keeps without a flash kernel."""
+    return only(activations.score_bytes(scenario, Extents(scenario, here), scenario.model.layer_kinds[0]))

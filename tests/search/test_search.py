@@ -13,7 +13,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
-from simulator.search import rank as rank_module
+from simulator.search import walk as walk_module
 from simulator.search.build import estimate_layout
 from simulator.search.rank import search
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -200,7 +200,7 @@ def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     scenario = scenario_of("mixtral-8x7b-v0.1", devices=32)
     whole = search(scenario, Space(), top=7)
     assert whole == search(scenario, Space(), top=7)
-    monkeypatch.setattr(rank_module, "CHUNK", 13)
+    monkeypatch.setattr(walk_module, "CHUNK", 13)
     assert search(scenario, Space(), top=7) == whole
 
 

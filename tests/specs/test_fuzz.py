@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters
 from simulator.errors import SimulateError
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import spec_folder
-from simulator.question.specs.weights import active_parameters, mtp_parameters, total_parameters
 from tests.specs.test_huggingface import CONFIGS
 
 FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,21 +2,15 @@
 
 import pytest
 
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters, weights_of
 from simulator.errors import InputError, SimulateError
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
 from simulator.question.specs.validation import validated
-from simulator.question.specs.weights import (
-    active_parameters,
-    embedding_weight,
-    final_norm,
-    head_weight,
-    layer_weights,
-    mtp_parameters,
-    mtp_weights,
-    total_parameters,
-)
 from simulator.question.units import parse_count
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.
@@ -144,18 +138,20 @@ def test_sources_are_used(name: str) -> None:
 @each
 def test_weights_fit_together(name: str) -> None:
     spec = load_model(name)
-    for moe in {False, spec.is_moe}:
-        weights = layer_weights(spec, moe)
+    given = Conditions(spec)
+    for kind in spec.layer_kinds:
+        weights = weights_of(layer_operations(given, kind))
         names = [weight.name for weight in weights]
         assert len(names) == len(set(names))
         for weight in weights:
             assert weight.parameters > 0
             assert weight.matmul == (weight.inputs > 1)
             assert (weight.copies > 1) == weight.split.startswith("expert_")
-    assert embedding_weight(spec).parameters == head_weight(spec).parameters
-    assert not embedding_weight(spec).matmul
-    assert final_norm(spec).parameters == spec.hidden_size
-    assert bool(mtp_weights(spec)) == bool(spec.num_nextn_predict_layers)
+    [table], (last_norm, head) = embedding(given).weights, weights_of(output_layer(given))
+    assert table.parameters == head.parameters
+    assert not table.matmul
+    assert last_norm.parameters == spec.hidden_size
+    assert bool(prediction(given)) == bool(spec.num_nextn_predict_layers)
     assert spec.num_dense_layers + spec.num_moe_layers == spec.num_hidden_layers
 
 
@@ -171,7 +167,8 @@ def test_with_layers_truncates() -> None:
 def test_widths_of_latent_attention() -> None:
     spec = load_model("deepseek-v3")
     assert (spec.query_width, spec.value_width) == (128 * 192, 128 * 128)
-    splits = {weight.name: weight.split for weight in layer_weights(spec, moe=True)}
+    weights = weights_of(layer_operations(Conditions(spec), spec.layer_kinds[-1]))
+    splits = {weight.name: weight.split for weight in weights}
     assert {splits[name] for name in ("q_a", "kv_a", "q_a_norm", "router", "input_norm")} == {"replicated"}
     assert {splits[name] for name in ("q_b", "kv_b", "shared_gate", "shared_up")} == {"column"}
     assert {splits[name] for name in ("o", "shared_down")} == {"row"}

@@ -2,9 +2,11 @@
 
 import pytest
 
-from simulator.cost.timing.flops import forward_flops_per_token, head_flops, layer_work, model_flops_per_token
+from simulator.cost.operations.work import layer_work
+from simulator.cost.timing.flops import forward_flops_per_token, head_flops, model_flops_per_token
+from simulator.cost.timing.layers import LayerTimer, attention_rate
 from simulator.question.scenario.block import LayoutBlock
-from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import block, layer_kind, only, scenario_of, small_dense, small_mla, small_moe
 
 
 @pytest.mark.parametrize(
@@ -71,13 +73,14 @@ def test_prediction_layers_count_when_trained() -> None:
 def test_a_layer_on_one_device() -> None:
     scenario = scenario_of(small_dense(), seq_length=32)
     for t, c in ((1, 1), (2, 1), (2, 2)):
-        found = layer_work(
-            scenario, block(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2), moe=False
-        )
+        here = block(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2)
+        timer = LayerTimer(scenario, here)
+        work = layer_work(timer.given, layer_kind(scenario.model))
         tokens = 64 / c
-        assert only(found.dense_flops) == 2 * tokens * 43_008 / t
+        assert only(timer.product_flops(work.products)[0]) == 2 * tokens * 43_008 / t
         # The causal half of 4 s h: 2 s h.
-        assert only(found.attention_flops) == 2 * tokens * 32 * 64 / t
+        attention = only(timer.layer(layer_kind(scenario.model)).forward["attention"])
+        assert attention == pytest.approx(2 * tokens * 32 * 64 / t / attention_rate(scenario))
     assert only(head_flops(scenario, block(scenario, tensor_parallel=2))) == 2 * 32 * 64_000 / 2
 
 
@@ -85,8 +88,9 @@ def test_a_layer_with_experts_on_one_device() -> None:
     scenario = scenario_of(small_moe(), seq_length=32)
 
     def products(here: LayoutBlock) -> float:
-        work = layer_work(scenario, here, moe=True)
-        return only(work.dense_flops) + only(work.routed_flops)
+        timer = LayerTimer(scenario, here)
+        work = layer_work(timer.given, layer_kind(scenario.model, moe=True))
+        return sum(map(only, timer.product_flops(work.products)))
 
     # Attention and shared expert 21504 split, the router 512 on the rank's part of the sequence, two copies of 9216.
     whole = products(block(scenario))

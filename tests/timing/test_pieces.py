@@ -36,13 +36,13 @@ def test_a_prediction_layer_has_its_projection() -> None:
     answer = priced(scenario, pipeline_parallel=4, expert_parallel=8)
     work, last = answer.step.work, answer.memory.has.kind[-1]
 
-    def seconds(piece: str) -> float:
-        both = work.pieces[0].layers[piece]
+    def seconds(piece: int) -> float:
+        both = work.pieces[0].seconds[piece]
         return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
 
-    expected = 16 * seconds("moe") + 2 * seconds("head") + seconds("projection")
+    expected = 16 * seconds(1) + 2 * seconds(2) + seconds(3)
     assert only((work.forward + work.backward)[last]) == pytest.approx(expected)
-    assert seconds("projection") > 0
+    assert seconds(3) > 0
 
 
 def test_prediction_layers_of_a_cut_model_are_one_kind_in_memory_and_time() -> None:
@@ -69,7 +69,7 @@ def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
 def test_products_are_bound_by_memory_where_few_tokens_meet_many_weights() -> None:
     """64 tokens a micro batch: reading weights and accumulating fp32 gradients takes longer than the products."""
     scenario = scenario_of("llama3.1-8b", devices=1, seq_length=64, global_batch_size=8, coefficients=ROUND)
-    found = only(priced(scenario).step.work.pieces[0].layers["dense"].backward["gemm"])
+    found = only(priced(scenario).step.work.pieces[0].seconds[0].backward["gemm"])
     parameters = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
     assert found == pytest.approx((2 + 8) * parameters / 1675e9)
 
@@ -88,13 +88,12 @@ def test_traffic_that_outlasts_compute_is_exposed() -> None:
 
 def test_routed_experts_have_no_tensor_parallel_collectives() -> None:
     scenario = scenario_of("mixtral-8x7b-v0.1", coefficients=ROUND)
-    layers = priced(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=8).step.work.pieces[0].layers
+    experts = priced(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=8)
+    layer = experts.step.work.pieces[0].seconds[0]
     dense = scenario_of("llama3.1-8b", coefficients=ROUND)
-    plain = priced(dense, tensor_parallel=2, sequence_parallel=True).step.work.pieces[0].layers
+    plain = priced(dense, tensor_parallel=2, sequence_parallel=True).step.work.pieces[0].seconds[0]
     # The same hidden size: two collectives around attention for the four of a dense layer.
-    assert only(layers["moe"].forward["tensor_parallel"]) == pytest.approx(
-        only(plain["dense"].forward["tensor_parallel"]) / 2
-    )
+    assert only(layer.forward["tensor_parallel"]) == pytest.approx(only(plain.forward["tensor_parallel"]) / 2)
 
 
 def test_adapters_of_a_high_rank_take_time() -> None:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory.parameters import device_parameters
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents
+from simulator.cost.operations.work import layer_work
 from simulator.cost.timing.collectives import Group, gather_seconds
-from simulator.cost.timing.layers import layer_elementwise_bytes
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
 
 M, LAYERS, T = 128, 32, 8192
 MATMUL = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
@@ -129,8 +131,10 @@ def test_expert_parallelism() -> None:
 def test_experts_of_a_layer_move_bytes() -> None:
     # 20 h + 4 (q + k) per token; widths of two routed and one shared expert, 6 each; 10 h per copy.
     scenario = scenario_of(small_moe(), seq_length=32)
+    kind = layer_kind(scenario.model, moe=True)
     per_token = 20 * 64 + 4 * 96 + 6 * 3 * 48 + 10 * 2 * 64
-    assert only(layer_elementwise_bytes(scenario, block(scenario), moe=True)) == 32 * per_token
+    moved = layer_work(conditions_of(scenario), kind).moved
+    assert only(Extents(scenario, block(scenario)).total(moved)) == 32 * per_token
 
 
 @pytest.mark.parametrize(

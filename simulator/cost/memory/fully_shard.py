@@ -13,27 +13,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
-from simulator.cost.memory.elements import (
+from simulator.cost.elements import (
     FP32,
     element_bytes,
     gradient_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.parameters import (
-    StageContents,
     device_parameters,
     linear_parameters,
     model_totals,
     optimizer_on_device,
     shard,
     shard_degrees,
+    whole_layer,
 )
 from simulator.cost.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
+from simulator.cost.operations.extents import Extents
+from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 
@@ -105,7 +107,7 @@ class _Step:
         self.shards = FP32 * shard(scenario, block, self.parts, 1)
         cached = scenario.precision == "fp8" and scenario.framework.fp8_weight_cache
         self.narrow = 2.0 * linear_parameters(scenario, block, has) if cached else np.zeros_like(self.shards)
-        self.layers = (has.dense_layers + has.moe_layers)[:, None]
+        self.layers = has.num_layers[:, None]
         self.depth = self.layers / block.virtual_stages
         self.first, self.last = has.embeddings[:, None], has.heads[:, None]
         self.boundary = layer_input_bytes(scenario, block)
@@ -142,18 +144,15 @@ class _Step:
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
         self.sent = self.boundary * np.minimum(receives, 1.0) * (chunks == 1)
-        model = scenario.model
-        kinds = ([(False, has.dense_layers)] if model.num_dense_layers else []) + (
-            [(True, has.moe_layers)] if model.is_moe else []
-        )
+        extents = Extents(scenario, block)
         layer = np.zeros((len(has.ranks), len(block)))
         backward = np.zeros_like(layer)
-        for moe, number in kinds:
+        for kind, number in zip(has.layer_kinds, has.layers.T, strict=True):
             here = (number > 0.0)[:, None]
-            peak = layer_backward_bytes(scenario, block, moe=moe, keeps_gradients=self.wrapped)
-            layer = np.maximum(layer, here * layer_bytes(scenario, block, moe=moe))
+            peak = layer_backward_bytes(scenario, block, kind, self.wrapped)
+            layer = np.maximum(layer, here * layer_bytes(scenario, extents, kind, block))
             backward = np.maximum(backward, here * peak)
-        recomputed = plan.dense + plan.moe
+        recomputed = plan.on_rank(has).sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)
         self.kept_by_first = np.where(recomputed > 0.0, self.boundary, layer)
         # A recomputed unit of several layers is computed again as a whole.
@@ -397,18 +396,14 @@ class _Step:
 
 def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everything: KindArray) -> _Units:
     totals, model = model_totals(scenario), scenario.model
-    t, experts = block.tensor_parallel, block.expert_ranks
-    layers = [
-        piece.split / t + piece.replicated + piece.routed / experts for piece in (totals.dense_layer, totals.moe_layer)
-    ]
-    table, norm = totals.embedding.split / t, totals.head.replicated
+    table = totals.embedding.split / block.tensor_parallel
     # A table that is also the output layer of the same stage is one unit with it.
     apart = has.embeddings * (1.0 - has.heads * model.tie_word_embeddings)
     table_here = apart[:, None] * table
     return _Units(
-        layer=np.maximum(*layers),
+        layer=np.max([whole_layer(block, piece) for piece in totals.layers], axis=0),
         table=table_here,
-        table_gradient=table_here * t,
-        head=has.heads[:, None] * (totals.head.split / t + norm),
+        table_gradient=table_here * block.tensor_parallel,
+        head=has.heads[:, None] * whole_layer(block, totals.head),
         all=everything,
     )

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.memory.activations import (
-    dense_ffn_tensors,
-    layer_bytes,
-    layer_input_bytes,
-    norm_tensors,
-    routed_tokens,
-    tokens_per_device,
-    total,
-)
-from simulator.cost.memory.elements import FP32, element_bytes
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import summed
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
 
 
-def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool, keeps_gradients: Array) -> Array:
+def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Array) -> Array:
     """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes.
 
     Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is 1 where the weights'
     gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
     """
-    kept = layer_bytes(scenario, block, moe=moe)
+    extents = Extents(scenario, block)
+    kept = layer_bytes(scenario, extents, kind, block)
     incoming = layer_input_bytes(scenario, block)
-    if moe:
-        return kept + incoming + _experts(scenario, block)
-    feed_forward = _feed_forward(scenario, block, keeps_gradients)
-    return np.maximum(kept + incoming + feed_forward, _attention(scenario, block, keeps_gradients))
+    if kind.feed_forward == "experts":
+        return kept + incoming + _experts(scenario, block, extents, kind)
+    feed_forward = _feed_forward(scenario, block, extents, kind, keeps_gradients)
+    return np.maximum(kept + incoming + feed_forward, _attention(scenario, block, extents, kind, keeps_gradients))
+
+
+def _kept(scenario: Scenario, extents: Extents, kind: LayerKind, operation: str) -> Array:
+    """What one operation of a layer keeps."""
+    operations = layer_operations(conditions_of(scenario), kind)
+    return extents.total(summed(tensor for one in operations if one.name == operation for tensor in one.kept))
 
 
 def _widths(scenario: Scenario, block: LayoutBlock) -> tuple[Array, Array, Array]:
@@ -40,7 +44,9 @@ def _widths(scenario: Scenario, block: LayoutBlock) -> tuple[Array, Array, Array
     return per_width * model.hidden_size, per_width * model.intermediate_size / t, per_width * model.query_width / t
 
 
-def _feed_forward(scenario: Scenario, block: LayoutBlock, keeps_gradients: Array) -> Array:
+def _feed_forward(
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+) -> Array:
     """Beside what the layer kept and the gradient that came in, at the widest of three moments.
 
     At the down projection the gathered incoming gradient is alive beside the product's; at the product the gradients of
@@ -49,14 +55,16 @@ def _feed_forward(scenario: Scenario, block: LayoutBlock, keeps_gradients: Array
     """
     gathered, inner, _ = _widths(scenario, block)
     weight = _weight_bytes(scenario, block, scenario.model.intermediate_size)
-    kept_inner = total(dense_ffn_tensors(scenario, block)) - total(norm_tensors(scenario, block, "ffn_norm"))
+    kept_inner = _kept(scenario, extents, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
     inputs = 2.0 * gathered + inner - kept_inner + (2.0 * keeps_gradients + 1.0) * weight
     return np.maximum(np.maximum(down, product), inputs)
 
 
-def _attention(scenario: Scenario, block: LayoutBlock, keeps_gradients: Array) -> Array:
+def _attention(
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+) -> Array:
     """Everything of the layer alive in the backward pass of attention, at the widest of two moments.
 
     At the rotation of the queries: their gradient in fp32, three products and a negation in fp32, the gradients of keys
@@ -66,7 +74,7 @@ def _attention(scenario: Scenario, block: LayoutBlock, keeps_gradients: Array) -
     gathered, _, query = _widths(scenario, block)
     wide = FP32 * tokens_per_device(scenario, block) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
-    outside = total(norm_tensors(scenario, block, "attention_norm")) + layer_input_bytes(scenario, block)
+    outside = _kept(scenario, extents, kind, "attention_norm") + layer_input_bytes(scenario, block)
     feed_forward = 3.0 * _weight_bytes(scenario, block, model.intermediate_size)
     output = _weight_bytes(scenario, block, model.query_width)
     projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)
@@ -80,9 +88,11 @@ def _weight_bytes(scenario: Scenario, block: LayoutBlock, width: int) -> Array:
     return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
 
 
-def _experts(scenario: Scenario, block: LayoutBlock) -> Array:
+def _experts(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
     """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
-    model = scenario.model
-    width = 2.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
-    weight = model.num_experts * model.moe_intermediate_size * model.hidden_size / block.expert_ranks
-    return element_bytes(scenario) * (routed_tokens(scenario, block) * width + weight)
+    operations = layer_operations(conditions_of(scenario), kind)
+    gradients = extents.total(
+        summed(amount for one in operations if one.group == "experts" for amount in one.temporary)
+    )
+    largest = max(weight.parameters for one in operations for weight in one.weights if weight.routed)
+    return gradients + element_bytes(scenario) * largest / block.expert_ranks

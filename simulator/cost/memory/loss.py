@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.memory.activations import norm_tensors, tokens_per_device, total
-from simulator.cost.memory.elements import FP32, HALF, element_bytes
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.ends import output_layer
+from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.record import summed
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
@@ -52,12 +55,6 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    """What the final norm and the output layer keep, shape (n,). The output layer stays 16 bit under fp8.
-
-    Its input are the labelled tokens only.
-    """
-    kept = norm_tensors(scenario, block, "final_norm")
-    kept["final_norm_output"] = kept["final_norm_output"] * scenario.framework.labelled_token_fraction
-    if scenario.precision == "fp8":
-        kept["final_norm_output"] = kept["final_norm_output"] * HALF
-    return total(kept)
+    """What the final norm and the output layer keep, shape (n,)."""
+    kept = (tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
+    return Extents(scenario, block).total(summed(kept))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cost.memory.parameters import StageContents
+from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import KindArray, StageArray
 
 MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step", "gradient reduction")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.memory.activations import tokens_per_device
-from simulator.cost.memory.elements import element_bytes
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.extents import tokens_per_device
 from simulator.question.scenario.block import Array, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.cost.memory.elements import (
+from simulator.cost.elements import (
     FP32,
     HALF,
     element_bytes,
@@ -16,160 +16,44 @@ from simulator.cost.memory.elements import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
+from simulator.cost.operations.conditions import Conditions, conditions_of
+from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import Operation
+from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
+from simulator.cost.stages import StageContents, over_kinds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import OFFLOADS, model_chunks
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.weights import (
-    Weight,
-    embedding_weight,
-    final_norm,
-    head_weight,
-    layer_weights,
-    mtp_weights,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightTotals:
-    """Parameters of a group of weights, by the way they are divided."""
-
-    split: float = 0.0
-    """Divided over the tensor-parallel group (column, row and vocabulary splits)."""
-    replicated: float = 0.0
-    """Whole on every tensor-parallel rank (norms, router, low-rank down projections)."""
-    routed: float = 0.0
-    """Routed experts: divided over expert parallel x expert tensor parallel."""
-
-    def __add__(self, other: WeightTotals) -> WeightTotals:
-        return WeightTotals(self.split + other.split, self.replicated + other.replicated, self.routed + other.routed)
-
-
-def weight_totals(weights: tuple[Weight, ...], *, matmul_only: bool = False) -> WeightTotals:
-    """Sum `weights` by class; `matmul_only` leaves norms and biases out."""
-    sums = {"split": 0, "replicated": 0, "routed": 0}
-    for weight in weights:
-        if matmul_only and not weight.matmul:
-            continue
-        sums[_weight_class(weight)] += weight.inputs * weight.outputs * weight.copies
-    return WeightTotals(**{name: float(value) for name, value in sums.items()})
-
-
-def adapter_totals(weights: tuple[Weight, ...], rank: int) -> WeightTotals:
-    """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
-
-    Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
-    matrix on the unsplit side is replicated.
-    """
-    split = replicated = routed = 0.0
-    for weight in weights:
-        if not weight.matmul or weight.split == "vocabulary":
-            continue
-        first, second = rank * weight.inputs * weight.copies, rank * weight.outputs * weight.copies
-        if weight.split == "column":
-            replicated, split = replicated + first, split + second
-        elif weight.split == "row":
-            split, replicated = split + first, replicated + second
-        elif weight.split == "replicated":
-            replicated += first + second
-        else:
-            routed += first + second
-    return WeightTotals(split, replicated, routed)
-
-
-def _weight_class(weight: Weight) -> str:
-    if weight.split in ("expert_column", "expert_row"):
-        return "routed"
-    return "replicated" if weight.split == "replicated" else "split"
-
-
-@dataclass(frozen=True, slots=True)
-class StageContents:
-    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
-
-    kind: NDArray[np.intp]
-    """Kind of every pipeline rank, shape (pipeline_parallel,); `array[kind]` spreads a kind's figure over the ranks."""
-    ranks: Array
-    """Pipeline ranks of each kind."""
-    dense_by_chunk: Array
-    """Dense layers in each model chunk, shape (kinds, chunks)."""
-    group: NDArray[np.intp]
-    """Node group whose devices the kind is on; all 0 in a uniform cluster."""
-    dense_layers: Array
-    moe_layers: Array
-    listed_dense: Array
-    """Dense layers on the explicit recompute list."""
-    listed_moe: Array
-    embeddings: Array
-    """1 where the input table lives (with tied embeddings also on the last rank)."""
-    heads: Array
-    """1 on the last rank."""
-    mtp_layers: Array
-
-
-def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
-    """Layers by kind on each pipeline rank; the model's first layers are the dense ones."""
-    model = scenario.model
-    first_moe = model.num_dense_layers
-    last = block.pipeline_parallel - 1
-    prediction = model.num_nextn_predict_layers if scenario.framework.mtp else 0
-    contents: list[tuple[int, ...]] = []
-    dense_by_chunk: list[tuple[int, ...]] = []
-    for rank, chunks in enumerate(model_chunks(block.stage_layers, block.virtual_stages)):
-        dense = tuple(min(max(first_moe - start, 0), layers) for start, layers in chunks)
-        listed = [x for x in block.recompute_layer_list if any(start <= x < start + n for start, n in chunks)]
-        listed_dense = sum(x < first_moe for x in listed)
-        head = int(rank == last)
-        layers = sum(n for _, n in chunks)
-        contents.append(
-            (
-                sum(dense),
-                layers - sum(dense),
-                listed_dense,
-                len(listed) - listed_dense,
-                int(rank == 0),
-                head,
-                head * prediction,
-            )
-        )
-        dense_by_chunk.append(dense)
-    width = scenario.devices // block.pipeline_parallel
-    groups = [scenario.group_of(rank * width) for rank in range(block.pipeline_parallel)]
-    identities = list(zip(contents, dense_by_chunk, groups, strict=True))
-    kinds = list(dict.fromkeys(identities))
-    columns = np.array([content for content, _, _ in kinds], dtype=np.float64).T
-    kind = np.array([kinds.index(identity) for identity in identities], dtype=np.intp)
-    ranks = np.bincount(kind).astype(np.float64)
-    by_chunk = np.array([dense for _, dense, _ in kinds], dtype=np.float64)
-    group = np.array([group for _, _, group in kinds], dtype=np.intp)
-    return StageContents(kind, ranks, by_chunk, group, *columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTotals:
     """Parameter totals of the pieces a stage is made of; None of them depends on the layout."""
 
-    dense_layer: WeightTotals
-    moe_layer: WeightTotals
+    layers: tuple[WeightTotals, ...]
+    """One layer of each of the model's kinds."""
     embedding: WeightTotals
     head: WeightTotals
-    mtp_layer: WeightTotals
+    """Output layer and last norm; with tied embeddings the norm alone, as the layer is the input table."""
+    prediction: WeightTotals
+    """A next-token prediction module, its layer apart."""
 
 
 def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
     """Totals of the model's pieces, or of the LoRA adapters on them."""
-    model = scenario.model
-    rank = scenario.lora_rank or 0
+    return _model_totals(conditions_of(scenario), adapters=adapters)
 
-    def totals(weights: tuple[Weight, ...]) -> WeightTotals:
-        return adapter_totals(weights, rank) if adapters else weight_totals(weights)
 
-    empty = WeightTotals()
+@lru_cache(maxsize=64)
+def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
+    def totals(operations: tuple[Operation, ...]) -> WeightTotals:
+        return adapter_totals(operations, given.lora_rank or 0) if adapters else weight_totals(operations)
+
     return ModelTotals(
-        dense_layer=totals(layer_weights(model, moe=False)) if model.num_dense_layers else empty,
-        moe_layer=totals(layer_weights(model, moe=True)) if model.is_moe else empty,
-        embedding=totals((embedding_weight(model),)),
-        head=totals((head_weight(model), final_norm(model))),
-        mtp_layer=totals(mtp_weights(model)) if model.num_nextn_predict_layers else empty,
+        layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
+        embedding=totals((embedding(given),)),
+        head=totals(output_layer(given)),
+        prediction=totals(prediction(given)),
     )
 
 
@@ -191,33 +75,27 @@ def device_parameters(
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     totals = model_totals(scenario, adapters=adapters)
-    tied = scenario.model.tie_word_embeddings
     head = totals.head
-    embeddings = has.embeddings
-    if scenario.framework.mtp and scenario.model.num_nextn_predict_layers:
-        # A prediction layer embeds the next token: the last rank has its own copy of the table.
-        embeddings = np.maximum(has.embeddings, has.heads)
-    if tied:
+    # A prediction layer embeds the next token: the last rank has its own copy of the table.
+    embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
+    if scenario.model.tie_word_embeddings:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
-        head = WeightTotals(head.split - totals.embedding.split, head.replicated, head.routed)
+        head = totals.head - totals.embedding
         embeddings = np.maximum(has.embeddings, has.heads)
+    pieces = (*totals.layers, totals.embedding, head, totals.prediction)
+    counts = np.column_stack((has.with_prediction, embeddings, has.heads, has.prediction_layers))
 
-    def per_stage(name: str) -> Array:
-        def part(piece: WeightTotals) -> float:
-            return float(getattr(piece, name))
+    def per_stage(name: str) -> KindArray:
+        by_piece = np.array([getattr(piece, name) for piece in pieces], dtype=np.float64)
+        return (counts @ by_piece)[:, None]
 
-        return (
-            has.dense_layers * part(totals.dense_layer)
-            + has.moe_layers * part(totals.moe_layer)
-            + embeddings * part(totals.embedding)
-            + has.heads * part(head)
-            + has.mtp_layers * part(totals.mtp_layer)
-        )
+    dense = per_stage("split") / block.tensor_parallel + per_stage("replicated")
+    return DeviceParameters(dense, per_stage("routed") / block.expert_ranks)
 
-    dense = per_stage("split")[:, None] / block.tensor_parallel + per_stage("replicated")[:, None]
-    experts = block.expert_ranks
-    routed = per_stage("routed")[:, None] / experts
-    return DeviceParameters(dense, routed)
+
+def whole_layer(block: LayoutBlock, piece: WeightTotals) -> Array:
+    """Parameters of one piece of the model on a device, before any ZeRO sharding, shape (n,)."""
+    return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +177,12 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
 
 def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
     """Parameters of the layers' routers, whole on every rank."""
-    model = scenario.model
-    layers = has.moe_layers + has.mtp_layers
-    routers = np.broadcast_to(
-        (layers * float(model.hidden_size * model.num_experts))[:, None], (len(layers), len(block))
+    given = conditions_of(scenario)
+    weights = [weights_of(layer_operations(given, kind)) for kind in has.layer_kinds]
+    sizes = np.array(
+        [sum(w.parameters for w in of_kind if w.name == "router") for of_kind in weights], dtype=np.float64
     )
+    routers = np.broadcast_to((has.with_prediction @ sizes)[:, None], (len(has.ranks), len(block)))
     return DeviceParameters(routers, np.zeros_like(routers))
 
 
@@ -324,18 +203,9 @@ def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameter
 
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
-    model = scenario.model
-    experts = block.expert_ranks
-    result = np.zeros((len(has.ranks), len(block)))
-    extra = has.mtp_layers
-    dense = has.dense_layers + (0.0 if model.is_moe else extra)
-    for moe, count in ((False, dense), (True, has.moe_layers + (extra if model.is_moe else 0.0))):
-        if not count.any():
-            continue
-        totals = weight_totals(layer_weights(model, moe=moe), matmul_only=True)
-        per_layer = totals.split / block.tensor_parallel + totals.replicated + totals.routed / experts
-        result = result + count[:, None] * per_layer
-    return result
+    given = conditions_of(scenario)
+    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds)
+    return over_kinds(has.with_prediction, [whole_layer(block, kind) for kind in kinds])
 
 
 def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
@@ -344,26 +214,21 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
     """
     totals = model_totals(scenario)
-    experts = block.expert_ranks
-
-    def whole(piece: WeightTotals) -> Array:
-        return piece.split / block.tensor_parallel + piece.replicated + piece.routed / experts
-
-    layer = np.maximum(whole(totals.dense_layer), whole(totals.moe_layer))
+    layer = np.max([whole_layer(block, piece) for piece in totals.layers], axis=0)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = whole(totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
+    table = whole_layer(block, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(has.embeddings, has.heads)[:, None] * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
 
 
 def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
     """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
-    whole = block.offload == OFFLOADS.index("optimizer")
-    by_tensor = block.offload == OFFLOADS.index("optimizer_tensorwise")
+    whole = block.offloads("optimizer")
+    by_tensor = block.offloads("optimizer_tensorwise")
     away = optimizer * scenario.framework.offload_fraction
     resident = np.where(whole | by_tensor, optimizer - away, optimizer)
     in_step = optimizer
@@ -374,22 +239,16 @@ def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindA
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,)."""
-    model = scenario.model
-    experts = block.expert_ranks
+    """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,).
+
+    Experts of one rank are stored as one grouped tensor.
+    """
+    given = conditions_of(scenario)
     sharded, degrees = block.zero_stage >= 1, shard_degrees(scenario, block)
+    dense, routed = (np.where(sharded, degree, 1.0) for degree in (degrees.dense, degrees.routed))
     largest = np.zeros(len(block))
-    kinds = ([False] if model.num_dense_layers else []) + ([True] if model.is_moe else [])
-    weights = [embedding_weight(model), *(w for moe in kinds for w in layer_weights(model, moe=moe))]
-    for weight in weights:
-        kind = _weight_class(weight)
-        # Experts of one rank are stored as one grouped tensor.
-        size = float(weight.inputs * weight.outputs * weight.copies)
-        divisors: dict[str, Array] = {
-            "split": block.tensor_parallel,
-            "replicated": np.ones(len(block)),
-            "routed": experts,
-        }
-        degree = np.where(sharded, degrees.routed if kind == "routed" else degrees.dense, 1.0)
-        largest = np.maximum(largest, size / divisors[kind] / degree)
+    operations = (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
+    for weight in weights_of(operations):
+        size = whole_layer(block, classed(weight, float(weight.parameters)))
+        largest = np.maximum(largest, size / (routed if weight.routed else dense))
     return largest * optimizer_bytes_per_parameter(scenario)

@@ -7,23 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import (
-    attention_score_bytes,
-    layer_input_bytes,
-    routed_tokens,
-    tokens_per_device,
-)
-from simulator.cost.memory.elements import FP32, element_bytes, parameter_dtype
+from simulator.cost.elements import FP32, element_bytes, parameter_dtype
+from simulator.cost.memory.activations import layer_input_bytes, score_bytes
 from simulator.cost.memory.fully_shard import sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
-from simulator.cost.memory.parameters import (
-    StageContents,
-    TrainingState,
-    optimizer_on_device,
-    training_state,
-)
+from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, training_state
 from simulator.cost.memory.schedule import (
     RecomputePlan,
     StageActivations,
@@ -33,8 +23,12 @@ from simulator.cost.memory.schedule import (
     recompute_plan,
     stage_activations,
 )
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import summed
+from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.layout import RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -116,13 +110,11 @@ def _moments(
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(scenario, block)
-    losses = heads + has.mtp_layers[:, None]
+    losses = heads + has.prediction_layers[:, None]
     loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
-    ending = embeddings * activations.one_micro_batch / block.virtual_stages
+    ending = embeddings * activations.first_chunk(has)
     backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
-    if not scenario.framework.flash_attention:
-        backward = backward + score_working_set(scenario, block)
     absent = gradients_absent(scenario, block, has, state, activations)
     parameters, gradients = state.parameters, state.gradients
     losses_held = losses * loss_bytes(scenario, block)
@@ -178,32 +170,21 @@ def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
 
 
-def score_working_set(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Scores alive inside one layer's backward pass without a flash kernel, shape (n,).
-
-    Their gradient, and the scores themselves where selective recompute did not keep them.
-    """
-    selective = block.recompute == RECOMPUTE_MODES.index("selective")
-    return attention_score_bytes(scenario, block) * np.where(selective, 2.0, 1.0)
-
-
 def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Gradients alive inside one layer's backward pass, shape (n,).
 
-    In the feed-forward block the widest moment holds the gradient of gate and up `4 T f` beside the incoming one
-    `2 T h`; the product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered
-    input `2 T h`. Larger than those of the attention block for every model shipped.
+    In a feed-forward block the widest moment holds the gradient of gate and up beside the incoming one `2 T h`; the
+    product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.
+    Larger than those of the attention block for every model shipped, but for the scores' where they are kept.
     """
-    model = scenario.model
-    tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    element = element_bytes(scenario)
-    hidden = element * tokens * model.hidden_size * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
-    dense = 2.0 * element * tokens * model.intermediate_size / t if model.num_dense_layers else 0.0
-    if not model.is_moe:
-        return dense + hidden
-    copies = routed_tokens(scenario, block)
-    width = 2.0 * model.moe_intermediate_size / block.expert_tensor_parallel + 2.0 * model.hidden_size
-    return np.maximum(dense, element * copies * width) + hidden
+    extents, given = Extents(scenario, block), conditions_of(scenario)
+    whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
+    widest = np.zeros(len(block))
+    for kind in scenario.model.layer_kinds:
+        operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
+        inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
+        widest = np.maximum(widest, inner + score_bytes(scenario, extents, kind))
+    return widest + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
 def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

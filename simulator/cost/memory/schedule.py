@@ -1,4 +1,4 @@
-"""How many micro batches a pipeline rank holds at once, and what its layers keep for them."""
+"""What the layers of a pipeline rank keep: recomputed layers, offloaded activations, micro batches in flight."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import attention_working_set, layer_bytes, layer_input_bytes
-from simulator.cost.memory.parameters import StageContents
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.operations.extents import Extents
+from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -20,32 +21,27 @@ def micro_batches(scenario: Scenario, block: LayoutBlock) -> Array:
 
 
 def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
-    """Micro batches whose activations a rank holds at its peak, shape (pipeline_parallel, n).
-
-    1F1B: `min(p - i, m)`. Interleaved with v chunks (Narayanan et al. 2021, section 2.2): chunks in flight are
-    `2 (p - i - 1) + (v - 1) p + 1`, all `m v` of them when m equals p, each of 1/v of the rank's layers.
-    """
-    p, v = block.pipeline_parallel, block.virtual_stages
-    rank = np.arange(p, dtype=np.float64)[:, None]
-    m = micro_batches(scenario, block)
-    if v == 1:
-        return np.minimum(p - rank, m)
-    chunks = np.minimum(2.0 * (p - rank - 1.0) + (v - 1.0) * p + 1.0, m * v)
-    return np.where(m == p, m * v, chunks) / v
+    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
+    schedule = schedule_of(block)
+    passes = schedule.in_flight(block.pipeline_parallel, block.virtual_stages, micro_batches(scenario, block))
+    return passes / block.virtual_stages
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputePlan:
-    """Layers of each rank that are recomputed in full; arrays of shape (kinds, n) unless said."""
+    """Layers that are recomputed in full, by distinct chunk."""
 
-    dense: KindArray
-    """Dense layers recomputed."""
-    moe: KindArray
-    """Mixture-of-experts layers recomputed."""
+    layers: NDArray[np.float64]
+    """Layers recomputed, shape (distinct chunks, rank kinds, layer kinds, n or 1)."""
     unit: Array
     """Layers between two kept inputs, shape (n,); the backward pass holds one unit in full."""
-    inputs: KindArray
-    """Layer inputs kept."""
+    inputs: NDArray[np.float64]
+    """Layer inputs kept, shape (distinct chunks, rank kinds, n or 1)."""
+
+    def on_rank(self, has: StageContents) -> NDArray[np.float64]:
+        """Layers recomputed on every rank kind, shape (layer kinds, rank kinds, n or 1)."""
+        parts = (times * chunk for times, chunk in zip(has.repeats, self.layers, strict=True))
+        return np.moveaxis(np.asarray(sum(parts)), 1, 0)
 
 
 def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
@@ -54,44 +50,43 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     `uniform` recomputes all, keeping the input of every `recompute_layers`-th layer; `block` the first
     `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
     """
-    full = block.recompute == RECOMPUTE_MODES.index("full")
-    uniform = full & (block.recompute_method == RECOMPUTE_METHODS.index("uniform"))
-    leading = full & (block.recompute_method == RECOMPUTE_METHODS.index("block"))
-    listed = full & (block.recompute_method == RECOMPUTE_METHODS.index("list"))
-    dense, moe = has.dense_layers[:, None], has.moe_layers[:, None]
-    chunk = (dense + moe) / block.virtual_stages
-    of_chunks = np.minimum(block.recompute_layers, chunk) * block.virtual_stages
-    leading_dense = np.zeros_like(of_chunks)
-    for column in has.dense_by_chunk.T:
-        if column.any():
-            leading_dense = leading_dense + np.minimum(column[:, None], block.recompute_layers)
-    dense_count = (
-        np.where(uniform, dense, 0.0)
-        + np.where(leading, leading_dense, 0.0)
-        + np.where(listed, has.listed_dense[:, None], 0.0)
-    )
-    moe_count = (
-        np.where(uniform, moe, 0.0)
-        + np.where(leading, of_chunks - leading_dense, 0.0)
-        + np.where(listed, has.listed_moe[:, None], 0.0)
-    )
+    chunks = has.chunks[..., None]
+    full = block.recomputes("full")
+    if not full.any():
+        return RecomputePlan(np.zeros_like(chunks), np.ones(len(block)), np.zeros_like(chunks[:, :, 0]))
+    uniform = full & block.recomputes_by("uniform")
+    leading = full & block.recomputes_by("block")
+    listed = full & block.recomputes_by("list")
+    layers = np.where(uniform, chunks, 0.0)
+    if leading.any():
+        first = np.minimum(block.recompute_layers, has.leading.shape[-1] - 1).astype(np.intp)
+        layers = np.where(leading, has.leading[..., first], layers)
+    if listed.any():
+        layers = np.where(listed, has.listed[..., None], layers)
+    of_chunk, again = chunks.sum(axis=2), layers.sum(axis=2)
     unit = np.where(uniform, block.recompute_layers, 1.0)
-    stored = np.ceil(chunk / unit) * block.virtual_stages
-    return RecomputePlan(dense_count, moe_count, unit, np.where(uniform, stored, dense_count + moe_count))
+    return RecomputePlan(layers, unit, np.where(uniform, np.ceil(of_chunk / unit), again))
 
 
 @dataclass(frozen=True, slots=True)
 class StageActivations:
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
+    by_chunk: tuple[KindArray, ...]
+    """What one micro batch keeps of each distinct chunk on the device."""
     one_micro_batch: KindArray
-    """What one micro batch keeps on the device."""
+    """What one micro batch keeps of all chunks."""
     offloaded: NDArray[np.bool_]
     """Layouts that move activations to the host, shape (n,): what stays does not grow with micro batches in flight."""
     recompute_working_set: KindArray
-    """One recomputed unit in full, or what an attention block adds, alive during its backward pass."""
+    """One recomputed unit in full, or what operations done again add, alive during its backward pass."""
     offload_traffic: KindArray
     """Bytes to the host per micro batch; as many come back."""
+
+    def first_chunk(self, has: StageContents) -> KindArray:
+        """What one micro batch keeps of a rank's first chunk, the last that its backward pass frees."""
+        chunks = float(len(has.chunk))
+        return np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[has.chunk[0]])
 
 
 def stage_activations(
@@ -101,28 +96,28 @@ def stage_activations(
 
     Offloaded activations leave two layers on the device: the one computed and the one copied.
     """
-    model = scenario.model
-    zero = np.zeros(len(block))
-    dense = layer_bytes(scenario, block, moe=False) if model.num_dense_layers else zero
-    moe = layer_bytes(scenario, block, moe=True) if model.is_moe else zero
-    kept = (
-        (has.dense_layers[:, None] - plan.dense) * dense
-        + (has.moe_layers[:, None] - plan.moe) * moe
-        + plan.inputs * layer_input_bytes(scenario, block)
-        + has.mtp_layers[:, None] * (moe if model.is_moe else dense)
-    )
-    largest = np.maximum(dense, moe)
-    offloaded = block.offload == OFFLOADS.index("activations")
-    recomputed = (plan.dense + plan.moe) > 0.0
-    working_set = np.where(recomputed, plan.unit * largest, 0.0)
-    attention = block.recompute == RECOMPUTE_MODES.index("attention")
-    if attention.any():
-        working_set = np.where(attention, attention_working_set(scenario, block), working_set)
+    extents = Extents(scenario, block)
+    of_kind = [layer_bytes(scenario, extents, kind, block) for kind in has.layer_kinds]
+    boundary = layer_input_bytes(scenario, block)
+    predicted = has.prediction_layers[:, None] * of_kind[has.prediction_index]
+    by_chunk: list[KindArray] = []
+    for index, (chunk, again, inputs) in enumerate(zip(has.chunks, plan.layers, plan.inputs, strict=True)):
+        kept = inputs * boundary
+        for kind, size in enumerate(of_kind):
+            kept = kept + (chunk[:, kind, None] - again[:, kind]) * size
+        # Prediction modules stand behind the last layers.
+        by_chunk.append(kept + predicted if index == has.chunk[-1] else kept)
+    whole = np.asarray(sum(times * kept for times, kept in zip(has.repeats, by_chunk, strict=True)))
+    largest = np.max(of_kind, axis=0)
+    offloaded = block.offloads("activations")
+    recomputed = plan.on_rank(has).sum(axis=0) > 0.0
+    again_in_layers = [repeated_working_set(scenario, extents, kind, block) for kind in has.layer_kinds]
     return StageActivations(
-        one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, kept), kept),
+        by_chunk=tuple(by_chunk),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=working_set,
-        offload_traffic=np.where(offloaded, kept, 0.0),
+        recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
+        offload_traffic=np.where(offloaded, whole, 0.0),
     )
 
 
@@ -130,5 +125,20 @@ def activations_in_flight(
     scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
 ) -> StageArray:
     """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
-    flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
-    return activations.one_micro_batch[has.kind] * flight
+    one = activations.one_micro_batch[has.kind]
+    flight = in_flight(scenario, block)
+    if len(activations.by_chunk) == 1:
+        return one * np.where(activations.offloaded, 1.0, flight)
+    return np.where(activations.offloaded, one, _uneven_in_flight(block, has, activations, flight))
+
+
+def _uneven_in_flight(
+    block: LayoutBlock, has: StageContents, activations: StageActivations, flight: StageArray
+) -> StageArray:
+    """Bytes in flight where the chunks of a rank differ: of each, the passes that have begun."""
+    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
+    passes = flight * chunks
+    held = np.zeros_like(flight)
+    for chunk, distinct in enumerate(has.chunk):
+        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * activations.by_chunk[distinct][has.kind]
+    return held

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.parameters import stage_contents
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.memory.activations import (
-    attention_score_bytes,
-    routed_tokens,
-    sequence_split,
-    tokens_per_device,
-)
-from simulator.cost.memory.elements import HALF, element_bytes, gradient_bytes
+from simulator.cost.elements import element_bytes, gradient_bytes
 from simulator.cost.memory.loss import labelled_tokens
-from simulator.cost.memory.parameters import adapter_totals, weight_totals
+from simulator.cost.memory.parameters import whole_layer
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.record import Collective
+from simulator.cost.operations.sums import WeightTotals
+from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
     all_to_all_seconds,
     context_group,
@@ -24,10 +24,11 @@ from simulator.cost.timing.collectives import (
     neighbour_seconds,
     tensor_group,
 )
-from simulator.cost.timing.flops import attention_width, head_flops, layer_work, prediction_projection
+from simulator.cost.timing.flops import head_flops, head_parameters, prediction_projection
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.weights import attention_weights
+from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 PARTS = (
     "gemm",
@@ -53,6 +54,15 @@ class PassSeconds:
 
     forward: Parts
     backward: Parts
+
+
+def sum_parts(parts: Parts) -> Array:
+    """Sum in the dictionary's fixed order."""
+    values = iter(parts.values())
+    result = next(values)
+    for value in values:
+        result = result + value
+    return result
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
@@ -91,109 +101,143 @@ def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTraffic:
-    """Seconds of communication that all layers have alike, hidden or not; shape (n,)."""
+class _Compute:
+    """Seconds of what a device computes in operations, shape (n,)."""
 
-    gather: Array
-    """One gather of the whole activation over the tensor-parallel group."""
-    context: Array
-    """The context-parallel exchange of one forward pass."""
+    dense: tuple[Array, Array]
+    """Products with everything but routed experts, forward and backward."""
+    routed: tuple[Array, Array]
+    adapters: Array | float
+    """Forward."""
+    attention: Array
+    """Forward."""
+    elementwise: Array
+    """Forward."""
 
 
-def layer_traffic(scenario: Scenario, block: LayoutBlock) -> LayerTraffic:
-    """Price the collectives around a layer's activations `2 T h` and keys and values."""
-    whole = element_bytes(scenario) * tokens_per_device(scenario, block) * scenario.model.hidden_size
-    return LayerTraffic(gather_seconds(scenario, tensor_group(block), whole), context_exchange(scenario, block))
+class LayerTimer:
+    """Prices operations of layers on one kind of device; exchanges that layers have alike are priced once."""
 
+    def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
+        self.scenario, self.block = scenario, block
+        self.given, self.extents = conditions_of(scenario), Extents(scenario, block)
+        self._exchanges: dict[Collective, Array] = {}
 
-def layer_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic, *, moe: bool) -> PassSeconds:
-    """Both passes of one layer; a backward pass does twice the forward's matrix products."""
-    work = layer_work(scenario, block, moe=moe)
-    dense = product_seconds(scenario, work.dense_flops, work.dense_parameters)
-    routed = product_seconds(scenario, work.routed_flops, work.routed_parameters)
-    adapters = work.adapter_flops / gemm_rate(scenario)
-    attention = attention_seconds(scenario, work.attention_flops)
-    elementwise = layer_elementwise_bytes(scenario, block, moe=moe) / memory_rate(scenario)
-    elementwise = elementwise + _score_seconds(scenario, block)
-    values = scenario.coefficients.time
-    overhead = np.full(len(block), values.layer_overhead_seconds / 3.0)
-    # Either pass makes the same calls.
-    split_overhead = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
-    exchange = expert_exchange(scenario, block) if moe else np.zeros(len(block))
+    def layer(self, kind: LayerKind) -> PassSeconds:
+        """Both passes of one layer; a backward pass does twice the forward's matrix products."""
+        work = layer_work(self.given, kind)
+        compute = self._compute(work)
+        attending = attention_backward_factor(self.scenario)
+        return PassSeconds(self._pass(work, compute, 0, 1.0, 1.0), self._pass(work, compute, 1, attending, 2.0))
 
-    def one_pass(index: int, attending: float, repeats: float) -> Parts:
+    def repeated(self, kind: LayerKind, mode: RecomputeMode) -> Array:
+        """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
+        work = repeated_work(self.given, kind, mode)
+        return sum_parts(self._pass(work, self._compute(work), 0, 1.0, 1.0))
+
+    def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
+        """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
+        scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
+        gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
+        tensor = self._exchange(work, "products", index)
+        if scenario.framework.tp_comm_overlap:
+            tensor = exposed(values.tensor_exposed, tensor, gemm)
         parts: Parts = {
-            "gemm": dense[index] + routed[index] + adapters * repeats,
-            "attention": attention * attending,
-            "memory_bound": elementwise * repeats,
-            "tensor_parallel": tensor_seconds(scenario, traffic, dense[index], moe=moe),
-            "overlap": overlap_seconds(scenario, block, dense[index]),
-            "context_parallel": exposed(values.context_exposed, repeats * traffic.context, attention * attending),
-            "ring_attention": ring_seconds(scenario, block, attention * attending),
+            "gemm": gemm + experts + compute.adapters * repeats,
+            "attention": attention,
+            "memory_bound": compute.elementwise * repeats,
+            "tensor_parallel": tensor,
+            "overlap": overlap_seconds(scenario, block, gemm),
+            "context_parallel": exposed(
+                values.context_exposed, self._exchange(work, "core_attention", index), attention
+            ),
+            "ring_attention": ring_seconds(scenario, block, work, attention),
         }
-        if moe:
-            parts["expert_parallel"] = exposed(values.expert_exposed, exchange, routed[index])
-        return parts | {"overhead": overhead * repeats + split_overhead}
+        if work.products.routed:
+            exchange = self._exchange(work, "experts", index)
+            parts["expert_parallel"] = exposed(values.expert_exposed, exchange, experts)
+        split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
+        return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
 
-    return PassSeconds(one_pass(0, 1.0, 1.0), one_pass(1, attention_backward_factor(scenario), 2.0))
+    def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
+        """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
+        block, tokens = self.block, self.extents.of("whole")
+        dense = 2.0 * tokens * (totals.split / block.tensor_parallel + totals.replicated / sequence_split(block))
+        if not totals.routed:
+            return dense, 0.0 * tokens
+        return dense, 2.0 * self.extents.of("copies_tensor") * totals.routed / self.scenario.model.num_experts
+
+    def _compute(self, work: Work) -> _Compute:
+        scenario, products = self.scenario, work.products
+        dense, routed = self.product_flops(products)
+        adapters: Array | float = 0.0
+        if work.adapters.all:
+            adapters = np.add(*self.product_flops(work.adapters)) / gemm_rate(scenario)
+        held = whole_layer(self.block, WeightTotals(products.split, products.replicated))
+        experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
+        return _Compute(
+            dense=product_seconds(scenario, dense, held),
+            routed=product_seconds(scenario, routed, experts) if products.routed else (experts, experts),
+            adapters=adapters,
+            attention=attention_seconds(scenario, self.extents, work.core_width),
+            elementwise=self.extents.total(work.moved) / memory_rate(scenario),
+        )
+
+    def _exchange(self, work: Work, beside: str, index: int) -> Array:
+        """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""
+        result = np.zeros(len(self.block))
+        for one in work.collectives:
+            if one.beside == beside:
+                result = result + (one.backward if index else 1.0) * self._seconds(one)
+        return result
+
+    def _seconds(self, one: Collective) -> Array:
+        if one not in self._exchanges:
+            self._exchanges[one] = collective_seconds(self.scenario, self.block, self.extents, one)
+        return self._exchanges[one]
 
 
-def attention_core_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Forward seconds of one layer's attention core: its products and, without a flash kernel, its score traffic."""
-    products = attention_seconds(scenario, layer_work(scenario, block, moe=False).attention_flops)
-    return products + _score_seconds(scenario, block)
-
-
-def attention_block_seconds(scenario: Scenario, block: LayoutBlock, traffic: LayerTraffic) -> Array:
-    """Forward seconds of one layer's attention block, from the norm's output on: projections, core, collectives."""
-    model, values = scenario.model, scenario.coefficients.time
-    tokens, t, split = tokens_per_device(scenario, block), block.tensor_parallel, sequence_split(block)
-    totals = weight_totals(attention_weights(model), matmul_only=True)
-    flops = 2.0 * tokens * (totals.split / t + totals.replicated / split)
-    gemm, _ = product_seconds(scenario, flops, totals.split / t + totals.replicated)
-    if scenario.lora_rank is not None:
-        extra = adapter_totals(attention_weights(model), scenario.lora_rank)
-        gemm = gemm + 2.0 * tokens * (extra.split / t + extra.replicated / split) / gemm_rate(scenario)
-    core = attention_core_seconds(scenario, block)
-    moved = 4.0 * tokens * (model.query_width + model.kv_width) / t * (element_bytes(scenario) / HALF)
-    if scenario.precision == "fp8":
-        moved = moved + 4.0 * (tokens / split * model.hidden_size + tokens * model.value_width / t)
-    gathers = 2.0 * traffic.gather
-    if scenario.framework.tp_comm_overlap:
-        gathers = exposed(values.tensor_exposed, gathers, gemm)
-    return (
-        gemm
-        + core
-        + moved / memory_rate(scenario)
-        + gathers
-        + overlap_seconds(scenario, block, gemm)
-        + exposed(values.context_exposed, traffic.context, core)
-        + ring_seconds(scenario, block, core)
-        + values.layer_overhead_seconds / 6.0
-    )
-
-
-def _score_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Scores of unfused attention are written and read by the products, the mask and the softmax."""
-    if scenario.framework.flash_attention:
-        return np.zeros(len(block))
-    return 3.0 * attention_score_bytes(scenario, block) / memory_rate(scenario)
+def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:
+    """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
+    groups = {
+        "tensor": tensor_group,
+        "context": context_group,
+        "expert": expert_group,
+        "expert_tensor": expert_tensor_group,
+    }
+    group = groups[one.group](block)
+    size = one.amount * extents.of(one.spread)
+    match one.pattern:
+        case "gather":
+            return gather_seconds(scenario, group, size)
+        case "reduce":
+            return scenario.coefficients.time.reduce_slowdown * gather_seconds(scenario, group, size)
+        case "all_to_all":
+            return np.where(group.size > 1.0, all_to_all_seconds(scenario, group, size), 0.0)
+        case "ring":
+            return np.where(group.size > 1.0, (group.size - 1.0) * neighbour_seconds(scenario, group, size), 0.0)
+    assert_never(one.pattern)
 
 
 def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
-    parameters = prediction_projection(scenario.model) / block.tensor_parallel
+    parameters = prediction_projection(scenario) / block.tensor_parallel
     forward, backward = product_seconds(scenario, 2.0 * tokens_per_device(scenario, block) * parameters, parameters)
     return PassSeconds({"gemm": forward}, {"gemm": backward})
 
 
-def attention_seconds(scenario: Scenario, flops: Array) -> Array:
-    """Forward seconds of attention's products, with what it does beside them for every score and every cut tile."""
+def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Array:
+    """Forward seconds of attention's products on the causal half of the scores.
+
+    Beside them something for every score and every cut tile. With context parallelism every device attends its tokens
+    to the whole sequence, balanced over the ring.
+    """
     values = scenario.coefficients.time
-    width = attention_width(scenario.model) / scenario.model.num_attention_heads
-    beside = 1.0 + values.attention_score_width / width
+    if not width:
+        return 0.0 * extents.of("scores")
+    beside = 1.0 + values.attention_score_width / (width / scenario.model.num_attention_heads)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
-    return flops / attention_rate(scenario) * beside * tiles
+    return 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
 
 
 def attention_rate(scenario: Scenario) -> float:
@@ -218,98 +262,17 @@ def memory_rate(scenario: Scenario) -> float:
     return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency
 
 
-def layer_elementwise_bytes(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Array:
-    """Bytes the elementwise kernels of one forward layer read and write.
-
-    Two norms and two residual additions: `2 x (4 h) + 2 x (6 h)` per token of the rank's part; rotary embedding reads
-    and writes q and k; SwiGLU reads gate and up and writes their product `6 f`; twice that in fp32. fp8 reads every
-    matrix product's 16-bit input and writes it and its transpose in 8 bits `4 w`.
-    """
-    model = scenario.model
-    tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    hidden = float(model.hidden_size)
-    per_rank = tokens / sequence_split(block)
-    inner = _inner_products(scenario, block, moe=moe)
-    result = 20.0 * per_rank * hidden + 4.0 * tokens * (model.query_width + model.kv_width) / t + 6.0 * inner
-    if not scenario.framework.fused_swiglu:
-        result = result + 4.0 * inner
-    if moe:
-        # Permute, un-permute and weigh every routed copy.
-        result = result + 10.0 * routed_tokens(scenario, block) * hidden
-    result = result * (element_bytes(scenario) / HALF)
-    if scenario.precision == "fp8":
-        result = result + 4.0 * (2.0 * per_rank * hidden + tokens * model.value_width / t + inner)
-    return result
-
-
-def _inner_products(scenario: Scenario, block: LayoutBlock, *, moe: bool) -> Array:
-    """Tokens x feed-forward width on one device."""
-    model = scenario.model
-    tokens = tokens_per_device(scenario, block)
-    if not moe:
-        return tokens * model.intermediate_size / block.tensor_parallel
-    routed = routed_tokens(scenario, block) * model.moe_intermediate_size / block.expert_tensor_parallel
-    shared = float(model.num_shared_experts * model.moe_intermediate_size)
-    return routed + tokens * shared / block.tensor_parallel
-
-
-def tensor_seconds(scenario: Scenario, traffic: LayerTraffic, gemm: Array, *, moe: bool) -> Array:
-    """Exposed tensor-parallel collectives of one pass through a layer.
-
-    A gather and a scatter of the whole activation (or an all-reduce, the same traffic) around the attention block, and
-    around the feed-forward block where it is split: dense, or the shared experts.
-    """
-    profile, values = scenario.framework, scenario.coefficients.time
-    blocks = 1.0 if moe and not scenario.model.num_shared_experts else 2.0
-    seconds = blocks * traffic.gather * (1.0 + values.reduce_slowdown)
-    return exposed(values.tensor_exposed, seconds, gemm) if profile.tp_comm_overlap else seconds
-
-
 def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Array:
     """What matrix products lose to collectives that run under them: smaller pieces, shared units."""
     overlapped = (block.tensor_parallel > 1.0) & scenario.framework.tp_comm_overlap
     return np.where(overlapped, scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
 
 
-def ring_seconds(scenario: Scenario, block: LayoutBlock, attention: Array) -> Array:
+def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work, attention: Array) -> Array:
     """What attention loses by working over a ring: `c` pieces, and `c - 1` merges of their results."""
-    if scenario.framework.cp_communication != "ring":
+    if not any(one.pattern == "ring" for one in work.collectives):
         return np.zeros(len(block))
     return scenario.coefficients.time.ring_slowdown * (block.context_parallel - 1.0) * attention
-
-
-def context_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Context-parallel exchange of one forward pass through a layer; the backward pass exchanges twice as much.
-
-    Ring: every rank passes its keys and values on `c - 1` times. All-to-all: q, k, v and the output change from
-    sequence to head splits.
-    """
-    model = scenario.model
-    tokens, t = tokens_per_device(scenario, block), block.tensor_parallel
-    group = context_group(block)
-    if scenario.framework.cp_communication == "ring":
-        keys_values = element_bytes(scenario) * tokens * (model.kv_width + _value_key_width(scenario)) / t
-        seconds = (block.context_parallel - 1.0) * neighbour_seconds(scenario, group, keys_values)
-    else:
-        widths = model.query_width + model.value_width + model.kv_width + _value_key_width(scenario)
-        seconds = all_to_all_seconds(scenario, group, element_bytes(scenario) * tokens * widths / t)
-    return np.where(block.context_parallel > 1.0, seconds, 0.0)
-
-
-def _value_key_width(scenario: Scenario) -> float:
-    """Width of the values that accompany the keys: kv heads x value head size."""
-    model = scenario.model
-    return model.num_key_value_heads * float(model.v_head_dim or model.head_dim)
-
-
-def expert_exchange(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Expert-parallel exchange of one pass: dispatch and combine of every routed copy, gathers of expert tensors."""
-    copies = routed_tokens(scenario, block)
-    sent = element_bytes(scenario) * copies / block.expert_tensor_parallel * scenario.model.hidden_size
-    exchange = 2.0 * all_to_all_seconds(scenario, expert_group(block), sent)
-    whole = element_bytes(scenario) * copies * scenario.model.hidden_size
-    both = 1.0 + scenario.coefficients.time.reduce_slowdown
-    return exchange + both * gather_seconds(scenario, expert_tensor_group(block), whole)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
@@ -319,7 +282,7 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     cast back), half of that in one fused kernel. fp32 logits have no casts, and wider reads: the same bytes.
     """
     rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
-    parameters = scenario.model.vocab_size * float(scenario.model.hidden_size) / block.tensor_parallel
+    parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     products = np.maximum(head_flops(scenario, block) / rate, reads)
     labelled = labelled_tokens(scenario, block)

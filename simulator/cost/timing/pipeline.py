@@ -8,22 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_input_bytes
-from simulator.cost.memory.parameters import StageContents
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
+from simulator.cost.operations.recompute import INSIDE
+from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.stages import Counts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
 from simulator.cost.timing.layers import (
     PARTS,
+    LayerTimer,
     Parts,
     PassSeconds,
-    attention_block_seconds,
-    attention_core_seconds,
     head_seconds,
-    layer_seconds,
-    layer_traffic,
     projection_seconds,
+    sum_parts,
 )
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import RECOMPUTE_MODES
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -31,12 +30,12 @@ from simulator.question.scenario.scenario import Scenario
 class Pieces:
     """Seconds of the pieces a pipeline rank is made of, on one kind of device."""
 
-    layers: dict[str, PassSeconds]
-    """One `dense` layer, one `moe` layer, the `head`, and one prediction layer's `projection`."""
-    recompute_layer: dict[str, Array]
-    """Computing one `dense` or `moe` layer again in full, shape (n,)."""
-    core_recompute: Array
-    """Computing one layer's attention again, its core or the whole block, zero for other recompute, shape (n,)."""
+    seconds: tuple[PassSeconds, ...]
+    """One layer of each kind, the output layer, and one prediction module's projection, in the order of counts."""
+    again: tuple[Array, ...]
+    """Computing one layer of each kind again in full, shape (n,)."""
+    inside: tuple[Array, ...]
+    """What recompute inside a layer of each kind adds, zero for other recompute, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,70 +45,51 @@ class StageWork:
     forward: KindArray
     backward: KindArray
     """Recomputation included."""
-    counts: dict[str, Array]
-    """How many of each piece a kind of rank works on, shape (kinds,)."""
+    counts: Counts
+    """How many of each piece a kind of rank works on, shape (kinds, pieces)."""
     pieces: tuple[Pieces, ...]
     """By node group."""
 
 
-def _sum(parts: Parts) -> Array:
-    """Sum in the dictionary's fixed order."""
-    values = iter(parts.values())
-    result = next(values)
-    for value in values:
-        result = result + value
-    return result
-
-
 def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
     """Price the pieces on one kind of device."""
-    model = scenario.model
-    layers: dict[str, PassSeconds] = {}
-    traffic = layer_traffic(scenario, block)
-    if model.num_dense_layers:
-        layers["dense"] = layer_seconds(scenario, block, traffic, moe=False)
-    if model.is_moe:
-        layers["moe"] = layer_seconds(scenario, block, traffic, moe=True)
-    again = {kind: _sum(seconds.forward) for kind, seconds in layers.items()}
-    layers["head"] = head_seconds(scenario, block)
-    if has.mtp_layers.any():
-        layers["projection"] = projection_seconds(scenario, block)
-    selective = block.recompute == RECOMPUTE_MODES.index("selective")
-    core = np.where(selective, attention_core_seconds(scenario, block), 0.0)
-    attention = block.recompute == RECOMPUTE_MODES.index("attention")
-    if attention.any():
-        core = np.where(attention, attention_block_seconds(scenario, block, traffic), core)
-    return Pieces(layers, again, core)
+    timer = LayerTimer(scenario, block)
+    layers = tuple(timer.layer(kind) for kind in has.layer_kinds)
+    ends = [head_seconds(scenario, block)]
+    if has.prediction_layers.any():
+        ends.append(projection_seconds(scenario, block))
+    inside = [np.zeros(len(block)) for _ in layers]
+    for mode in INSIDE:
+        chosen = block.recomputes(mode)
+        if chosen.any():
+            inside = [
+                np.where(chosen, timer.repeated(kind, mode), before)
+                for kind, before in zip(has.layer_kinds, inside, strict=True)
+            ]
+    return Pieces((*layers, *ends), tuple(sum_parts(seconds.forward) for seconds in layers), tuple(inside))
+
+
+def piece_counts(has: StageContents) -> Counts:
+    """Pieces on every kind of rank, shape (kinds, pieces): layers by kind, output layers, prediction modules."""
+    return np.column_stack((has.with_prediction, has.heads + has.prediction_layers, has.prediction_layers))
 
 
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
-    counts = layer_counts(scenario, has)
+    counts = piece_counts(has)
     by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
+    full = plan.on_rank(has)
     forward = np.zeros((len(has.ranks), len(block)))
     backward = forward
     for group, pieces in enumerate(by_group):
-        here = has.group == group
-        for kind, seconds in pieces.layers.items():
-            count = (counts[kind] * here)[:, None]
-            forward = forward + count * _sum(seconds.forward)
-            backward = backward + count * _sum(seconds.backward)
-        for kind, again in pieces.recompute_layer.items():
-            recomputed = plan.dense if kind == "dense" else plan.moe
-            count = (counts[kind] * here)[:, None]
-            backward = backward + here[:, None] * recomputed * again + count * pieces.core_recompute
+        here = (has.group == group)[:, None]
+        for piece, seconds in enumerate(pieces.seconds):
+            count = counts[:, piece, None] * here
+            forward = forward + count * sum_parts(seconds.forward)
+            backward = backward + count * sum_parts(seconds.backward)
+        for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
+            backward = backward + here * (full[kind] * again + counts[:, kind, None] * inside)
     return StageWork(forward, backward, counts, by_group)
-
-
-def layer_counts(scenario: Scenario, has: StageContents) -> dict[str, Array]:
-    """Layers by kind on every kind of rank, shape (kinds,); extra prediction layers count as the main kind."""
-    moe_main = scenario.model.is_moe
-    return {
-        "dense": has.dense_layers + (0.0 if moe_main else has.mtp_layers),
-        "moe": has.moe_layers + (has.mtp_layers if moe_main else 0.0),
-        "head": has.heads + has.mtp_layers,
-        "projection": has.mtp_layers,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +108,10 @@ class PipelineSeconds:
 
 
 def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork) -> PipelineSeconds:
-    """`m max_i(w_i) + (sum_i w_i - max_i w_i) / v` plus sends.
+    """`m max_i(w_i)`, what the schedule fills and drains, and sends.
 
-    The slowest rank works on m micro batches; before its first and after its last one the others' work passes by, in
-    chunks of 1/v of a rank (Narayanan et al. 2021, section 2.2, with unequal stages).
+    The slowest rank works on m micro batches; before its first and after its last one the others' work passes by
+    (Narayanan et al. 2021, section 2.2, with unequal stages).
     """
     values = scenario.coefficients.time
     m = micro_batches(scenario, block)
@@ -141,16 +121,16 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     whole = np.zeros(len(block))
     for kind, ranks in enumerate(has.ranks):
         whole = whole + ranks * per_rank[kind]
-    fill = (whole - slowest) / block.virtual_stages
+    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
+    fill = schedule.fill_seconds(whole - slowest, chunks)
     activation = layer_input_bytes(scenario, block)
     # A pipeline over several node groups goes at the pace of their slowest links.
     send = np.zeros(len(block))
     for member in scenario.members:
         send = np.maximum(send, neighbour_seconds(member, pipeline_group(block), activation))
-    hidden = scenario.framework.overlap_p2p and block.virtual_stages > 1
+    hidden = scenario.framework.overlap_p2p and chunks > 1
     exposed = values.point_to_point_exposed if hidden else 1.0
-    crossings = 2.0 * block.virtual_stages if block.pipeline_parallel > 1 else 0.0
-    sends = (exposed * m + block.pipeline_parallel - 1.0) * crossings * send
+    sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
@@ -162,14 +142,14 @@ def pace_parts(
     parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))
     recompute = zero
+    full = plan.on_rank(has)
     for group, pieces in enumerate(work.pieces):
         here = pipeline.micro_batches * (has.group == group)[pipeline.pace]
-        for kind, seconds in pieces.layers.items():
-            count = here * work.counts[kind][pipeline.pace]
+        for piece, seconds in enumerate(pieces.seconds):
+            count = here * work.counts[pipeline.pace, piece]
             for name in seconds.forward:
                 parts[name] = parts[name] + count * (seconds.forward[name] + seconds.backward[name])
-        for kind, again in pieces.recompute_layer.items():
-            recomputed = (plan.dense if kind == "dense" else plan.moe)[pipeline.pace, columns]
-            core = work.counts[kind][pipeline.pace] * pieces.core_recompute
-            recompute = recompute + here * (recomputed * again + core)
+        for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
+            recomputed = np.broadcast_to(full[kind], work.forward.shape)[pipeline.pace, columns]
+            recompute = recompute + here * (recomputed * again + work.counts[pipeline.pace, kind] * inside)
     return parts | {"recompute": recompute}

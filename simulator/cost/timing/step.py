@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.memory.elements import (
+from simulator.cost.elements import (
     element_bytes,
     gradient_bytes,
     optimizer_bytes_per_parameter,
@@ -15,18 +15,17 @@ from simulator.cost.memory.elements import (
 )
 from simulator.cost.memory.parameters import (
     DeviceParameters,
-    StageContents,
     device_parameters,
     shard,
     shard_degrees,
 )
 from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.stages import StageContents
 from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.layers import Parts, exposed, memory_rate
 from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import OFFLOADS
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -138,7 +137,7 @@ def data_parallel_seconds(
 
 def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBlock, exchanges: Array) -> KindArray:
     """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
-    exchanged = (has.dense_layers + has.moe_layers + has.embeddings + has.heads)[:, None]
+    exchanged = (has.num_layers + has.embeddings + has.heads)[:, None]
     # What stores parameters in another type than it computes in gathers them even from a single rank.
     cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
     each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
@@ -188,9 +187,7 @@ def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStag
     per_byte = _on_own_devices(
         scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
     )
-    optimizer = (block.offload == OFFLOADS.index("optimizer")) | (
-        block.offload == OFFLOADS.index("optimizer_tensorwise")
-    )
+    optimizer = block.offloads("optimizer") | (block.offloads("optimizer_tensorwise"))
     state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
     traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
     beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches

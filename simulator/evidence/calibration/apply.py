@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from simulator.evidence.calibration.store import Calibration, read_calibration, 
 from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import replaced
+from simulator.question.scenario.block import Mask
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -54,6 +54,24 @@ class Applied:
             return self.time.name
         memory, time = (c.name if c else "priors" for c in (self.memory, self.time))
         return f"memory: {memory}; time: {time}"
+
+    def judged(self, scenario: Scenario, estimate: Estimate) -> Estimate:
+        """The estimate with intervals, the probability that it fits, and where its numbers come from."""
+        return with_calibration(scenario, estimate, self)
+
+    def likely_to_fit(self, scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+        """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
+
+        Without a calibration of memory nothing tells, and all pass.
+        """
+        if self.memory is None or self.memory.memory is None:
+            return np.ones(len(index), dtype=np.bool_)
+        layouts = (priced.block.layout(int(i)) for i in index)
+        widening = np.array([WIDENING[_status("memory", self.memory, scenario, layout)] for layout in layouts])
+        spread = widening * relative_deviations("memory", scenario, priced.block.take(index), self.memory.memory)
+        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
+        margins = np.log(capacity / priced.device_bytes[index]) / spread
+        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
 
 
 def applied(family: str, choice: str | None = None) -> Applied:
@@ -96,26 +114,6 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
             result = replace(result, throughput=throughput)
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
-
-
-def likely_to_fit(scenario: Scenario, used: Applied, least: float) -> Callable[[Priced, Index], NDArray[np.bool_]]:
-    """What tells which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
-
-    Takes the block and the positions to judge. Without a calibration nothing says so, and all pass.
-    """
-
-    def judge(priced: Priced, index: Index) -> NDArray[np.bool_]:
-        if used.memory is None or used.memory.memory is None:
-            return np.ones(len(index), dtype=np.bool_)
-        calibration, part = used.memory, used.memory.memory
-        layouts = [priced.block.layout(int(i)) for i in index]
-        widening = np.array([WIDENING[_status("memory", calibration, scenario, layout)] for layout in layouts])
-        spread = widening * relative_deviations("memory", scenario, priced.block.take(index), part)
-        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
-        margins = np.log(capacity / priced.device_bytes[index]) / spread
-        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
-
-    return judge
 
 
 def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> Status:

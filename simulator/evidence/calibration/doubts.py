@@ -13,17 +13,16 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.pricing.price import price
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.evidence.calibration.fit import Fit
 from simulator.evidence.calibration.ranges import signature
 from simulator.evidence.calibration.sample import DEVICE_TOLERANCE, Sample, predict_device_memory
 from simulator.evidence.measurements.question import figures_devices
 from simulator.question.coefficients import Coefficients
-from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout
+from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space, blocks
+from simulator.search.space import Space
+from simulator.search.walk import walk
 
 Finding = Literal["devices", "relabelled", "ambiguous", "unexplained", "starved", "stands_out"]
 """`devices`: the figures give another number of devices. `relabelled`: one kind of layout explains memory and speed.
@@ -96,10 +95,7 @@ class Doubt:
 
 def describe(layout: Layout) -> str:
     """A layout in a few words."""
-    return (
-        f"tp{layout.tensor_parallel} pp{layout.pipeline_parallel} cp{layout.context_parallel} "
-        f"vp{layout.virtual_stages} recompute {layout.recompute}"
-    )
+    return sizes_text(layout, "tp", "pp", "cp", "vpp", "recompute")
 
 
 def device_doubts(samples: Sequence[Sample]) -> Iterator[Doubt]:
@@ -173,19 +169,15 @@ def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypo
     space = Space(micro_batch_size=(sample.layout.micro_batch_size,), recompute=SEARCHED_RECOMPUTE_MODES)
     stated = signature(scenario, sample.layout)
     found: list[Hypothesis] = []
-    for block in blocks(scenario, space):
-        valid = np.ones(len(block), dtype=np.bool_)
-        for rule in (*RULES, ACROSS_NODES):
-            valid &= ~rule.broken(scenario, block)
-        if not valid.any():
+    for judged in walk(scenario, space):
+        priced = judged.priced
+        if priced is None:
             continue
-        kept = block.take(valid)
-        priced = price(scenario, kept)
         memory = priced.device_bytes / (sample.row.memory_bytes or np.nan) - 1.0
         speed = _tflops(scenario, priced.step.total) / (sample.measured_tflops or np.nan) - 1.0
         close = (np.abs(memory) <= MEMORY_TOLERANCE) & (np.abs(speed) <= SPEED_TOLERANCE)
         for index in np.flatnonzero(close):
-            layout = kept.layout(int(index))
+            layout = priced.block.layout(int(index))
             if signature(scenario, layout) != stated:
                 found.append(Hypothesis(layout, float(memory[index]), float(speed[index])))
     return sorted(found, key=lambda h: h.distance)[:most]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Status
 from simulator.question.frameworks.profile import PROFILES, switches
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.weights import total_parameters
 
 WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
 """Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""
@@ -20,18 +20,20 @@ CARRIED_OVER = 0.20
 families, from the families that have rows of their own."""
 
 
+_SIZES = (
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
+    *("virtual_stages", "micro_batch_size"),
+)
+"""Sizes of a layout that a calibration has a range of; others follow from them and from the devices."""
+
+
 def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
     """Features with a size, by name."""
     return {
         "parameters": float(total_parameters(scenario.model)),
         "seq_length": float(scenario.seq_length),
         "devices": float(scenario.devices),
-        "tensor_parallel": float(layout.tensor_parallel),
-        "pipeline_parallel": float(layout.pipeline_parallel),
-        "context_parallel": float(layout.context_parallel),
-        "expert_parallel": float(layout.expert_parallel),
-        "virtual_stages": float(layout.virtual_stages),
-        "micro_batch_size": float(layout.micro_batch_size),
+        **{name: float(getattr(layout, name)) for name in _SIZES},
     }
 
 
@@ -61,10 +63,7 @@ def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
 
 def signature(scenario: Scenario, layout: Layout) -> str:
     """One line that two identical runs share."""
-    sizes = (
-        f"tp{layout.tensor_parallel} pp{layout.pipeline_parallel} cp{layout.context_parallel} "
-        f"vp{layout.virtual_stages} mbs{layout.micro_batch_size} gbs{scenario.global_batch_size}"
-    )
+    sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
     described = words(scenario, layout)
     parts = (scenario.model.name, scenario.model.num_hidden_layers, scenario.devices, scenario.seq_length)
     return " ".join([*map(str, parts), sizes, *described.values()]).strip()

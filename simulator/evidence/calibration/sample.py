@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.parameters import StageContents, stage_contents
 from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError

@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.pricing.price import FITS, price
+from simulator.cost.pricing.price import FITS
 from simulator.question.coefficients import Coefficients
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
-from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space, blocks
+from simulator.search.space import Space
+from simulator.search.walk import walk
 
 Outcome = Literal["comes out", "in part", "does not come out"]
 HARDWARE = "z2000"
@@ -46,13 +46,12 @@ class Fitting:
     @property
     def replica(self) -> int:
         """Devices of one replica: tensor x pipeline x context parallel sizes."""
-        return self.layout.tensor_parallel * self.layout.pipeline_parallel * self.layout.context_parallel
+        return self.layout.replica
 
     @property
     def split(self) -> str:
         """The parallel sizes in a word."""
-        found = self.layout
-        return f"tp{found.tensor_parallel} pp{found.pipeline_parallel} cp{found.context_parallel}"
+        return sizes_text(self.layout, "tp", "pp", "cp")
 
 
 def check(coefficients: Coefficients) -> tuple[Checked, ...]:
@@ -82,12 +81,8 @@ def _fitting(model: str, devices: int, precision: str, coefficients: Coefficient
 
 
 def _priced(scenario: Scenario) -> Iterator[tuple[float, Layout]]:
-    for block in blocks(scenario, Space()):
-        valid = np.ones(len(block), dtype=np.bool_)
-        for rule in (*RULES, ACROSS_NODES):
-            valid &= ~rule.broken(scenario, block)
-        if valid.any():
-            priced = price(scenario, block.take(valid))
+    for judged in walk(scenario, Space()):
+        if (priced := judged.priced) is not None:
             for index in np.flatnonzero(priced.verdict == FITS):
                 yield float(priced.step.total[index]), priced.block.layout(int(index))
 

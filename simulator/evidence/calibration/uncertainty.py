@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.parameters import stage_contents
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
+from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.coefficients.values import Kind, priors, replaced

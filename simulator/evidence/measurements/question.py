@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from simulator.cost.timing import flops
 from simulator.errors import InputError, SimulateError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile, framework
-from simulator.question.scenario.layout import Layout, default_cut
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.complete import NAMES, Question, Words, resolve
+from simulator.question.scenario.layout import SETTINGS, Layout
+from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
@@ -25,13 +26,19 @@ def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tupl
     Devices are those the row's figures imply where that is annotated, else the stated ones; model chunks come from
     the table, else from the annotation. Raises InputError when the row's layout is none, with the row's name.
     """
-    scenario = _scenario(row, coefficients or Coefficients())
-    return scenario, _layout(row, scenario)
+    asked = _asked(row, coefficients or Coefficients())
+    layers = asked.model.num_hidden_layers
+    if row.stage_layers and sum(row.stage_layers) != layers:
+        raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
+    try:
+        return resolve(asked, _given(row), Words(said=NAMES.said, where=f"{row.key}: "))
+    except SimulateError as error:
+        raise _named(row, error) from error
 
 
 def flops_per_token(row: MeasuredRow) -> float:
     """Return the model FLOPs of one token by which TFLOP/s are counted. Raises InputError without a model spec."""
-    return flops.model_flops_per_token(_scenario(row, Coefficients()))
+    return flops.model_flops_per_token(_asked(row, Coefficients()).scenario())
 
 
 def figures_devices(row: MeasuredRow) -> float | None:
@@ -85,67 +92,37 @@ def _profile(name: str, options: tuple[tuple[str, str], ...]) -> FrameworkProfil
     return framework(name, dict(options))
 
 
-def _scenario(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
+def _asked(row: MeasuredRow, coefficients: Coefficients) -> Question:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
-        return Scenario(
+        return Question(
             model=_model(row.model, row.num_layers),
-            hardware=_hardware(row.hardware),
-            devices=row.run_devices,
+            cluster=Cluster(hardware=_hardware(row.hardware), devices=row.run_devices, coefficients=coefficients),
+            framework=_profile(row.framework, row.options),
             seq_length=row.seq_length,
             global_batch_size=row.global_batch_size,
             precision=row.precision,
             lora_rank=row.lora_rank,
-            framework=_profile(row.framework, row.options),
-            coefficients=coefficients,
         )
     except SimulateError as error:
-        raise type(error)(f"{row.key}: {error}") from error
+        raise _named(row, error) from error
 
 
-def _layout(row: MeasuredRow, scenario: Scenario) -> Layout:
-    layers, pipeline = scenario.model.num_hidden_layers, row.pipeline_parallel
-    replica = row.tensor_parallel * pipeline * row.context_parallel
-    if scenario.devices % replica:
-        raise InputError(
-            f"{row.key}: tensor x pipeline x context parallel {replica} does not divide {scenario.devices} devices"
-        )
-    if pipeline > layers:
-        raise InputError(f"{row.key}: pipeline_parallel {pipeline} exceeds the model's {layers} layers")
-    if row.stage_layers and sum(row.stage_layers) != layers:
-        raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
-    return Layout(
-        tensor_parallel=row.tensor_parallel,
-        pipeline_parallel=pipeline,
-        context_parallel=row.context_parallel,
-        expert_parallel=row.expert_parallel,
-        expert_tensor_parallel=row.expert_tensor_parallel or 1,
-        data_parallel=scenario.devices // replica,
-        virtual_stages=_virtual_stages(row, layers),
-        micro_batch_size=row.micro_batch_size,
-        sequence_parallel=row.tensor_parallel > 1 and row.sequence_parallel is not False,
-        zero_stage=1 if row.zero_stage is None else row.zero_stage,
-        recompute=row.recompute,
-        recompute_method=row.recompute_method or "uniform",
-        recompute_layers=row.recompute_layers or 1,
-        offload=row.offload,
-        stage_layers=row.stage_layers or default_cut(layers, pipeline),
-    )
+def _named(row: MeasuredRow, error: SimulateError) -> SimulateError:
+    """The error with the row's name in front."""
+    text = str(error)
+    return error if text.startswith(f"{row.key}: ") else type(error)(f"{row.key}: {text}")
 
 
-def _virtual_stages(row: MeasuredRow, layers: int) -> int:
-    """Return model chunks per pipeline rank; one pipeline rank is never interleaved, whatever its row says."""
+def _given(row: MeasuredRow) -> dict[str, Any]:
+    """What a row says of its layout. Blank columns are the plain run: ZeRO 1, one chunk a rank."""
+    columns = {setting.name: getattr(row, setting.name, None) for setting in SETTINGS}
+    columns["zero_stage"] = 1 if row.zero_stage is None else row.zero_stage
+    columns["sequence_parallel"] = row.tensor_parallel > 1 and row.sequence_parallel is not False
+    if columns["layers_per_virtual_stage"] is None and row.virtual_stages is None:
+        columns["layers_per_virtual_stage"] = row.layers_per_virtual_stage_from_script
     if row.pipeline_parallel == 1:
-        return 1
-    if row.virtual_stages is not None:
-        return row.virtual_stages
-    chunk = row.layers_per_virtual_stage or row.layers_per_virtual_stage_from_script
-    if chunk is None:
-        return 1
-    if layers % (row.pipeline_parallel * chunk):
-        raise InputError(
-            f"{row.key}: layers_per_virtual_stage {chunk} x pipeline_parallel {row.pipeline_parallel} does not divide "
-            f"the model's {layers} layers"
-        )
-    return layers // (row.pipeline_parallel * chunk)
+        # One pipeline rank is never interleaved, whatever its row says.
+        columns |= {"virtual_stages": None, "layers_per_virtual_stage": None}
+    return columns

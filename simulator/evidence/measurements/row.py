@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.errors import InputError
+from simulator.question.scenario.layout import FIELDS
 from simulator.question.units import GIB, MIB
+from simulator.question.vocabulary import AskedRecomputeMethod, FrameworkName, Offload, Precision, RecomputeMode
 
-Framework = Literal["megatron", "paddle", "torch"]
-Precision = Literal["bf16", "fp16", "fp8", "fp32"]
-Recompute = Literal["none", "selective", "full", "attention"]
-RecomputeMethod = Literal["uniform", "block"]
-Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 Outcome = Literal["ok", "oom", "error"]
 MemoryKind = Literal["allocated", "device", "unstated"]
 Status = Literal[
@@ -84,7 +81,7 @@ class MeasuredRow:
     """Decoder layers when the model was truncated, a count; blank for all its layers."""
     hardware: str
     """Name or path of the hardware spec."""
-    framework: Framework
+    framework: FrameworkName
     """Framework profile the run is priced with."""
     options: tuple[tuple[str, str], ...] = ()
     """Switches that differ from the profile's defaults, `NAME=VALUE` joined by `;`."""
@@ -118,9 +115,9 @@ class MeasuredRow:
     """What is sharded over data-parallel ranks, 0 to 3; blank for 1, the optimizer state."""
     sequence_parallel: bool | None = None
     """Whether the sequence is split over the tensor-parallel group; blank for yes when that has several ranks."""
-    recompute: Recompute
+    recompute: RecomputeMode
     """What the backward pass computes again, in the simulator's words."""
-    recompute_method: RecomputeMethod | None = None
+    recompute_method: AskedRecomputeMethod | None = None
     """For full recompute: every layer in units, or the first layers of each chunk; blank for `uniform`."""
     recompute_layers: int | None = None
     """For full recompute: layers per unit or per chunk, a count; blank for 1."""
@@ -233,6 +230,10 @@ class MeasuredRow:
     def speed_counts(self) -> bool:
         """Whether the speed is a sample of the stated layout."""
         return self.outcome == "ok" and _has_speed(self) and self.status in _SPEED_COUNTS
+
+
+LAYOUT_COLUMNS: Final = tuple(field.name for field in FIELDS if field.name in MeasuredRow.__dataclass_fields__)
+"""Columns that are fields of the layout."""
 
 
 def _bytes(mib: float | None, gib: float | None) -> float | None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.parameters import stage_contents
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.price import FITS, usable_bytes, verdicts
+from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.fit import Freedom, names_of
 from simulator.lab.probe.pool import Candidate

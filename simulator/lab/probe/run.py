@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.evidence.calibration.apply import Applied
 from simulator.evidence.calibration.run import FamilyFit, fit_family, prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
@@ -121,7 +120,6 @@ def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
     return Pick(
         scenario=replace(candidate.scenario, coefficients=ready.base),
         layout=candidate.layout,
-        used=Applied(None, None),
         model=candidate.model,
         hardware=str(ready.spec_file),
         steps=TIMED_STEPS,

@@ -107,7 +107,7 @@ class Planner:
         for estimate in estimates:
             if len(layouts) == self.wanted.top:
                 break
-            if _split(estimate.layout) in splits:
+            if estimate.layout.split in splits:
                 continue
             title = f"{len(layouts) + 1}-{slug(self.pick.model, estimate.layout)}"
             rows = self._measured(estimate.layout, before)
@@ -116,7 +116,7 @@ class Planner:
             except UnsupportedError as error:
                 refused.append(Refused(estimate.layout, str(error)))
                 continue
-            splits.add(_split(estimate.layout))
+            splits.add(estimate.layout.split)
             layouts.append((title, estimate))
             known[title] = rows
         if not layouts:
@@ -267,13 +267,3 @@ def shared_folder(work: Path, node_rank: int) -> Path:
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"--work-folder {folder}: cannot be written: {error.strerror or error}")
-
-
-def _split(layout: Layout) -> tuple[int, ...]:
-    return (
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        layout.context_parallel,
-        layout.expert_parallel,
-        layout.expert_tensor_parallel,
-    )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from simulator.evidence.calibration.apply import Applied
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.trainer.job import RankResult
 from simulator.question.scenario.layout import Layout
@@ -29,8 +28,6 @@ class Pick:
     scenario: Scenario
     layout: Layout
     """With its cut (`stage_layers`) given."""
-    used: Applied
-    """The calibrations behind the prediction."""
     model: str
     """Name or path of the model spec, as a measured row names it."""
     hardware: str

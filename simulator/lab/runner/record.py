@@ -11,35 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, rows_text
 from simulator.lab.runner.processes import deaf
 
 _IDENTITY: Final = (
-    "model",
-    "num_layers",
-    "hardware",
-    "framework",
-    "options",
-    "devices",
-    "precision",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "virtual_stages",
-    "stage_layers",
-    "zero_stage",
-    "sequence_parallel",
-    "recompute",
-    "recompute_method",
-    "recompute_layers",
-    "offload",
-    "lora_rank",
+    *("model", "num_layers", "hardware", "framework", "options", "devices"),
+    *("precision", "seq_length", "global_batch_size", "lora_rank"),
+    *LAYOUT_COLUMNS,
 )
 """Columns that say what was launched; the others say how it went."""
 

@@ -19,7 +19,7 @@ from simulator.lab.trainer.limits import check_job
 from simulator.question.coefficients.values import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate
 
 LIMIT_SECONDS: Final = 600.0
 """Longest that a trace may take, many times what the stages of large models need."""
@@ -40,7 +40,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Compa
     ranks = layout.pipeline_parallel
     if stage is not None and not 0 <= stage < ranks:
         raise InputError(f"stage {stage}: the pipeline has {ranks} ranks, allowed are 0 to {ranks - 1}")
-    priced = estimate_layout(tensors_only(scenario), layout)
+    priced = bare_estimate(tensors_only(scenario), layout)
     if priced.violations:
         broken = priced.violations[0]
         raise UnsupportedError(f"rule {broken.rule}: {broken.message}; {broken.fix}")

@@ -1,39 +1,219 @@
-"""A layout from the sizes a user gives: what is left out follows from the scenario."""
+"""From what is given of a question to its scenario and layout: what is left out follows, contradictions are refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.errors import InputError
-from simulator.question.scenario.layout import Layout, check_count, default_cut
-from simulator.question.scenario.scenario import Scenario
+from simulator.errors import InputError, did_you_mean
+from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, default_cut
+from simulator.question.scenario.scenario import Cluster, Scenario
+from simulator.question.scenario.settings import LayoutSetting, check_count
+from simulator.question.specs.model import ModelSpec
 
 
-def complete_layout(scenario: Scenario, **sizes: Any) -> Layout:
-    """A layout with the given fields of `Layout`; fields given as None count as left out.
+def _refusal(message: str, *_keys: str) -> InputError:
+    return InputError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How the users of a caller know the settings, for errors."""
+
+    said: Callable[[LayoutSetting], str]
+    where: str = ""
+    """In front of the message."""
+    refusal: Callable[..., InputError] = _refusal
+    """The error of a message and of the keys at fault, those that weigh most first."""
+
+    def __call__(self, key: str) -> str:
+        """What users call a setting."""
+        return self.said(BY_NAME[key])
+
+    def refused(self, message: str, *keys: str) -> InputError:
+        """The error of a message."""
+        return self.refusal(self.where + message, *keys)
+
+
+NAMES = Words(said=lambda setting: setting.name)
+KEYS = Words(said=lambda setting: setting.key)
+OPTIONS = Words(said=lambda setting: setting.option)
+
+
+def named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given by name or key, by name; None and no layers count as left out. Raises InputError."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        setting = BY_NAME.get(name)
+        if setting is None:
+            allowed = ", ".join(dict.fromkeys(field.name for field in BY_NAME.values()))
+            raise InputError(f"layout: unknown field '{name}'{did_you_mean(name, BY_NAME)}; allowed: {allowed}")
+        if value is None or value == ():
+            continue
+        if setting.name in found:
+            raise InputError(f"{setting.name} and {setting.key} are the same: give one")
+        found[setting.name] = value
+    return found
+
+
+_FULL_ONLY = ("recompute_method", "recompute_layers", "recompute_layer_list")
+
+
+def asked_layout(given: Mapping[str, Any], words: Words = NAMES, *, many: bool = False) -> dict[str, Any]:
+    """What a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
+
+    Raises InputError for two ways of saying one thing, and for what does not go together.
+    """
+    found = named(given)
+    chunks, cut = found.get("virtual_stages"), found.get("stage_layers", ())
+    if chunks is not None and "layers_per_virtual_stage" in found:
+        raise words.refused(f"{words('vpp')} and {words('layers_per_virtual_stage')} exclude each other: give one")
+    if cut and "pipeline_parallel" in found:
+        _check_cut(cut, _values(found["pipeline_parallel"]), words)
+    by_layers = "layers_per_virtual_stage" in found
+    if len(set(cut)) > 1 and (by_layers or min(_values(chunks), default=1) > 1):
+        told = ",".join(map(str, cut[:16])) + ("..." if len(cut) > 16 else "")
+        raise words.refused(
+            f"{words('layers_per_virtual_stage' if by_layers else 'vpp')}: virtual stages need an even cut, and "
+            f"{words('stage_layers')} {told} is uneven; leave out one"
+        )
+    _ask_for_full(found, words, many=many)
+    return found
+
+
+def _ask_for_full(found: dict[str, Any], words: Words, *, many: bool) -> None:
+    """Refuse what only full recompute has beside another, and let it imply full recompute where nothing was said."""
+    details = [name for name in _FULL_ONLY if name in found]
+    if details and "full" not in _values(found.setdefault("recompute", ("full",) if many else "full")):
+        raise words.refused(f"{words(details[0])} needs {words('recompute')} full")
+    if "recompute_layer_list" in found:
+        for name in details[:-1]:
+            if found[name] != "list":
+                raise words.refused(f"{words('recompute_layer_list')} and {words(name)} exclude each other: give one")
+        found["recompute_method"] = ("list",) if many else "list"
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    """The values of a set; a single one is a set of one."""
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Words) -> None:
+    sizes = tuple(pipelines)
+    if len(cut) not in sizes:
+        told = ",".join(map(str, sizes[:8]))
+        raise words.refused(f"{words('stage_layers')} names {len(cut)} stages, {words('pp')} is {told}", "stage_layers")
+
+
+def devices_taken(given: Mapping[str, Any]) -> int | None:
+    """Devices of a layout whose replicas are given; None where they are to follow from the devices."""
+    found = named(given)
+    pipeline = found.get("pipeline_parallel") or len(found.get("stage_layers", ())) or 1
+    if "data_parallel" not in found:
+        return None
+    sizes = (found.get(name, 1) for name in ("tensor_parallel", "context_parallel", "data_parallel"))
+    product = pipeline
+    for size in sizes:
+        product *= size
+    return int(product)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is trained on what, before the layout is known."""
+
+    model: ModelSpec
+    cluster: Cluster
+    framework: FrameworkProfile = MEGATRON
+    seq_length: int = 8192
+    """Tokens per sequence."""
+    global_batch_size: int | None = 1024
+    """Sequences per optimizer step; None where micro batches are given instead."""
+    gradient_accumulation_steps: int = 1
+    """Micro batches of a replica per optimizer step, where there is no global batch size."""
+    precision: str = "bf16"
+    lora_rank: int | None = None
+
+    def scenario(self, layout: Layout | None = None) -> Scenario:
+        """The scenario; `layout` gives the global batch where micro batches do. Raises InputError."""
+        cluster, batch = self.cluster, self.global_batch_size
+        if batch is None:
+            one = layout or Layout()
+            batch = one.micro_batch_size * self.gradient_accumulation_steps * one.data_parallel
+        return Scenario(
+            model=self.model,
+            hardware=cluster.hardware,
+            devices=cluster.devices,
+            groups=cluster.groups,
+            seq_length=self.seq_length,
+            global_batch_size=batch,
+            precision=self.precision,
+            lora_rank=self.lora_rank,
+            framework=self.framework,
+            coefficients=cluster.coefficients,
+            calibration=cluster.calibration,
+        )
+
+
+def resolve(
+    question: Question, given: Mapping[str, Any], words: Words = NAMES, *, filled: bool = True
+) -> tuple[Scenario, Layout]:
+    """The scenario and the layout of a question, from fields of the layout by name or key.
 
     Left out, data parallel fills the devices, sequence parallelism is on beside tensor parallelism, the ZeRO stage is
     the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. Raises
-    InputError for what no layout has.
+    InputError for what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
     """
-    given = {name: value for name, value in sizes.items() if value is not None and value != ()}
-    unknown = sorted(set(given) - set(Layout.__dataclass_fields__))
-    if unknown:
-        raise InputError(f"layout: unknown field '{unknown[0]}'; allowed: {', '.join(Layout.__dataclass_fields__)}")
+    layout = _completed(named(given), question, words, filled=filled)
+    return question.scenario(layout), layout
+
+
+def complete_layout(scenario: Scenario, **given: Any) -> Layout:
+    """The layout of a scenario from its fields by name or key; what is left out follows as in `resolve`."""
+    cluster = Cluster(hardware=scenario.hardware, devices=scenario.devices, groups=scenario.groups)
+    question = Question(model=scenario.model, cluster=cluster, framework=scenario.framework)
+    return _completed(named(given), question, NAMES, filled=False)
+
+
+def _completed(given: dict[str, Any], question: Question, words: Words, *, filled: bool) -> Layout:
+    model, devices = question.model, question.cluster.devices
+    layers, chunk = model.num_hidden_layers, given.pop("layers_per_virtual_stage", None)
     cut = tuple(given.get("stage_layers", ()))
     if cut:
         given.setdefault("pipeline_parallel", len(cut))
-    for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
+    replica = 1
+    for name in _REPLICA:
         check_count(name, given.setdefault(name, 1))
-    taken = given["tensor_parallel"] * given["pipeline_parallel"] * given["context_parallel"]
-    given.setdefault("data_parallel", max(scenario.devices // taken, 1))
-    given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
-    given.setdefault("zero_stage", scenario.framework.limits.default_zero_stage)
-    pipeline, layers = given["pipeline_parallel"], scenario.model.num_hidden_layers
-    if cut and len(cut) != pipeline:
-        raise InputError(f"stage_layers names {len(cut)} stages, pipeline_parallel is {pipeline}")
+        replica *= given[name]
+    if filled:
+        _check_filled(given, replica, devices, words)
+    pipeline = given["pipeline_parallel"]
     if pipeline > layers:
-        raise InputError(
-            f"pipeline_parallel {pipeline}: {scenario.model.name} has {layers} layers, allowed are 1 to {layers}"
-        )
+        raise words.refused(f"{words('pp')} {pipeline} is more than the {layers} layers of {model.name}", "pp")
+    if cut:
+        _check_cut(cut, (pipeline,), words)
+    if chunk is not None:
+        if layers % (pipeline * chunk):
+            told = f"{words('layers_per_virtual_stage')} {chunk} x {words('pp')} {pipeline}"
+            raise words.refused(f"{told} does not divide the model's {layers} layers")
+        given["virtual_stages"] = layers // (pipeline * chunk)
+    given.setdefault("data_parallel", max(devices // replica, 1))
+    given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
+    given.setdefault("zero_stage", question.framework.limits.default_zero_stage)
     return Layout(**(given | {"stage_layers": cut or default_cut(layers, pipeline)}))
+
+
+_REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+
+
+def _check_filled(given: Mapping[str, Any], replica: int, devices: int, words: Words) -> None:
+    sizes = " x ".join(f"{words(name)} {given[name]}" for name in _REPLICA)
+    keys = tuple(field.key for field in FIELDS if field.name in _REPLICA)
+    if devices % replica:
+        raise words.refused(f"{sizes} = {replica} does not divide the {devices} devices", *keys)
+    data = given.get("data_parallel")
+    if data is not None and data * replica != devices:
+        message = f"{sizes} x {words('dp')} {data} takes {data * replica} devices; there are {devices}"
+        raise words.refused(message, "dp", *keys)

@@ -1,68 +1,220 @@
-"""One layout: how a model is cut over devices and what is recomputed or moved off them."""
+"""One layout: how a model is cut over devices and what is recomputed or moved off them.
+
+The fields of `Layout` are the one table of layout fields. Columns of blocks, axes of a search, options, keys of JSON,
+columns of CSV and of measured rows, and texts derive from it; `typed` is written from it for type checkers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
+from simulator.question.scenario.settings import (
+    GROUPS,
+    LARGEST_COUNT,
+    LayoutSetting,
+    check_choice,
+    check_count,
+    layout_field,
+    settings_of,
+)
+from simulator.question.vocabulary import (
+    ASKED_RECOMPUTE_METHODS,
+    OFFLOADS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODES,
+    Offload,
+    RecomputeMethod,
+    RecomputeMode,
+)
 
-RecomputeMode = Literal["none", "selective", "full", "attention"]
-RecomputeMethod = Literal["uniform", "block", "list"]
-Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+__all__ = [
+    "BY_NAME",
+    "COLUMNS",
+    "FIELDS",
+    "LARGEST_COUNT",
+    "MICRO_BATCH_SIZES",
+    "OFFLOADS",
+    "PER_BLOCK",
+    "RECOMPUTE_METHODS",
+    "RECOMPUTE_MODES",
+    "SEARCHED_RECOMPUTE_MODES",
+    "SETTINGS",
+    "SPLIT",
+    "Layout",
+    "Offload",
+    "RecomputeMethod",
+    "RecomputeMode",
+    "check_choice",
+    "check_count",
+    "default_cut",
+    "layout_object",
+    "layout_of_object",
+    "model_chunks",
+    "sizes_text",
+]
 
-RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full", "attention")
+MICRO_BATCH_SIZES = (1, 2, 4, 8)
 SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")
 """What a search tries unless told otherwise."""
-RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = ("uniform", "block", "list")
-OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "optimizer_tensorwise", "activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How one training run is spread over its devices. All counts are per the whole run unless said."""
 
-    tensor_parallel: int = 1
+    tensor_parallel: int = layout_field(
+        1,
+        "Tensor parallel size.",
+        key="tp",
+        label="TP",
+        group="size",
+        split=True,
+        search="every divisor of the devices up to 64",
+    )
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = 1
+    pipeline_parallel: int = layout_field(
+        1,
+        "Pipeline parallel size.",
+        key="pp",
+        label="PP",
+        group="size",
+        split=True,
+        per_block=True,
+        search="every divisor of the devices up to the layers",
+    )
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = 1
+    context_parallel: int = layout_field(
+        1,
+        "Context parallel size.",
+        key="cp",
+        label="CP",
+        group="size",
+        split=True,
+        search="every divisor of the devices up to 64",
+    )
     """Ranks that share one sequence."""
-    expert_parallel: int = 1
+    expert_parallel: int = layout_field(
+        1,
+        "Expert parallel size.",
+        key="ep",
+        label="EP",
+        group="size",
+        split=True,
+        search="every divisor of the experts up to the devices",
+    )
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = 1
+    expert_tensor_parallel: int = layout_field(
+        1,
+        "Expert tensor parallel size.",
+        key="etp",
+        label="ETP",
+        group="size",
+        split=True,
+        search="1 and the tensor-parallel size",
+    )
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = 1
+    data_parallel: int = layout_field(
+        1,
+        "Data parallel size; follows from the devices.",
+        key="dp",
+        label="DP",
+        group="size",
+        search="what is left of the devices",
+    )
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = 1
+    virtual_stages: int = layout_field(
+        1,
+        "Model chunks per pipeline rank; 1 is none.",
+        key="vpp",
+        label="VP",
+        group="size",
+        per_block=True,
+        search="every number that divides the layers of a rank",
+    )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
-    micro_batch_size: int = 1
+    micro_batch_size: int = layout_field(
+        1,
+        "Sequences in a micro batch.",
+        label="mbs",
+        group="size",
+        searched=MICRO_BATCH_SIZES,
+        search="1, 2, 4, 8",
+    )
     """Sequences per micro batch on one replica."""
-    sequence_parallel: bool = False
-    """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
-    zero_stage: int = 1
+    zero_stage: int = layout_field(
+        1,
+        "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
+        label="ZeRO ",
+        choices=(0, 1, 2, 3),
+        low=0,
+        high=3,
+        search="what the framework uses, 1 or (torch) 3",
+    )
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
-    recompute: RecomputeMode = "none"
+    sequence_parallel: bool = layout_field(
+        default=False,
+        help="Split activations over the tensor-parallel group; on where that is larger than one.",
+        search="on where tensor parallel is above 1",
+    )
+    """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
+    recompute: RecomputeMode = layout_field(
+        "none",
+        "What the backward pass computes again.",
+        label="recompute ",
+        group="recompute",
+        choices=RECOMPUTE_MODES,
+        searched=SEARCHED_RECOMPUTE_MODES,
+        search="none, selective, full",
+    )
     """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
-    recompute_method: RecomputeMethod = "uniform"
+    recompute_method: RecomputeMethod = layout_field(
+        "uniform",
+        "Layers that full recompute covers: all, or the first.",
+        group="recompute",
+        choices=RECOMPUTE_METHODS,
+        asked=ASKED_RECOMPUTE_METHODS,
+        search="uniform",
+    )
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
-    recompute_layers: int = 1
+    recompute_layers: int = layout_field(
+        1,
+        "Layers in a unit (uniform) or in a chunk (block).",
+        group="recompute",
+        high=10_000,
+        search="1 (uniform: every layer on its own)",
+    )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
-    recompute_layer_list: tuple[int, ...] = ()
+    recompute_layer_list: tuple[int, ...] = layout_field(
+        (),
+        "Layers to recompute, counted from 0, such as 4,5,9.",
+        group="recompute",
+        low=0,
+        high=9_999,
+        per_block=True,
+        search="none; explicit layers replace the two above",
+    )
     """Indices of the recomputed layers (`list`)."""
-    offload: Offload = "none"
+    offload: Offload = layout_field(
+        "none", "What is kept in host memory.", label="offload ", choices=OFFLOADS, search="none"
+    )
     """What is kept in host memory between uses."""
-    stage_layers: tuple[int, ...] = ()
+    stage_layers: tuple[int, ...] = layout_field(
+        (),
+        "Uneven cut: layers on each stage, such as 18,21,21,20.",
+        low=0,
+        high=10_000,
+        per_block=True,
+        search="an even cut; an explicit one fixes the pipeline size",
+    )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
 
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the field."""
-        for name in _COUNTS:
-            check_count(name, getattr(self, name))
-        check_choice("zero_stage", self.zero_stage, (0, 1, 2, 3))
-        check_choice("recompute", self.recompute, RECOMPUTE_MODES)
-        check_choice("recompute_method", self.recompute_method, RECOMPUTE_METHODS)
-        check_choice("offload", self.offload, OFFLOADS)
+        for field in FIELDS:
+            field.check(getattr(self, field.name))
         if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
             raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
         if any(layers < 1 for layers in self.stage_layers):
@@ -75,40 +227,58 @@ class Layout:
         """Devices the layout occupies."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel * self.data_parallel
 
+    @property
+    def replica(self) -> int:
+        """Devices of one replica: tensor x pipeline x context parallel sizes."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
-_COUNTS = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "data_parallel",
-    "virtual_stages",
-    "micro_batch_size",
-    "recompute_layers",
+    @property
+    def split(self) -> tuple[int, ...]:
+        """The sizes by which a ranking shows the best: tensor, pipeline, context, expert and expert tensor parallel."""
+        return tuple(getattr(self, field.name) for field in SPLIT)
+
+
+FIELDS = settings_of(Layout)
+"""The fields of a layout, in order."""
+SPLIT = tuple(field for field in FIELDS if field.split)
+PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
+"""What all layouts of a block share."""
+COLUMNS = tuple(field for field in FIELDS if not field.per_block)
+"""What a block holds one number of per layout."""
+_CHUNKS = LayoutSetting(
+    name="layers_per_virtual_stage",
+    key="layers_per_virtual_stage",
+    kind="count",
+    default=None,
+    help="The same, as layers in a chunk.",
+    search="the same, given as layers per chunk",
 )
-LARGEST_COUNT = 2**24
+SETTINGS = tuple(
+    setting for field in FIELDS for setting in ((field, _CHUNKS) if field.name == "virtual_stages" else (field,))
+)
+"""What a user gives of a layout: its fields, and another way of giving one of them."""
+BY_NAME: Mapping[str, LayoutSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
+"""Settings by name and by key."""
 
 
-def check_count(name: str, value: object, largest: int = LARGEST_COUNT) -> None:
-    """Raise InputError unless `value` is a whole number from 1 to `largest`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
-        raise InputError(f"{name} {value!r}: must be a whole number from 1 to {largest}")
+def layout_object(layout: Layout) -> dict[str, Any]:
+    """The layout as plain values by key; sizes first, then what is recomputed, then the rest."""
+    ordered = sorted(FIELDS, key=lambda field: GROUPS.index(field.group))
+    values = ((field, getattr(layout, field.name)) for field in ordered)
+    return {field.key: list(value) if field.kind == "layers" else value for field, value in values}
 
 
-def check_share(name: str, value: object) -> None:
-    """Raise InputError unless `value` is a number from 0 to 1."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1.0:
-        raise InputError(f"{name} {value!r}: must be a number from 0 to 1")
+def layout_of_object(values: Mapping[str, Any]) -> Layout:
+    """Back from plain values; raises KeyError, TypeError or InputError for what is none."""
+    found: dict[str, Any] = {field.name: values[field.key] for field in FIELDS}
+    layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
+    return Layout(**(found | layers))
 
 
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise InputError unless `value` is one of `choices`."""
-    if value not in choices:
-        allowed = ", ".join(str(choice) for choice in choices)
-        raise InputError(
-            f"{name} {value!r}: allowed are {allowed}{did_you_mean(str(value), [str(c) for c in choices])}"
-        )
+def sizes_text(layout: Layout, *keys: str) -> str:
+    """Some fields with their labels in small letters: `tp2 pp4`."""
+    settings = (BY_NAME[key] for key in keys)
+    return " ".join(f"{setting.label.lower()}{getattr(layout, setting.name)}" for setting in settings)
 
 
 def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import PRECISIONS
 
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
 MOST_TOKENS = 2**27
 """Longest sequence and largest global batch priced."""
-PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+
+
+class Calibrated(Protocol):
+    """What is known of a set of coefficients beside their values: how far off estimates made with them are."""
+
+    @property
+    def name(self) -> str:
+        """Shown in provenance."""
+
+    def coefficients(self) -> Coefficients:
+        """The set that the formulas take."""
+
+    def judged(self, scenario: Scenario, estimate: Any) -> Any:
+        """The estimate of a layout with intervals, the probability that it fits, and where its numbers come from."""
+
+    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
+        """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,20 @@ class NodeGroup:
     devices: int
     """Devices used of these nodes, all together."""
     coefficients: Coefficients = field(default_factory=Coefficients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a scenario needs to know of the machines."""
+
+    hardware: HardwareSpec
+    """The only kind of device, or the kind of the first group."""
+    devices: int
+    groups: tuple[NodeGroup, ...] = ()
+    """Empty for a uniform cluster."""
+    coefficients: Coefficients = field(default_factory=Coefficients)
+    calibration: Calibrated | None = None
+    """What stands behind the coefficients, of the first group's family; None where nothing was fitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +80,9 @@ class Scenario:
     """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""
     framework: FrameworkProfile = MEGATRON
     coefficients: Coefficients = field(default_factory=Coefficients)
+    """All that the formulas see of a calibration."""
+    calibration: Calibrated | None = field(default=None, compare=False)
+    """What stands behind the coefficients; with it an estimate has intervals."""
 
     def __post_init__(self) -> None:
         """Refuse what no layout could make valid. Raises InputError or UnsupportedError (precision)."""

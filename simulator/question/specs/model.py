@@ -1,6 +1,7 @@
 """Shape of a transformer language model."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -38,6 +39,19 @@ Flag = Annotated[bool, Field(strict=True)]
 _PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
 _MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
+
+
+Mixer = Literal["grouped_query", "latent"]
+"""How a layer mixes tokens: heads that share keys and values (all of MHA to MQA), or latent attention (MLA)."""
+FeedForward = Literal["gated", "experts"]
+"""What follows the mixer: a gated network every token passes, or routed experts, with shared ones or without."""
+
+
+class LayerKind(NamedTuple):
+    """What a decoder layer is made of; each behind a norm, with a residual addition."""
+
+    mixer: Mixer
+    feed_forward: FeedForward
 
 
 class Published(Sourced):
@@ -143,14 +157,34 @@ class ModelSpec(Frozen):
         return self.num_experts > 0
 
     @property
-    def num_dense_layers(self) -> int:
-        """Layers without routed experts, a count; they come first."""
-        return self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
+    def layers(self) -> tuple[LayerKind, ...]:
+        """The kind of every decoder layer, first to last."""
+        dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
+        return _layers(self._mixer, dense, self.num_hidden_layers)
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of layers there are, in the order they first appear, that of prediction modules included."""
+        return _kinds(self.layers, self.prediction_kind)
+
+    @property
+    def prediction_kind(self) -> LayerKind:
+        """The kind of layer inside a next-token prediction module: with experts where the model has any."""
+        return LayerKind(self._mixer, "experts" if self.is_moe else "gated")
+
+    @property
+    def _mixer(self) -> Mixer:
+        return "latent" if self.attention == "mla" else "grouped_query"
 
     @property
     def num_moe_layers(self) -> int:
         """Layers with routed experts, a count."""
-        return self.num_hidden_layers - self.num_dense_layers
+        return sum(kind.feed_forward == "experts" for kind in self.layers)
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers without routed experts, a count."""
+        return self.num_hidden_layers - self.num_moe_layers
 
     @property
     def query_width(self) -> int:
@@ -179,6 +213,17 @@ class ModelSpec(Frozen):
     def shape(self) -> dict[str, Any]:
         """Return the fields that describe the shape, without name, notes and sources."""
         return self.model_dump(exclude=set(_PROVENANCE_FIELDS))
+
+
+@lru_cache(maxsize=256)
+def _layers(mixer: Mixer, dense: int, layers: int) -> tuple[LayerKind, ...]:
+    """Leading dense layers, and experts behind them."""
+    return (LayerKind(mixer, "gated"),) * dense + (LayerKind(mixer, "experts"),) * (layers - dense)
+
+
+@lru_cache(maxsize=256)
+def _kinds(layers: tuple[LayerKind, ...], prediction: LayerKind) -> tuple[LayerKind, ...]:
+    return tuple(dict.fromkeys((*layers, prediction)))
 
 
 def _check_count(text: str) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.cluster import Cluster, cluster
+from simulator.cluster import cluster
 from simulator.errors import InputError
-from simulator.evidence.calibration.apply import Applied
 from simulator.question.frameworks.profile import framework as framework_profile
-from simulator.question.scenario.layout import Layout, default_cut
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.complete import Question, Words, named, resolve
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
+from simulator.question.scenario.scenario import Cluster, Scenario
+from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import recipe_model
@@ -29,7 +30,6 @@ class Case:
     asked: Asked
     scenario: Scenario
     layout: Layout
-    used: Applied
     remarks: tuple[Remark, ...] = ()
     """What the recipe's reader remarked, and what was found on the way here."""
 
@@ -75,21 +75,20 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
     machines = _cluster(told, like)
     given, more = _as_launched(told, given)
-    layout = _cut(told, given, model, machines.devices)
-    scenario = Scenario(
+    question = Question(
         model=model,
-        hardware=machines.hardware,
-        devices=machines.devices,
-        groups=machines.groups,
+        cluster=machines,
+        framework=framework_profile(asked.framework or recipe.framework, _options(told, given)),
         seq_length=told.value("seq_length"),
-        global_batch_size=_global_batch(told, layout),
+        global_batch_size=told.value("global_batch_size"),
+        gradient_accumulation_steps=recipe.gradient_accumulation_steps or 1,
         precision=told.value("precision"),
         lora_rank=told.value("lora_rank"),
-        framework=framework_profile(asked.framework or recipe.framework, _options(told, layout)),
-        coefficients=machines.used.coefficients(),
     )
+    scenario, layout = resolve(question, _fields(told, given), _words(recipe))
+    layout = replace(layout, virtual_stages=_virtual_stages(told, layout))
     found = (*recipe.remarks, *remarks, *more, *_notes(told, scenario, layout))
-    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, used=machines.used, remarks=tuple(found))
+    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,8 @@ class _Told:
         base = self.recipe.layout
         if base is None:
             return None
-        changes = {name: value for name, value in self.asked.layout.items() if name in Layout.__dataclass_fields__}
+        changes = named(self.asked.layout)
+        changes.pop("layers_per_virtual_stage", None)
         return replace(base, **_consistent(self.recipe, base, changes))
 
 
@@ -184,12 +184,7 @@ def _absences(told: _Told, model: ModelSpec | None, *, sized: bool) -> tuple[_Ab
 
 
 CLUSTER_SETTINGS = frozenset({"nodes", "devices", "devices_per_node", "dp"})
-LAYOUT_SETTINGS = frozenset(
-    {
-        *("tp", "pp", "cp", "ep", "etp", "vpp", "layers_per_virtual_stage", "micro_batch_size", "sequence_parallel"),
-        *("zero_stage", "recompute", "recompute_method", "recompute_layers", "offload", "stage_layers"),
-    }
-)
+LAYOUT_SETTINGS = frozenset(setting.key for setting in SETTINGS) - CLUSTER_SETTINGS
 """Settings without which a recipe's reader gives no layout: they are told with `--set` only."""
 _MODEL_SETTINGS = frozenset({"model", "tokenizer", *ModelSpec.model_fields})
 _SEQUENCE = frozenset({"seq_length"})
@@ -205,7 +200,7 @@ def _settled(told: _Told, name: str, *, sized: bool) -> bool:
     if name in CLUSTER_SETTINGS:
         return sized
     if name in LAYOUT_SETTINGS:
-        return told.recipe.layout is not None and name in asked.layout
+        return told.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
     if name in _MODEL_SETTINGS:
         return asked.model is not None or name in asked.model_fields
     if name in ("global_batch_size", "gradient_accumulation_steps"):
@@ -252,7 +247,13 @@ def _resized(told: _Told, like: Case) -> Cluster:
     devices = scenario.devices
     if asked.nodes is not None and asked.nodes != like.asked.nodes:
         devices = asked.nodes * (told.recipe.devices_per_node or scenario.hardware.devices_per_node)
-    return Cluster(scenario.hardware, devices, scenario.groups, like.used)
+    return Cluster(
+        hardware=scenario.hardware,
+        devices=devices,
+        groups=scenario.groups,
+        coefficients=scenario.coefficients,
+        calibration=scenario.calibration,
+    )
 
 
 def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
@@ -268,42 +269,32 @@ def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
     return replace(layout, sequence_parallel=False), [remark]
 
 
-def _cut(told: _Told, layout: Layout, model: ModelSpec, devices: int) -> Layout:
-    """The layout on a cluster: data parallelism from the devices, layers on every stage, chunks per rank."""
-    replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
-    sizes = f"tp {layout.tensor_parallel} x pp {layout.pipeline_parallel} x cp {layout.context_parallel} = {replica}"
-    if devices % replica:
-        raise ContradictionError(
-            f"{told.recipe.file}: {sizes} does not divide the {devices} devices; "
-            f"change a degree (--pp N) or the cluster (--nodes N)",
-            *_SIZES,
-        )
-    data = devices // replica
-    given = told.asked.layout.get("data_parallel")
-    if given is None and "dp" in told.recipe.places and told.recipe.layout is not None:
-        given = told.recipe.layout.data_parallel if _same_cluster(told) else None
-    if given is not None and given != data:
-        raise ContradictionError(
-            f"{told.recipe.file}: {sizes} x dp {given} takes {given * replica} devices; there are {devices}",
-            "dp",
-            *_SIZES,
-        )
-    pipeline = layout.pipeline_parallel
-    if pipeline > model.num_hidden_layers:
-        raise ContradictionError(
-            f"{told.recipe.file}: pp {pipeline} is more than the {model.num_hidden_layers} layers of {model.name}", "pp"
-        )
-    if layout.stage_layers and len(layout.stage_layers) != pipeline:
-        message = f"{told.recipe.file}: the cut names {len(layout.stage_layers)} stages, pp is {pipeline}"
-        raise ContradictionError(message, "stage_layers", "pp")
-    cut = layout.stage_layers or default_cut(model.num_hidden_layers, pipeline)
-    return replace(
-        layout, data_parallel=data, stage_layers=cut, virtual_stages=_virtual_stages(told, layout, cut, pipeline)
-    )
+def _fields(told: _Told, layout: Layout) -> dict[str, Any]:
+    """The layout's fields; replicas only where user or recipe fix them for these devices."""
+    fields = {field.name: getattr(layout, field.name) for field in FIELDS}
+    fields["data_parallel"] = named(told.asked.layout).get("data_parallel")
+    if fields["data_parallel"] is None and "dp" in told.recipe.places and told.recipe.layout is not None:
+        fields["data_parallel"] = told.recipe.layout.data_parallel if _same_cluster(told) else None
+    return fields
+
+
+def _words(recipe: Recipe) -> Words:
+    """Errors of a recipe: its file in front, and what to change behind sizes that its cluster does not take."""
+
+    def refusal(message: str, *keys: str) -> InputError:
+        if keys[:1] == ("tp",):
+            message += "; change a degree (--pp N) or the cluster (--nodes N)"
+        sizes = _SIZES if "tp" in keys else ("pp",)
+        return ContradictionError(message, *dict.fromkeys((*(key for key in keys if key not in _SIZES), *sizes)))
+
+    def said(setting: LayoutSetting) -> str:
+        return "the cut" if setting.key == "stage_layers" else setting.key
+
+    return Words(said=said, where=f"{recipe.file}: ", refusal=refusal)
 
 
 _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
-"""Settings that make the sizes of a layout and of its cluster."""
+"""Settings that make the sizes of a layout and of its cluster, those that weigh most first."""
 
 
 def _same_cluster(told: _Told) -> bool:
@@ -311,12 +302,13 @@ def _same_cluster(told: _Told) -> bool:
     return asked.nodes is None and asked.devices is None and ":" not in asked.hardware and not asked.layout
 
 
-def _virtual_stages(told: _Told, layout: Layout, cut: tuple[int, ...], pipeline: int) -> int:
+def _virtual_stages(told: _Told, layout: Layout) -> int:
     """Chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
-    chunk = told.asked.layout.get("layers_per_virtual_stage")
-    if chunk is None and "virtual_stages" not in told.asked.layout:
+    asked, cut = named(told.asked.layout), layout.stage_layers
+    chunk = asked.get("layers_per_virtual_stage")
+    if chunk is None and "virtual_stages" not in asked:
         chunk = told.recipe.virtual_stage_layers
-    if chunk is None or pipeline == 1:
+    if chunk is None or layout.pipeline_parallel == 1:
         return layout.virtual_stages
     count = max(-(-max(cut) // int(chunk)), 1)
     if any(layers % chunk for layers in cut):
@@ -331,14 +323,6 @@ def _options(told: _Told, layout: Layout) -> dict[str, str]:
     if layout.tensor_parallel == 1:
         found.pop("tp_comm_overlap", None)
     return found | dict(told.asked.options)
-
-
-def _global_batch(told: _Told, layout: Layout) -> int:
-    """Sequences per step: as given, else micro batch x accumulation x replicas."""
-    given = told.value("global_batch_size")
-    if given is not None:
-        return int(given)
-    return layout.micro_batch_size * (told.recipe.gradient_accumulation_steps or 1) * layout.data_parallel
 
 
 HARDWARE_ASSUMED = "hardware-assumed"

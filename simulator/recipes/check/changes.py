@@ -8,13 +8,12 @@ from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.evidence.calibration.apply import with_calibration
 from simulator.question.scenario.layout import Offload, default_cut
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import Mark
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Sets of changes shown, on the same devices and on more."""
@@ -94,14 +93,14 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
     for candidate in candidates:
         case = candidate.case
         try:
-            estimate = estimate_layout(case.scenario, case.layout)
+            estimate = bare_estimate(case.scenario, case.layout)
         except SimulateError:
             continue
         if estimate.verdict != "fits" or not estimate.memory.fits:
             continue
         if findings(case.launch(marks), estimate.violations):
             continue
-        estimate = with_calibration(case.scenario, estimate, case.used)
+        estimate = with_intervals(case.scenario, estimate)
         if gates.broken(estimate):
             continue
         ratio = estimate.throughput.tokens_per_second_per_device / reference

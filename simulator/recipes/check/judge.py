@@ -9,7 +9,6 @@ from dataclasses import replace
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
-from simulator.evidence.calibration.apply import with_calibration
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.recipes.check.asked import Asked
@@ -107,7 +106,7 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
 
 def estimate_of(case: Case) -> Estimate:
     """The estimate of a case, with intervals where a calibration gives them."""
-    return with_calibration(case.scenario, estimate_layout(case.scenario, case.layout), case.used)
+    return estimate_layout(case.scenario, case.layout)
 
 
 def _judged(case: Case, gates: Gates) -> Checked:
@@ -148,7 +147,7 @@ def _on_device(case: Case) -> Estimate | None:
     if case.layout.offload == "none":
         return None
     layout = replace(case.layout, offload="none")
-    return with_calibration(case.scenario, estimate_layout(case.scenario, layout), case.used)
+    return estimate_layout(case.scenario, layout)
 
 
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
-from simulator.question.specs.weights import total_parameters
 from simulator.recipes.recipe import Recipe, Remark
 
 _FLAGS = ("tie_word_embeddings", "attention_bias", "qk_norm", "router_bias")

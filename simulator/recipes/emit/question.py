@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.complete import devices_taken
+from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.question.units import to_mib
+from simulator.question.vocabulary import FrameworkName, RecipeFormat
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
-from simulator.recipes.recipe import Framework, Recipe
-from simulator.search.build import estimate_layout
+from simulator.recipes.recipe import Recipe
+from simulator.search.build import bare_estimate
 
-FRAMEWORKS: Mapping[str, Framework] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
+FRAMEWORKS: Mapping[RecipeFormat, FrameworkName] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
 """Profile of each kind of recipe."""
 _MOST_BYTES = 100_000_000
 _SAME = 0.005
 """Relative difference between a file's figures and those of its layout that still counts as the same question."""
 
 
-def question_of_options(asked: Asked, target: str) -> Case:
+def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     """The question of an estimate's options, with the estimate's defaults. Raises InputError."""
     recipe = Recipe(
         file="options",
@@ -36,20 +38,12 @@ def question_of_options(asked: Asked, target: str) -> Case:
         layout=Layout(zero_stage=3 if target == "torchtitan" else 1),
         nodes=1,
     )
-    if asked.devices is None and asked.nodes is None and "data_parallel" in asked.layout:
-        asked = replace(asked, devices=_devices(asked.layout))
+    if asked.devices is None and asked.nodes is None:
+        asked = replace(asked, devices=devices_taken(asked.layout))
     return priceable(case_of(recipe, asked))
 
 
-def _devices(layout: Mapping[str, Any]) -> int:
-    sizes = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
-    product = 1
-    for name in sizes:
-        product *= int(layout.get(name, 1))
-    return product
-
-
-def target_of(framework: str) -> str:
+def target_of(framework: str) -> RecipeFormat:
     """The kind of recipe that a framework's profile is written as."""
     return next(target for target, name in FRAMEWORKS.items() if name == framework)
 
@@ -61,7 +55,7 @@ def priceable(case: Case | Blocked) -> Case:
     return case
 
 
-def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: str) -> Case:
+def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: RecipeFormat) -> Case:
     """The question behind an estimate in a file, as `--format json` writes it; `text` is what stdin held.
 
     Options given beside it replace what the file says. Raises InputError, also where the layout no longer gives the
@@ -88,7 +82,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
 
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
-    estimate = estimate_layout(case.scenario, case.layout)
+    estimate = bare_estimate(case.scenario, case.layout)
     found = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
     for what, before, now in zip(("MiB", "s"), stated, found, strict=True):
         if abs(now - before) > _SAME * before:
@@ -129,7 +123,7 @@ def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mappin
     return estimates[rank - 1], query if isinstance(query, dict) else {}
 
 
-def _recipe(file: str, value: Mapping[str, Any], target: str) -> tuple[Recipe, str]:
+def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[Recipe, str]:
     """An estimate as a recipe, and the hardware it was priced on."""
     layout = value["layout"]
     priced_for = str(layout["framework"])
@@ -152,23 +146,7 @@ def _recipe(file: str, value: Mapping[str, Any], target: str) -> tuple[Recipe, s
         global_batch_size=int(layout["global_batch_size"]),
         precision=str(value["precision"]),
         lora_rank=None if layout.get("lora_rank") is None else int(layout["lora_rank"]),
-        layout=Layout(
-            tensor_parallel=layout["tp"],
-            pipeline_parallel=layout["pp"],
-            context_parallel=layout["cp"],
-            expert_parallel=layout["ep"],
-            expert_tensor_parallel=layout["etp"],
-            virtual_stages=layout["vpp"],
-            micro_batch_size=layout["micro_batch_size"],
-            sequence_parallel=bool(layout["sequence_parallel"]),
-            zero_stage=layout["zero_stage"],
-            recompute=layout["recompute"],
-            recompute_method=layout["recompute_method"],
-            recompute_layers=layout["recompute_layers"],
-            recompute_layer_list=tuple(int(layer) for layer in layout["recompute_layer_list"]),
-            offload=layout["offload"],
-            stage_layers=cut,
-        ),
+        layout=layout_of_object(layout),
         nodes=1,
     )
     return recipe, hardware

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from simulator.question.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
+from simulator.question.scenario.layout import SETTINGS, Layout, Offload, RecomputeMethod, RecomputeMode
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
@@ -18,25 +18,7 @@ from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import Value
 
-LAYOUT_OPTIONS: Final = frozenset(
-    [
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "etp",
-        "vpp",
-        "micro_batch_size",
-        "sequence_parallel",
-        "zero_stage",
-        "recompute",
-        "recompute_method",
-        "recompute_layers",
-        "offload",
-        "stage_layers",
-        "layers_per_virtual_stage",
-    ]
-)
+LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
 """Options without which there is no layout."""
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.violation import Violation
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.weights import total_parameters
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
 from simulator.recipes.rules.launch import FrameworkRule, Launch

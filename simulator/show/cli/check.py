@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
     OUTPUT,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from simulator.recipes.check.verdict import Gates
 
 CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
-EMIT_FRAMEWORKS = ("megatron", "paddle", "torchtitan")
 RECIPE, PASS = "Recipe", "What passes"
 
 
@@ -102,7 +102,7 @@ def emit_command() -> click.Command:
     """Return the command that writes a recipe."""
     own = [
         click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-        Option("--framework", section=RECIPE, type=Word(EMIT_FRAMEWORKS), help="Whose recipe to write."),
+        Option("--framework", section=RECIPE, type=Word(RECIPE_FORMATS), help="Whose recipe to write."),
         Option("--rank", section=RECIPE, type=Whole(1, 10_000), default=1, show_default=True, help=_RANK),
     ]
     question = [param for param in question_options() if param.name != "framework"]
@@ -200,41 +200,17 @@ def _settings(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 _SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
-_LAYOUT = {
-    "tp": "tensor_parallel",
-    "pp": "pipeline_parallel",
-    "cp": "context_parallel",
-    "ep": "expert_parallel",
-    "etp": "expert_tensor_parallel",
-    "dp": "data_parallel",
-    "vpp": "virtual_stages",
-}
-_ALIKE = (
-    "layers_per_virtual_stage",
-    "micro_batch_size",
-    "stage_layers",
-    "zero_stage",
-    "sequence_parallel",
-    "recompute",
-    "recompute_method",
-    "recompute_layers",
-    "recompute_layer_list",
-    "offload",
-)
 
 
 def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
     """Return what was given on the command line or in the environment, to put over a recipe."""
+    from simulator.question.scenario.complete import OPTIONS, asked_layout  # noqa: PLC0415  start-up time
     from simulator.recipes.check.asked import Asked  # noqa: PLC0415  start-up time
     from simulator.recipes.check.model import field_values  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import check_cluster, framework_options  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import check_cluster, framework_options, given_layout  # noqa: PLC0415  start-up time
     from simulator.show.cli.options import left_to_default  # noqa: PLC0415  start-up time
 
     check_cluster(values)
-    if values["vpp"] is not None and values["layers_per_virtual_stage"] is not None:
-        raise click.UsageError("--vpp and --layers-per-virtual-stage exclude each other: give one")
-    layout = {field: values[name] for name, field in _LAYOUT.items() if values[name] is not None}
-    layout |= {name: values[name] for name in _ALIKE if values[name] is not None}
     return Asked(
         hardware=values["hardware"],
         hardware_assumed=left_to_default(ctx, "hardware"),
@@ -242,21 +218,9 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
         framework=values.get("framework"),
         options=framework_options(values),
         calibration=values.get("calibration"),
-        layout=_full(layout),
+        layout=asked_layout(given_layout(values), OPTIONS),
         **{name: values[name] for name in _SAME},
     )
-
-
-def _full(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return the layout with full recompute where only its details were given."""
-    details = [name for name in ("recompute_method", "recompute_layers", "recompute_layer_list") if name in layout]
-    if not details:
-        return layout
-    if layout.setdefault("recompute", "full") != "full":
-        raise click.UsageError(f"--{details[0].replace('_', '-')} needs --recompute full")
-    if "recompute_layer_list" in layout:
-        layout["recompute_method"] = "list"
-    return layout
 
 
 def _emit(**values: Any) -> None:
@@ -266,7 +230,7 @@ def _emit(**values: Any) -> None:
 
     target = values["framework"]
     if target is None:
-        raise click.UsageError(f"missing option '--framework': one of {', '.join(EMIT_FRAMEWORKS)}")
+        raise click.UsageError(f"missing option '--framework': one of {', '.join(RECIPE_FORMATS)}")
     given = values["layout"]
     own = asked(click.get_current_context(), {**values, "framework": None})
     if given is None:

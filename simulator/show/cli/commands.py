@@ -54,19 +54,16 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
     from simulator import api  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import layout_fields  # noqa: PLC0415  start-up time
+    from simulator.question.scenario.complete import OPTIONS  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import given_layout  # noqa: PLC0415  start-up time
     from simulator.show.report.formats import ESTIMATE_REPORTERS  # noqa: PLC0415  start-up time
 
     question = _question(values)
-    devices = devices_of(values)
-    fields = layout_fields(values, devices, layers_of(values))
-    if values["nodes"] is None and ":" not in values["hardware"]:
-        question["devices"] = devices
-    priced = api.estimate(**question, **fields)
-    chosen = priced.layout
+    scenario, chosen = api.resolved(question, given_layout(values), OPTIONS, filled=True)
+    priced = api.answer(scenario, chosen, question["options"])
     defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
     if values["nodes"] is None and values["devices"] is None:
-        defaults["devices"] = devices
+        defaults["devices"] = scenario.devices
     for name in ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload"):
         if values[name] is None and name != "recompute":
             defaults[name] = getattr(chosen, name)
@@ -147,25 +144,6 @@ def _question(values: Mapping[str, Any]) -> dict[str, Any]:
     check_cluster(values)
     names = ("model", "nodes", "devices", "lora_rank", "num_layers", "calibration", *_QUESTION)
     return {name: values[name] for name in names} | {"options": framework_options(values)}
-
-
-def devices_of(values: Mapping[str, Any]) -> int:
-    """Return the devices of an estimate: as given, else as the layout takes, else one node."""
-    from simulator.cluster import cluster  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import model_parallel  # noqa: PLC0415  start-up time
-
-    if values["devices"] is not None:
-        return int(values["devices"])
-    if values["nodes"] is None and values["dp"] is not None:
-        return int(model_parallel(values) * values["dp"])
-    return cluster(values["hardware"], values["nodes"]).devices
-
-
-def layers_of(values: Mapping[str, Any]) -> int:
-    """Return the layers of the model."""
-    from simulator.question.specs.catalogue import load_model  # noqa: PLC0415  start-up time
-
-    return int(values["num_layers"] or load_model(values["model"]).num_hidden_layers)
 
 
 def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ranking) -> tuple[str, ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import click
 
+from simulator.question.scenario.layout import SETTINGS
+from simulator.question.scenario.settings import LayoutSetting
+from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS
 from simulator.show.cli.parameters import (
     Price,
     Setting,
@@ -20,11 +23,6 @@ from simulator.show.cli.parameters import (
     WordSet,
 )
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
-RECOMPUTE_MODES = ("none", "selective", "full", "attention")
-RECOMPUTE_METHODS = ("uniform", "block")
-OFFLOADS = ("none", "optimizer", "optimizer_tensorwise", "activations")
-FRAMEWORKS = ("megatron", "paddle", "torch")
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
 ANSWER_FORMATS = (*FORMATS, "html")
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
@@ -108,46 +106,7 @@ def question_options() -> list[click.Parameter]:
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
     """Return the layout: sets to choose from if ``many``, else one value each."""
-    number = WholeSet if many else Whole
-    word = WordSet if many else Word
-    sizes = [
-        ("--tp", "Tensor parallel size."),
-        ("--pp", "Pipeline parallel size."),
-        ("--cp", "Context parallel size."),
-        ("--ep", "Expert parallel size."),
-        ("--etp", "Expert tensor parallel size."),
-        ("--dp", "Data parallel size; follows from the devices."),
-        ("--vpp", "Model chunks per pipeline rank; 1 is none."),
-        ("--layers-per-virtual-stage", "The same, as layers in a chunk."),
-        ("--micro-batch-size", "Sequences in a micro batch."),
-    ]
-    found = [_layout(name, number(*_SIZE), text) for name, text in sizes]
-    found += [
-        _layout("--stage-layers", WholeList(0, 10_000), "Uneven cut: layers on each stage, such as 18,21,21,20."),
-        _layout(
-            "--zero-stage",
-            number(0, 3),
-            "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
-        ),
-        _layout(
-            "--sequence-parallel/--no-sequence-parallel",
-            None,
-            "Split activations over the tensor-parallel group; on where that is larger than one.",
-        ),
-        _layout("--recompute", word(RECOMPUTE_MODES), "What the backward pass computes again."),
-        _layout(
-            "--recompute-method",
-            word(RECOMPUTE_METHODS),
-            "Layers that full recompute covers: all, or the first.",
-        ),
-        _layout("--recompute-layers", number(*_LAYERS), "Layers in a unit (uniform) or in a chunk (block)."),
-        _layout(
-            "--recompute-layer-list",
-            WholeList(0, 9_999),
-            "Layers to recompute, counted from 0, such as 4,5,9.",
-        ),
-        _layout("--offload", word(OFFLOADS), "What is kept in host memory."),
-    ]
+    found: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
     if many:
         text = "Also consider tensor parallelism across nodes."
         found.append(Option("--allow-tp-across-nodes", section=LAYOUT, is_flag=True, default=False, help=text))
@@ -291,5 +250,23 @@ def left_to_default(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in sources
 
 
-def _layout(names: str, kind: click.ParamType[Any] | None, text: str) -> click.Parameter:
-    return Option(names, section=LAYOUT, type=kind, default=None, help=text)
+def _layout_option(setting: LayoutSetting, *, many: bool) -> Option:
+    """Return the option of one field of a layout."""
+    name, kind = setting.option, _type_of(setting, many=many)
+    if setting.kind == "flag":
+        name += f"/--no-{setting.option.removeprefix('--')}"
+    return Option(name, section=LAYOUT, type=kind, default=None, help=setting.help)
+
+
+def _type_of(setting: LayoutSetting, *, many: bool) -> click.ParamType[Any] | None:
+    match setting.kind:
+        case "count" | "number":
+            return (WholeSet if many else Whole)(setting.low, setting.high)
+        case "word":
+            return (WordSet if many else Word)(setting.asked)
+        case "layers":
+            return WholeList(setting.low, setting.high)
+        case "flag":
+            return None
+        case _:
+            assert_never(setting.kind)

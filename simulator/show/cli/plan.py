@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
-    PRECISIONS,
     QUESTION,
     Option,
     Sectioned,

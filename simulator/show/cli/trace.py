@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -54,25 +53,16 @@ def trace_command() -> click.Command:
 def _trace(**values: Any) -> None:
     from simulator import api  # noqa: PLC0415  start-up time
     from simulator.lab.trace.run import trace  # noqa: PLC0415  start-up time
-    from simulator.question.scenario.complete import complete_layout  # noqa: PLC0415  start-up time
-    from simulator.show.cli.commands import devices_of, layers_of  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import check_cluster, layout_fields  # noqa: PLC0415  start-up time
+    from simulator.question.scenario.complete import OPTIONS  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import check_cluster, given_layout  # noqa: PLC0415  start-up time
     from simulator.show.report.trace_table import TRACE_REPORTERS  # noqa: PLC0415  start-up time
 
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
     check_cluster(values)
-    devices = devices_of(values)
-    fields = layout_fields(values, devices, layers_of(values))
-    scenario = api.scenario_of(**_asked(values, devices), framework="torch", calibration="none")
-    compared = trace(scenario, complete_layout(scenario, **fields), values["stage"])
+    names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
+    asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
+    scenario, layout = api.resolved(asked, given_layout(values), OPTIONS, filled=True)
+    compared = trace(scenario, layout, values["stage"])
     quiet = verbosity_of(click.get_current_context()) < 0
     write(TRACE_REPORTERS[values["format"]](compared, quiet), values["output"])
-
-
-def _asked(values: Mapping[str, Any], devices: int) -> dict[str, Any]:
-    names = ("model", "hardware", "nodes", "seq_length", "global_batch_size", "precision", "num_layers")
-    asked = {name: values[name] for name in names}
-    if values["nodes"] is None and ":" not in values["hardware"]:
-        asked["devices"] = devices
-    return asked

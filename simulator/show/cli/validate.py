@@ -257,7 +257,6 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
 def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
     """What is asked of every launch; the layout is still to be chosen."""
     from simulator.api import scenario_of  # noqa: PLC0415  start-up time
-    from simulator.evidence.calibration.apply import applied  # noqa: PLC0415  start-up time
     from simulator.lab.runner.engine import Pick  # noqa: PLC0415  start-up time
     from simulator.question.scenario.layout import Layout  # noqa: PLC0415  start-up time
 
@@ -265,7 +264,6 @@ def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) ->
     return Pick(
         scenario=scenario,
         layout=Layout(),
-        used=applied(scenario.hardware.family, values["calibration"]),
         model=values["model"],
         hardware=values["hardware"],
         options=question["options"],

@@ -11,7 +11,7 @@ from simulator.evidence.calibration.doubts import Doubt, describe
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.targets import TABLE
 from simulator.question.coefficients.values import Kind
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
@@ -290,10 +290,7 @@ def _name(sample: Sample) -> str:
 
 
 def _layout(layout: Layout) -> str:
-    return (
-        f"tp{layout.tensor_parallel} pp{layout.pipeline_parallel} cp{layout.context_parallel} "
-        f"vp{layout.virtual_stages} mbs{layout.micro_batch_size} {layout.recompute}"
-    )
+    return f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} {layout.recompute}"
 
 
 def _order(key: str) -> tuple[str, int]:

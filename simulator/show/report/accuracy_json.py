@@ -10,7 +10,7 @@ from simulator._version import __version__
 from simulator.evidence.calibration.accuracy import Accuracy, RowError
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy, figures
 from simulator.evidence.calibration.doubts import Doubt
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, layout_object
 from simulator.show.report.as_json import mib, significant
 
 SCHEMA_VERSION = 1
@@ -113,12 +113,6 @@ def doubt_object(doubt: Doubt) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    return {
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "dp": layout.data_parallel,
-        "vpp": layout.virtual_stages,
-        "micro_batch_size": layout.micro_batch_size,
-        "recompute": layout.recompute,
-    }
+    """Return the part of a layout that a hypothesis is about."""
+    plain = layout_object(layout)
+    return {key: plain[key] for key in ("tp", "pp", "cp", "dp", "vpp", "micro_batch_size", "recompute")}

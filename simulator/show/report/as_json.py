@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import layout_object as as_object
 from simulator.question.units import to_mib
 from simulator.search.result import Counts, Ranking
 from simulator.show.report.presentation import Presentation, training_run
@@ -114,30 +115,14 @@ def significant(value: float) -> float:
 
 def layout_object(estimate: Estimate) -> dict[str, Any]:
     """Return the layout of an estimate and what it was asked for."""
-    layout: Layout = estimate.layout
+    layout = estimate.layout
     cut = layout.stage_layers or tuple(stage.layers for stage in estimate.memory.stages)
-    return {
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "ep": layout.expert_parallel,
-        "etp": layout.expert_tensor_parallel,
-        "dp": layout.data_parallel,
-        "vpp": layout.virtual_stages,
-        "micro_batch_size": layout.micro_batch_size,
-        "global_batch_size": estimate.global_batch_size,
-        "seq_length": estimate.seq_length,
-        "recompute": layout.recompute,
-        "recompute_method": layout.recompute_method,
-        "recompute_layers": layout.recompute_layers,
-        "recompute_layer_list": list(layout.recompute_layer_list),
-        "zero_stage": layout.zero_stage,
-        "sequence_parallel": layout.sequence_parallel,
-        "offload": layout.offload,
-        "stage_layers": list(cut),
-        "lora_rank": estimate.lora_rank,
-        "framework": estimate.framework,
-    }
+    found: dict[str, Any] = {}
+    for key, value in as_object(replace(layout, stage_layers=cut)).items():
+        found[key] = value
+        if key == "micro_batch_size":
+            found |= {"global_batch_size": estimate.global_batch_size, "seq_length": estimate.seq_length}
+    return found | {"lora_rank": estimate.lora_rank, "framework": estimate.framework}
 
 
 def _memory(memory: MemoryEstimate) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES
+from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.search.result import Ranking
-from simulator.search.space import MICRO_BATCH_SIZES
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
-from simulator.question.specs.weights import active_parameters, total_parameters
 from simulator.question.units import to_gib
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps

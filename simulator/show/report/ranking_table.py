@@ -9,7 +9,7 @@ from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.search.result import Ranking
 from simulator.show.report.columns import Column, columns_grid, fitting
 from simulator.show.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
@@ -117,20 +117,18 @@ def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[
     return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
 
 
+_TOLD_ELSEWHERE = frozenset({"expert_tensor_parallel"})
+"""Sizes that get a column only when they say something."""
+_ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
+"""Sizes whose column never goes."""
+
+
 def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
-    sizes: tuple[tuple[str, Callable[[Layout], int]], ...] = (
-        ("TP", lambda layout: layout.tensor_parallel),
-        ("PP", lambda layout: layout.pipeline_parallel),
-        ("CP", lambda layout: layout.context_parallel),
-        ("EP", lambda layout: layout.expert_parallel),
-        ("DP", lambda layout: layout.data_parallel),
-        ("VP", lambda layout: layout.virtual_stages),
-        ("mbs", lambda layout: layout.micro_batch_size),
-    )
-    for header, size in sizes:
-        cells = tuple(str(size(e.layout)) for e in estimates)
-        plain = header in ("CP", "EP", "VP") and set(cells) == {"1"}
-        yield Column(header=header, cells=cells, spare=_PLAIN if plain else 0)
+    for field in FIELDS:
+        if field.group == "size" and field.name not in _TOLD_ELSEWHERE:
+            cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
+            plain = field.name not in _ALWAYS and set(cells) == {"1"}
+            yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
     told = tuple(recompute_text(e.layout) for e in estimates)
     yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
     for choice in _CHOICES:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from math import floor, log10
+from typing import assert_never
 
 from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import to_gib
 
 VERDICT_WORDS: Mapping[Verdict, str] = {
@@ -132,26 +133,25 @@ def recompute_text(layout: Layout) -> str:
     """Return what is recomputed: ``none``, ``full``, ``full block 3``, ``full layers 4,5,9``."""
     if layout.recompute != "full":
         return layout.recompute
-    if layout.recompute_method == "list":
-        return f"full layers {','.join(map(str, layout.recompute_layer_list))}"
-    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
-        return "full"
-    return f"full {layout.recompute_method} {layout.recompute_layers}"
+    method, count = layout.recompute_method, layout.recompute_layers
+    match method:
+        case "list":
+            return f"full layers {','.join(map(str, layout.recompute_layer_list))}"
+        case "uniform":
+            return "full" if count == 1 else f"full uniform {count}"
+        case "block":
+            return f"full block {count}"
+        case _:
+            assert_never(method)
 
 
 def layout_text(layout: Layout) -> str:
     """Return the layout on one line: parallel sizes always, the rest where it differs from plain."""
     words = [
-        f"TP{layout.tensor_parallel}",
-        f"PP{layout.pipeline_parallel}",
-        f"CP{layout.context_parallel}",
-        f"EP{layout.expert_parallel}",
-        f"DP{layout.data_parallel}",
-        f"VP{layout.virtual_stages}",
+        f"{field.label}{getattr(layout, field.name)}"
+        for field in FIELDS
+        if field.group == "size" and (field.name != "expert_tensor_parallel" or layout.expert_tensor_parallel > 1)
     ]
-    if layout.expert_tensor_parallel > 1:
-        words.insert(4, f"ETP{layout.expert_tensor_parallel}")
-    words.append(f"mbs{layout.micro_batch_size}")
     words.append(f"recompute {recompute_text(layout)}")
     if layout.offload != "none":
         words.append(f"offload {layout.offload}")

@@ -13,7 +13,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
 from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
 from simulator.question.units import to_mib
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate
 
 PATH_VARIABLE: Final = "PADDLE_PATH"
 _NEEDED: Final = {
@@ -75,7 +75,7 @@ class PaddleEngine:
 
 def _of_first_rank(pick: Pick, row: MeasuredRow) -> MeasuredRow:
     """The row without its memory where the fullest stage is not the first: only the first rank logs its own."""
-    fullest = estimate_layout(pick.scenario, pick.layout).memory.binding_stage
+    fullest = bare_estimate(pick.scenario, pick.layout).memory.binding_stage
     if row.memory_bytes is None or fullest == 0:
         return row
     logged = f"{to_mib(row.memory_bytes):.0f} MiB"

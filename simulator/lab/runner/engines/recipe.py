@@ -12,6 +12,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
 from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
+from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.question import FRAMEWORKS
@@ -52,7 +53,7 @@ _FIGURES: Final = (
 """What a log measures."""
 
 
-def write_recipe(pick: Pick, target: str, folder: Path, environment: Mapping[str, str]) -> Command:
+def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:
     """Write the recipe of a layout into `folder`, and return the command that runs it on a node.
 
     Raises UnsupportedError for a layout that the framework, or a measured row, has no words for.
@@ -70,7 +71,7 @@ def write_recipe(pick: Pick, target: str, folder: Path, environment: Mapping[str
         layout=pick.layout,
     )
     asked = Asked(hardware=pick.hardware)
-    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout, used=pick.used)
+    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout)
     text = emit(case, target)
     path = folder / RECIPE_NAME
     folder.mkdir(parents=True, exist_ok=True)

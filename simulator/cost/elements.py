@@ -6,42 +6,53 @@ master copy; the profile's `parameter_dtype`, `gradient_dtype` and `master_weigh
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
-from simulator.question.frameworks.profile import DTYPE_BYTES, DType
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
 
 HALF: Final = 2.0
 """Bytes of a bf16 or fp16 number."""
 FP32: Final = 4.0
 
 
-def element_bytes(scenario: Scenario) -> float:
+class Typed(Protocol):
+    """What decides the types of numbers: a scenario, or the conditions of a layer's listing."""
+
+    @property
+    def precision(self) -> str:
+        """Compute type of the matrix products."""
+
+    @property
+    def framework(self) -> FrameworkProfile:
+        """The stack's switches."""
+
+
+def element_bytes(scenario: Typed) -> float:
     """Bytes of an activation, and of a weight as computed with: 16 bit, also under fp8, unless training in fp32."""
     return FP32 if scenario.precision == "fp32" else HALF
 
 
-def narrow_element_bytes(scenario: Scenario) -> float:
+def narrow_element_bytes(scenario: Typed) -> float:
     """Bytes of what fp8 keeps in 8 bits: inputs of the layers' matrix products."""
     return 1.0 if scenario.precision == "fp8" else element_bytes(scenario)
 
 
-def parameter_dtype(scenario: Scenario) -> DType:
+def parameter_dtype(scenario: Typed) -> DType:
     """Type of stored parameters."""
     return "fp32" if scenario.precision == "fp32" else scenario.framework.parameter_dtype
 
 
-def gradient_bytes(scenario: Scenario) -> float:
+def gradient_bytes(scenario: Typed) -> float:
     """Bytes of an accumulated gradient."""
     return FP32 if scenario.precision == "fp32" else float(DTYPE_BYTES[scenario.framework.gradient_dtype])
 
 
-def optimizer_bytes_per_parameter(scenario: Scenario) -> float:
+def optimizer_bytes_per_parameter(scenario: Typed) -> float:
     """Master copy (none where the parameters themselves are fp32) and two moments."""
     return master_bytes(scenario) + 2.0 * DTYPE_BYTES[scenario.framework.optimizer_dtype]
 
 
-def master_bytes(scenario: Scenario) -> float:
+def master_bytes(scenario: Typed) -> float:
     """Bytes of the optimizer's own copy of a parameter."""
     profile = scenario.framework
     kept = profile.master_weights and parameter_dtype(scenario) != "fp32"

@@ -1,0 +1,1 @@
+"""A layer as a list of operations: each shape of weights, kept tensors, products, traffic and collectives, once."""

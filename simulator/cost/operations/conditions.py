@@ -1,0 +1,26 @@
+"""What a listing of operations depends on: the model and the stack, never the layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """A model as one stack trains it."""
+
+    model: ModelSpec
+    framework: FrameworkProfile = MEGATRON
+    precision: str = "bf16"
+    """Compute type of the matrix products."""
+    lora_rank: int | None = None
+    """Rank of the adapters on every linear weight; None trains the weights."""
+
+
+def conditions_of(scenario: Scenario) -> Conditions:
+    """What the operations of a scenario's layers depend on."""
+    return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank)

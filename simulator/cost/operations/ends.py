@@ -1,0 +1,56 @@
+"""What stands before and behind the layers: input table, output layer, next-token prediction modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.blocks import norm, vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.record import Operation, Weight
+
+
+def embedding(given: Conditions) -> Operation:
+    """The input token table, which is looked up and never multiplied."""
+    model = given.model
+    table = Weight("embedding", model.vocab_size, model.hidden_size, "vocabulary", matmul=False)
+    return Operation(name="embedding", group="embedding", weights=(table,))
+
+
+def output_layer(given: Conditions) -> tuple[Operation, ...]:
+    """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
+
+    With tied embeddings the projection is the same storage as the input table; the multiplication happens all the
+    same. Its input are the labelled tokens only.
+    """
+    model = given.model
+    last = norm(given, "final_norm", "final_norm")
+    inputs, statistics, output = last.kept
+    labelled = element_bytes(given) * model.hidden_size * given.framework.labelled_token_fraction
+    head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
+    return (
+        replace(last, kept=(inputs, statistics, replace(output, amount=labelled)), moved=()),
+        Operation(name="output_layer", group="output", weights=(head,)),
+    )
+
+
+def prediction(given: Conditions) -> tuple[Operation, ...]:
+    """What one next-token (MTP) module has beside a layer of the model's last kind; nothing if the model has none.
+
+    As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and an own
+    norm before the shared head. The token table and the head are shared with the main model.
+    """
+    model = given.model
+    if model.num_nextn_predict_layers == 0:
+        return ()
+    hidden = model.hidden_size
+    joined = (vector("mtp_embedding_norm", hidden), vector("mtp_hidden_norm", hidden))
+    return (
+        Operation(name="prediction_norms", group="prediction", weights=joined),
+        Operation(
+            name="prediction_projection",
+            group="prediction",
+            weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
+        ),
+        Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
+    )

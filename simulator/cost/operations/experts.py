@@ -1,0 +1,85 @@
+"""A mixture of experts: router, exchange of token copies, routed experts, shared experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.operations.blocks import cast, gated_activation, vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.gated import gated_network
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
+
+
+def experts(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition of a mixture-of-experts layer."""
+    model = given.model
+    shared: tuple[Operation, ...] = ()
+    if model.num_shared_experts:
+        width = model.num_shared_experts * model.moe_intermediate_size
+        shared = gated_network(given, "shared_experts", width, "shared_experts", "shared_")
+    return (_router(given), _dispatch(given), *_networks(given), _combine(given), *shared)
+
+
+def _router(given: Conditions) -> Operation:
+    """fp32 logits and probabilities of every expert."""
+    model = given.model
+    bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
+    return Operation(
+        name="router",
+        group="router",
+        weights=(Weight("router", model.hidden_size, model.num_experts, "replicated"), *bias),
+        kept=(Kept("router", 2.0 * FP32 * model.num_experts, "sequence"),),
+        calls=0.5,
+    )
+
+
+def _exchange(given: Conditions) -> Collective:
+    """Every routed copy crosses the expert-parallel group."""
+    amount = element_bytes(given) * given.model.hidden_size
+    return Collective("expert", "all_to_all", amount, "copies_tensor", "experts")
+
+
+def _dispatch(given: Conditions) -> Operation:
+    """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks."""
+    hidden = float(given.model.hidden_size)
+    gather = Collective("expert_tensor", "gather", element_bytes(given) * hidden, "copies", "experts")
+    return Operation(
+        name="dispatch",
+        group="dispatch",
+        kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
+        moved=(Amount(5.0 / HALF * element_bytes(given) * hidden, "copies"), *cast(given, hidden, "sequence")),
+        collectives=(_exchange(given), gather),
+    )
+
+
+def _networks(given: Conditions) -> tuple[Operation, ...]:
+    """The routed experts' own gated networks."""
+    model = given.model
+    hidden, width, count = model.hidden_size, model.moe_intermediate_size, model.num_experts
+    gate_up = (Weight(f"expert_{name}", hidden, width, "expert_column", copies=count) for name in ("gate", "up"))
+    activation = gated_activation(given, "experts", "experts", float(width), "copies_tensor")
+    # The gradients of what goes in and of what comes out are alive beside those of gate and up.
+    ends = Amount(2.0 * element_bytes(given) * hidden, "copies")
+    return (
+        Operation(name="experts_gate_up", group="experts", weights=tuple(gate_up)),
+        replace(activation, temporary=(*activation.temporary, ends)),
+        Operation(
+            name="experts_down",
+            group="experts",
+            weights=(Weight("expert_down", width, hidden, "expert_row", copies=count),),
+        ),
+    )
+
+
+def _combine(given: Conditions) -> Operation:
+    """Copies back to their tokens, weighted; the routing weights' gradient needs the experts' outputs."""
+    hidden, element = float(given.model.hidden_size), element_bytes(given)
+    scatter = Collective("expert_tensor", "reduce", element * hidden, "copies", "experts")
+    return Operation(
+        name="combine",
+        group="dispatch",
+        kept=(Kept("expert_outputs", element * hidden, "copies"),),
+        moved=(Amount(5.0 / HALF * element * hidden, "copies"),),
+        collectives=(_exchange(given), scatter),
+    )

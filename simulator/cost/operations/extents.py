@@ -1,0 +1,82 @@
+"""What a number per token is multiplied by on a device, for every layout of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+import numpy as np
+
+from simulator.cost.operations.record import Spread
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
+
+
+def tokens_per_device(scenario: Scenario, block: LayoutBlock) -> Array:
+    """T: tokens of one micro batch that a device sees, `b s / cp`, shape (n,)."""
+    return block.micro_batch_size * float(scenario.seq_length) / block.context_parallel
+
+
+def sequence_split(block: LayoutBlock) -> Array:
+    """Ranks over which the tensors between tensor-parallel regions are spread: t with sequence parallelism, else 1."""
+    return np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
+
+
+def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Token copies that the experts of one device work on per micro batch and layer, shape (n,).
+
+    Each device owns T / t tokens (all T without sequence parallelism) and sends k copies of each; balanced routing
+    returns as many. Expert tensor parallelism gathers the copies of its group, which hold the same tokens already
+    without sequence parallelism. `expert_imbalance` scales the busiest rank.
+    """
+    split = sequence_split(block)
+    copies = tokens_per_device(scenario, block) / split * scenario.model.num_experts_per_tok
+    gathered = np.where((split > 1.0) | (block.tensor_parallel == 1.0), block.expert_tensor_parallel, 1.0)
+    return copies * gathered * scenario.framework.expert_imbalance
+
+
+class Extents:
+    """The extents of a block, each worked out when it is first asked for."""
+
+    __slots__ = ("_block", "_known", "_scenario")
+
+    def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
+        self._scenario, self._block = scenario, block
+        self._known: dict[Spread, Array] = {}
+
+    def of(self, spread: Spread) -> Array:
+        """The extent of a spread, shape (n,)."""
+        if spread not in self._known:
+            self._known[spread] = self._extent(spread)
+        return self._known[spread]
+
+    def total(self, amounts: Mapping[Spread, float]) -> Array:
+        """Amounts times their extents, added up in their order, shape (n,)."""
+        result: Array | None = None
+        for spread, amount in amounts.items():
+            part = amount * self.of(spread)
+            result = part if result is None else result + part
+        return np.zeros(len(self._block)) if result is None else result
+
+    def _extent(self, spread: Spread) -> Array:
+        scenario, block = self._scenario, self._block
+        match spread:
+            case "whole":
+                extent = tokens_per_device(scenario, block)
+            case "sequence":
+                extent = self.of("whole") / sequence_split(block)
+            case "tensor":
+                extent = self.of("whole") / block.tensor_parallel
+            case "copies":
+                extent = routed_tokens(scenario, block)
+            case "copies_tensor":
+                extent = self.of("copies") / block.expert_tensor_parallel
+            case "scores":
+                extent = self.of("tensor") * float(scenario.seq_length)
+            case "positions":
+                extent = float(scenario.seq_length) / block.context_parallel
+            case "ring":
+                extent = np.where(block.context_parallel > 1.0, self.of("tensor"), 0.0)
+            case _:
+                assert_never(spread)
+        return extent

@@ -1,0 +1,65 @@
+"""Multi-head latent attention (DeepSeek-V2): keys and values expanded from a compressed latent."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
+from simulator.cost.operations.blocks import cast, tensor_collective, vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.record import Kept, Operation, Weight
+
+
+def latent(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition, cut as Megatron cuts them.
+
+    The compressed latents and their norms are kept. The expanded keys and values leave one projection; keys are joined
+    with the shared rotary part into a new tensor while the projection's output stays alive through v.
+    """
+    model, element = given.model, element_bytes(given)
+    heads = float(model.num_attention_heads)
+    rope, no_rope = float(model.qk_rope_head_dim or 0), float(model.qk_nope_head_dim or 0)
+    value, rank = float(model.v_head_dim or 0), float(model.kv_lora_rank or 0)
+    normed = rank + float(model.q_lora_rank or 0)
+    down = Operation(
+        name="latent_down",
+        group="attention_projection",
+        weights=_down_weights(given),
+        kept=(
+            Kept("latents", element * (normed + rope), "sequence"),
+            Kept("latent_norm_outputs", element * normed, "sequence"),
+        ),
+        moved=cast(given, float(model.hidden_size), "sequence"),
+        collectives=(tensor_collective(given, "gather"),),
+        calls=0.5,
+    )
+    expanded = model.num_attention_heads * ((model.qk_nope_head_dim or 0) + (model.v_head_dim or 0))
+    query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
+    up = Operation(
+        name="latent_up",
+        group="attention_projection",
+        weights=(*query, Weight("kv_b", model.kv_lora_rank or 0, expanded, "column")),
+        kept=(Kept("key_value_projection", element * heads * (no_rope + value), "tensor"),),
+    )
+    rotated = tuple(Kept(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
+    return (
+        down,
+        up,
+        rotation(given, rotated),
+        context_exchange(given, heads * (no_rope + rope + value)),
+        core_attention(given),
+        output_projection(given),
+    )
+
+
+def _down_weights(given: Conditions) -> tuple[Weight, ...]:
+    """The compressions, whole on every rank, and their norms; without a query rank the query's own projection."""
+    model = given.model
+    hidden, rank = model.hidden_size, model.kv_lora_rank or 0
+    compressed = (
+        Weight("kv_a", hidden, rank + (model.qk_rope_head_dim or 0), "replicated"),
+        vector("kv_a_norm", rank),
+    )
+    if model.q_lora_rank is None:
+        return (Weight("q", hidden, model.query_width, "column"), *compressed)
+    query = (Weight("q_a", hidden, model.q_lora_rank, "replicated"), vector("q_a_norm", model.q_lora_rank))
+    return (*query, *compressed)

@@ -1,0 +1,143 @@
+"""One record per operation of a layer, and what it is made of; every figure of the simulator is a sum over records.
+
+A record holds plain numbers per token and says how each is spread over the devices; `extents` turns them into bytes of
+a block of layouts. So a listing depends on the model and the stack alone, and is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
+"""How a weight is cut: its outputs, its inputs, not at all, over tokens of the vocabulary, or, the `expert_` forms of
+routed experts, first over the expert-parallel group and then like the others over the expert-tensor-parallel one."""
+
+Spread = Literal[
+    "whole",
+    "sequence",
+    "tensor",
+    "copies",
+    "copies_tensor",
+    "scores",
+    "positions",
+    "ring",
+]
+"""What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
+
+`whole`: T. `sequence`: T over the sequence-parallel group. `tensor`: T / t. `copies`: routed token copies.
+`copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
+context-parallel group, whatever the micro batch.
+`ring`: T / t where context is parallel, else nothing.
+"""
+
+Group = Literal[
+    "norm",
+    "attention_projection",
+    "position",
+    "context_exchange",
+    "core_attention",
+    "residual",
+    "feed_forward",
+    "router",
+    "dispatch",
+    "experts",
+    "shared_experts",
+    "adapter",
+    "embedding",
+    "output",
+    "prediction",
+]
+"""What recompute policies, overlaps and pictures name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight of the model, whole (not yet cut over ranks)."""
+
+    name: str
+    """Role inside the layer, for example `q` or `expert_gate`; unique in a layer."""
+    inputs: int
+    """Input features, a count; 1 for a vector (norm or bias)."""
+    outputs: int
+    """Output features, a count; the length for a vector."""
+    split: Split
+    """Axis that tensor or expert parallelism cuts."""
+    copies: int = 1
+    """How many equal weights this stands for, a count: the routed experts."""
+    matmul: bool = True
+    """True when tokens are multiplied by it; False for norms, biases, the lookup table."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all copies, a count."""
+        return self.inputs * self.outputs * self.copies
+
+    @property
+    def routed(self) -> bool:
+        """Whether it belongs to routed experts."""
+        return self.split in ("expert_column", "expert_row")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes per token (or per what the spread counts) with their spread over devices."""
+
+    amount: float
+    spread: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor that stays from the forward pass until the backward pass of its operation."""
+
+    name: str
+    """Unique in a layer; recompute policies say by it what they drop."""
+    amount: float
+    """Bytes per token, or per what the spread counts."""
+    spread: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of the forward pass; the backward pass mirrors it."""
+
+    group: Literal["tensor", "context", "expert", "expert_tensor"]
+    pattern: Literal["gather", "reduce", "all_to_all", "ring"]
+    amount: float
+    """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring."""
+    spread: Spread
+    beside: Literal["products", "core_attention", "experts"]
+    """What it may hide behind, where the stack overlaps it."""
+    backward: float = 1.0
+    """Times the forward pass's volume that the backward pass moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of a layer."""
+
+    name: str
+    """Unique in a layer."""
+    group: Group
+    weights: tuple[Weight, ...] = ()
+    """Matrix weights share their input: together they are one product of a fused kernel."""
+    kept: tuple[Kept, ...] = ()
+    temporary: tuple[Amount, ...] = ()
+    """Gradients alive inside the operation's backward pass, beside what came in."""
+    moved: tuple[Amount, ...] = ()
+    """Bytes that kernels bound by memory read and write in the forward pass; as many again, twice, backward."""
+    core_width: float = 0.0
+    """Width of attention's two products per token and score: `heads (query-key size + value size) / 2`."""
+    collectives: tuple[Collective, ...] = ()
+    calls: float = 0.0
+    """Share of a layer's launches and small kernels that no rate explains."""
+
+
+def summed(amounts: Iterable[Amount | Kept]) -> Mapping[Spread, float]:
+    """The amounts added up by spread, in the order of first appearance."""
+    result: dict[Spread, float] = {}
+    for one in amounts:
+        result[one.spread] = result.get(one.spread, 0.0) + one.amount
+    return result

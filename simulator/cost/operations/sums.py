@@ -1,0 +1,147 @@
+"""Sums over operations that no layout changes: parameters by the way they are divided, FLOPs per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import Operation, Spread, Weight, summed
+from simulator.question.specs.model import LayerKind, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTotals:
+    """Parameters of a group of weights, by the way they are divided."""
+
+    split: float = 0.0
+    """Divided over the tensor-parallel group (column, row and vocabulary splits)."""
+    replicated: float = 0.0
+    """Whole on every tensor-parallel rank (norms, router, low-rank down projections)."""
+    routed: float = 0.0
+    """Routed experts: divided over expert parallel x expert tensor parallel."""
+
+    def __add__(self, other: WeightTotals) -> WeightTotals:
+        return WeightTotals(self.split + other.split, self.replicated + other.replicated, self.routed + other.routed)
+
+    def __sub__(self, other: WeightTotals) -> WeightTotals:
+        return WeightTotals(self.split - other.split, self.replicated - other.replicated, self.routed - other.routed)
+
+    @property
+    def all(self) -> float:
+        """Parameters of every class."""
+        return self.split + self.replicated + self.routed
+
+
+def weights_of(operations: Iterable[Operation]) -> tuple[Weight, ...]:
+    """The weights of operations, in order."""
+    return tuple(weight for one in operations for weight in one.weights)
+
+
+@lru_cache(maxsize=1024)
+def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = False) -> WeightTotals:
+    """Parameters of operations by class; `matmul_only` leaves norms and biases out."""
+    result = WeightTotals()
+    for weight in weights_of(operations):
+        if weight.matmul or not matmul_only:
+            result += classed(weight, float(weight.parameters))
+    return result
+
+
+@lru_cache(maxsize=1024)
+def adapter_totals(operations: tuple[Operation, ...], rank: int) -> WeightTotals:
+    """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
+
+    Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
+    matrix on the unsplit side is replicated.
+    """
+    result = WeightTotals()
+    for weight in weights_of(operations):
+        if not weight.matmul or weight.split == "vocabulary":
+            continue
+        first, second = float(rank * weight.inputs * weight.copies), float(rank * weight.outputs * weight.copies)
+        if weight.split == "column":
+            result += WeightTotals(split=second, replicated=first)
+        elif weight.split == "row":
+            result += WeightTotals(split=first, replicated=second)
+        else:
+            result += classed(weight, first + second)
+    return result
+
+
+def classed(weight: Weight, parameters: float) -> WeightTotals:
+    """Parameters counted under the way a weight is divided."""
+    if weight.routed:
+        return WeightTotals(routed=parameters)
+    return WeightTotals(replicated=parameters) if weight.split == "replicated" else WeightTotals(split=parameters)
+
+
+@lru_cache(maxsize=256)
+def kept_amounts(given: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
+    """Bytes a layer keeps when nothing is recomputed, by spread."""
+    return summed(tensor for one in layer_operations(given, kind) for tensor in one.kept)
+
+
+@lru_cache(maxsize=1024)
+def moved_amounts(operations: tuple[Operation, ...]) -> Mapping[Spread, float]:
+    """Bytes that kernels bound by memory move in a forward pass, by spread."""
+    return summed(amount for one in operations for amount in one.moved)
+
+
+def core_width(operations: Iterable[Operation]) -> float:
+    """Width of attention's two products per token and score."""
+    return sum(one.core_width for one in operations)
+
+
+def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
+    """Parameters that one token meets: of the routed experts the k chosen ones."""
+    return replace(totals, routed=totals.routed * model.num_experts_per_tok / max(model.num_experts, 1))
+
+
+def total_parameters(model: ModelSpec) -> int:
+    """Parameters of the main model: a tied table once, no MTP module."""
+    given = Conditions(model)
+    return _over_layers(given, _count) + _count(output_layer(given)) + _table_apart(given)
+
+
+def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int:
+    """Parameters one token uses: of the routed experts only the chosen ones.
+
+    A tied table is the head, so it always counts; an input table of its own counts with `include_input_embedding`
+    only. Publishers use both conventions.
+    """
+    given = Conditions(model)
+
+    def used(operations: tuple[Operation, ...]) -> int:
+        chosen = (replace(w, copies=model.num_experts_per_tok) if w.routed else w for w in weights_of(operations))
+        return sum(weight.parameters for weight in chosen)
+
+    table = _table_apart(given) if include_input_embedding else 0
+    return _over_layers(given, used) + _count(output_layer(given)) + table
+
+
+def mtp_parameters(model: ModelSpec) -> int:
+    """Parameters of all MTP modules, which the totals leave out."""
+    given = Conditions(model)
+    if model.num_nextn_predict_layers == 0:
+        return 0
+    return model.num_nextn_predict_layers * (
+        _count(prediction(given)) + _count(layer_operations(given, model.prediction_kind))
+    )
+
+
+def _count(operations: tuple[Operation, ...]) -> int:
+    return sum(weight.parameters for weight in weights_of(operations))
+
+
+def _over_layers(given: Conditions, measure: Callable[[tuple[Operation, ...]], int]) -> int:
+    layers = given.model.layers
+    return sum(layers.count(kind) * measure(layer_operations(given, kind)) for kind in given.model.layer_kinds)
+
+
+def _table_apart(given: Conditions) -> int:
+    """Parameters of the input table where the head has storage of its own."""
+    return 0 if given.model.tie_word_embeddings else _count((embedding(given),))

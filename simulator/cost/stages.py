@@ -1,0 +1,162 @@
+"""What the ranks of a pipeline hold: chunks of layers, the input table, the output layer, prediction modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.scenario.layout import model_chunks
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
+
+Counts = NDArray[np.float64]
+"""Layers of every layer kind, shape (rank kinds, layer kinds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContents:
+    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
+
+    layer_kinds: tuple[LayerKind, ...]
+    """Kinds of layers in the model, the order of the second axis of counts."""
+    kind: NDArray[np.intp]
+    """Kind of every pipeline rank, shape (pipeline_parallel,); `array[kind]` spreads a kind's figure over the ranks."""
+    ranks: Array
+    """Pipeline ranks of each kind."""
+    group: NDArray[np.intp]
+    """Node group whose devices the kind is on; all 0 in a uniform cluster."""
+    chunk: NDArray[np.intp]
+    """Which of the distinct chunks a model chunk is, shape (virtual stages,); equal ones hold the same."""
+    leading: NDArray[np.float64]
+    """Layers of each kind among the first j of a distinct chunk, (distinct, rank kinds, layer kinds, most + 1)."""
+    listed: NDArray[np.float64]
+    """Layers on the explicit recompute list in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
+    prediction_index: int
+    """Index of the kind of layer inside a prediction module."""
+    embeddings: Array
+    """1 where the input table lives (with tied embeddings also on the last rank)."""
+    heads: Array
+    """1 on the last rank."""
+    prediction_layers: Array
+    """Next-token prediction modules trained on the rank."""
+
+    @property
+    def chunks(self) -> NDArray[np.float64]:
+        """Layers by kind in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
+        return self.leading[..., -1]
+
+    @property
+    def repeats(self) -> Array:
+        """How often each distinct chunk stands on a rank, shape (distinct,)."""
+        return np.bincount(self.chunk).astype(np.float64)
+
+    @property
+    def layers(self) -> Counts:
+        """Layers by kind on every rank kind."""
+        return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.chunks, strict=True)))
+
+    @property
+    def num_layers(self) -> Array:
+        """Layers of every rank kind, prediction modules apart."""
+        total: Array = self.layers.sum(axis=1)
+        return total
+
+    @property
+    def with_prediction(self) -> Counts:
+        """Layers by kind, the layer inside every prediction module counted with its kind."""
+        counts = self.layers.copy()
+        counts[:, self.prediction_index] += self.prediction_layers
+        return counts
+
+
+def over_kinds(counts: Counts, figures: Sequence[Array]) -> KindArray:
+    """Figures of one layer of each kind, shape (n,) each, added up over the layers of every rank kind.
+
+    In one order and without a matrix product, so that a grid and a single layout round alike.
+    """
+    result = counts[:, 0, None] * figures[0]
+    for index, figure in enumerate(figures[1:], start=1):
+        result = result + counts[:, index, None] * figure
+    return result
+
+
+def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
+    """What every pipeline rank of a block's layouts holds."""
+    model = scenario.model
+    width = scenario.devices // block.pipeline_parallel
+    groups = tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
+    cut = _Cut(
+        layers=model.layers,
+        layer_kinds=model.layer_kinds,
+        prediction_kind=model.prediction_kind,
+        chunks=model_chunks(block.stage_layers, block.virtual_stages),
+        recompute_list=block.recompute_layer_list,
+        prediction=model.num_nextn_predict_layers if scenario.framework.mtp else 0,
+        groups=groups,
+    )
+    return _contents(cut)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """All that decides the contents of a pipeline."""
+
+    layers: tuple[LayerKind, ...]
+    layer_kinds: tuple[LayerKind, ...]
+    prediction_kind: LayerKind
+    chunks: tuple[tuple[tuple[int, int], ...], ...]
+    """(first layer, layers) of every chunk of every rank."""
+    recompute_list: tuple[int, ...]
+    prediction: int
+    groups: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _contents(cut: _Cut) -> StageContents:
+    kinds = cut.layer_kinds
+    codes, chunks = [kinds.index(kind) for kind in cut.layers], cut.chunks
+    last = len(chunks) - 1
+    ranks = []
+    for rank, of_rank in enumerate(chunks):
+        held = tuple(
+            (
+                tuple(codes[start : start + count]),
+                tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < start + count)),
+            )
+            for start, count in of_rank
+        )
+        ranks.append((held, rank == 0, rank == last, cut.groups[rank]))
+    distinct = list(dict.fromkeys(ranks))
+    kind = np.array([distinct.index(rank) for rank in ranks], dtype=np.intp)
+    # Prediction modules stand behind the last layers: that chunk is like no other.
+    contents = [*enumerate(zip(*(held for held, *_ in distinct), strict=True))]
+    identities = [(chunk, bool(cut.prediction) and index == len(contents) - 1) for index, chunk in contents]
+    distinct_chunks = list(dict.fromkeys(identities))
+    longest = max((len(sequence) for chunk, _ in distinct_chunks for sequence, _ in chunk), default=0)
+    leading = np.zeros((len(distinct_chunks), len(distinct), len(kinds), longest + 1))
+    listed = np.zeros(leading.shape[:-1])
+    for number, (chunk, _) in enumerate(distinct_chunks):
+        for index, (sequence, chosen) in enumerate(chunk):
+            for position, code in enumerate(sequence):
+                leading[number, index, code, position + 1 :] += 1.0
+            for code in chosen:
+                listed[number, index, code] += 1.0
+    heads = np.array([float(head) for _, _, head, _ in distinct])
+    return StageContents(
+        layer_kinds=kinds,
+        kind=kind,
+        ranks=np.bincount(kind).astype(np.float64),
+        group=np.array([group for *_, group in distinct], dtype=np.intp),
+        chunk=np.array([distinct_chunks.index(one) for one in identities], dtype=np.intp),
+        leading=leading,
+        listed=listed,
+        prediction_index=kinds.index(cut.prediction_kind),
+        embeddings=np.array([float(first) for _, first, _, _ in distinct]),
+        heads=heads,
+        prediction_layers=heads * cut.prediction,
+    )

@@ -1,0 +1,125 @@
+"""What is known of one field of a layout: how it is named, given, checked, searched, shown, and kept in an array."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from simulator.errors import InputError, did_you_mean
+
+LARGEST_COUNT = 2**24
+
+Group = Literal["size", "recompute", "other"]
+"""Which part of a layout a field belongs to; answers list the parts in this order."""
+GROUPS: tuple[Group, ...] = get_args(Group)
+Kind = Literal["count", "number", "flag", "word", "layers"]
+"""`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
+`layers`: a list of whole numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSetting:
+    """One field of a layout, or another way of giving one."""
+
+    name: str
+    """Field of `Layout`."""
+    key: str
+    """Short name: key of JSON, column of CSV, keyword of the API."""
+    kind: Kind
+    default: Any
+    help: str
+    """For the command line."""
+    label: str = ""
+    """In front of the value in a text."""
+    choices: tuple[Any, ...] = ()
+    """Allowed values of a number or word, all of them."""
+    asked: tuple[Any, ...] = ()
+    """Those of the choices that a user names; the others follow from another field."""
+    low: int = 1
+    high: int = 2**20
+    """Range that the command line takes."""
+    group: Group = "other"
+    split: bool = False
+    """Whether it is a size of the split, of which a ranking shows the best layout."""
+    per_block: bool = False
+    """Whether all layouts of a block share it; the others are columns, one number per layout."""
+    searched: tuple[Any, ...] = ()
+    """Values that a search tries unless told otherwise; without any, it follows from the scenario or is the default."""
+    search: str = ""
+    """The same in words."""
+
+    @property
+    def option(self) -> str:
+        """Option of the command line."""
+        return "--" + self.key.replace("_", "-")
+
+    def check(self, value: object) -> None:
+        """Refuse what no layout has. Raises InputError naming the field."""
+        if self.kind == "count":
+            check_count(self.name, value)
+        elif self.choices:
+            check_choice(self.name, value, self.choices)
+
+    def encoded(self, value: Any) -> float:
+        """The value as a number of a column: a word as its index into the choices."""
+        return float(self.choices.index(value) if self.kind == "word" else value)
+
+    def decoded(self, number: float) -> Any:
+        """The value behind a number of a column."""
+        if self.kind == "word":
+            return self.choices[int(number)]
+        return bool(number) if self.kind == "flag" else int(number)
+
+
+def layout_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  the word that click has for it
+    """A field of `Layout` with what `LayoutSetting` says of it; name, key and kind follow unless given."""
+    return dataclasses.field(default=default, metadata={"help": help, **about})
+
+
+def settings_of(kind: type) -> tuple[LayoutSetting, ...]:
+    """The settings of a dataclass whose fields are all a `layout_field`, in order."""
+    return tuple(
+        LayoutSetting(
+            **{
+                "name": field.name,
+                "key": field.name,
+                "kind": _kind(field.default, field.metadata),
+                "default": field.default,
+                "asked": field.metadata.get("choices", ()),
+                **field.metadata,
+            }
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _kind(default: object, about: Any) -> Kind:
+    if isinstance(default, bool):
+        return "flag"
+    if isinstance(default, str):
+        return "word"
+    if isinstance(default, tuple):
+        return "layers"
+    return "number" if about.get("choices") else "count"
+
+
+def check_count(name: str, value: object, largest: int = LARGEST_COUNT) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `largest`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise InputError(f"{name} {value!r}: must be a whole number from 1 to {largest}")
+
+
+def check_share(name: str, value: object) -> None:
+    """Raise InputError unless `value` is a number from 0 to 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1.0:
+        raise InputError(f"{name} {value!r}: must be a number from 0 to 1")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise InputError unless `value` is one of `choices`."""
+    if value not in choices:
+        allowed = ", ".join(str(choice) for choice in choices)
+        raise InputError(
+            f"{name} {value!r}: allowed are {allowed}{did_you_mean(str(value), [str(c) for c in choices])}"
+        )

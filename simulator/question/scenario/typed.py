@@ -1,0 +1,112 @@
+"""The layout fields as type checkers need them spelled.
+
+Written from the fields of `Layout` by `python -m tests.scenario.typed_fields`, and held to them by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode
+
+Array = NDArray[np.float64]
+"""One number per layout, shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Layouts with the same pipeline cut. Columns have shape (n,)."""
+
+    pipeline_parallel: int
+    virtual_stages: int
+    recompute_layer_list: tuple[int, ...]
+    stage_layers: tuple[int, ...]
+    tensor_parallel: Array
+    context_parallel: Array
+    expert_parallel: Array
+    expert_tensor_parallel: Array
+    data_parallel: Array
+    micro_batch_size: Array
+    zero_stage: Array
+    sequence_parallel: Array
+    """1 where it is on, else 0."""
+    recompute: Array
+    """Index into none, selective, full, attention."""
+    recompute_method: Array
+    """Index into uniform, block, list."""
+    recompute_layers: Array
+    offload: Array
+    """Index into none, optimizer, optimizer_tensorwise, activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """Allowed values per axis; None, or no layers, is the default described at each field."""
+
+    tensor_parallel: tuple[int, ...] | None = None
+    """Default: every divisor of the devices up to 64."""
+    pipeline_parallel: tuple[int, ...] | None = None
+    """Default: every divisor of the devices up to the layers."""
+    context_parallel: tuple[int, ...] | None = None
+    """Default: every divisor of the devices up to 64."""
+    expert_parallel: tuple[int, ...] | None = None
+    """Default: every divisor of the experts up to the devices."""
+    expert_tensor_parallel: tuple[int, ...] | None = None
+    """Default: 1 and the tensor-parallel size."""
+    data_parallel: tuple[int, ...] | None = None
+    """Default: what is left of the devices."""
+    virtual_stages: tuple[int, ...] | None = None
+    """Default: every number that divides the layers of a rank."""
+    layers_per_virtual_stage: tuple[int, ...] | None = None
+    """Default: the same, given as layers per chunk."""
+    micro_batch_size: tuple[int, ...] | None = None
+    """Default: 1, 2, 4, 8."""
+    zero_stage: tuple[int, ...] | None = None
+    """Default: what the framework uses, 1 or (torch) 3."""
+    sequence_parallel: tuple[bool, ...] | None = None
+    """Default: on where tensor parallel is above 1."""
+    recompute: tuple[RecomputeMode, ...] | None = None
+    """Default: none, selective, full."""
+    recompute_method: tuple[RecomputeMethod, ...] | None = None
+    """Default: uniform."""
+    recompute_layers: tuple[int, ...] | None = None
+    """Default: 1 (uniform: every layer on its own)."""
+    recompute_layer_list: tuple[int, ...] = ()
+    """Default: none; explicit layers replace the two above."""
+    offload: tuple[Offload, ...] | None = None
+    """Default: none."""
+    stage_layers: tuple[int, ...] = ()
+    """Default: an even cut; an explicit one fixes the pipeline size."""
+
+
+class LayoutFields(TypedDict, total=False):
+    """Fields of a layout by name or by key; None counts as left out."""
+
+    tensor_parallel: int | None
+    tp: int | None
+    pipeline_parallel: int | None
+    pp: int | None
+    context_parallel: int | None
+    cp: int | None
+    expert_parallel: int | None
+    ep: int | None
+    expert_tensor_parallel: int | None
+    etp: int | None
+    data_parallel: int | None
+    dp: int | None
+    virtual_stages: int | None
+    vpp: int | None
+    layers_per_virtual_stage: int | None
+    micro_batch_size: int | None
+    zero_stage: int | None
+    sequence_parallel: bool | None
+    recompute: RecomputeMode | None
+    recompute_method: RecomputeMethod | None
+    recompute_layers: int | None
+    recompute_layer_list: tuple[int, ...] | None
+    offload: Offload | None
+    stage_layers: tuple[int, ...] | None

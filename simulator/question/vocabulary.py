@@ -1,0 +1,26 @@
+"""The closed words of a question, each list once.
+
+What branches on one of them ends in `assert_never`, so that a new word is a type error wherever it is not handled.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+FrameworkName = Literal["megatron", "paddle", "torch"]
+RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
+"""Recipes that are written; the last is the one of framework torch."""
+RecomputeMode = Literal["none", "selective", "full", "attention"]
+AskedRecomputeMethod = Literal["uniform", "block"]
+"""What a user names; giving a list of layers says the other one."""
+RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
+Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
+RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)
+RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
+ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
+RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
+OFFLOADS: tuple[Offload, ...] = get_args(Offload)

@@ -1,0 +1,43 @@
+"""The layouts of a space in turn: what rules forbid is marked, the rest is priced.
+
+Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.cost.pricing.price import Priced, price
+from simulator.question.scenario.block import LayoutBlock, Mask
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.rules import ACROSS_NODES, RULES, Rule
+from simulator.search.space import CHUNK, Space, blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A block of candidates."""
+
+    block: LayoutBlock
+    broken: tuple[tuple[Rule, Mask], ...]
+    """Rules that drop any, each with the layouts of the block that break it and none before it."""
+    priced: Priced | None
+    """Those that break no rule, in their order in the block; None where all do."""
+
+
+def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
+    """Look at every candidate of the space once, in a fixed order."""
+    rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
+    for block in blocks(scenario, space, chunk=CHUNK):
+        broken: list[tuple[Rule, Mask]] = []
+        alive = np.ones(len(block), dtype=np.bool_)
+        for rule in rules:
+            hit = alive & rule.broken(scenario, block)
+            if hit.any():
+                broken.append((rule, hit))
+                alive &= ~hit
+        kept = block if alive.all() else block.take(alive)
+        yield Judged(block, tuple(broken), price(scenario, kept) if len(kept) else None)

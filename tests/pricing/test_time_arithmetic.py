@@ -1,0 +1,132 @@
+"""Parts of a step's time, and rates, against sums worked by hand from published formulas; overheads at nothing.
+
+Llama-8B on one Z2000 node with the rates of tests.scenario.cases.ROUND: matrix products at half of 989 TFLOP/s (494.5),
+attention at a quarter (247.25), elementwise kernels at half of 3350 GB/s (1675), NVLink at 75 % of 450 GB/s (337.5).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import estimate_layout
+from tests.scenario.cases import ROUND, layout_of, scenario_of, small_mla
+
+BARE = replace(
+    ROUND,
+    time=replace(ROUND.time, layer_overhead_seconds=0, micro_batch_overhead_seconds=0, step_overhead_seconds=0),
+)
+M, LAYERS, T = 128, 32, 8192
+PROJECTIONS = 2 * 4096**2 + 2 * 4096 * 1024
+MATMUL = PROJECTIONS + 3 * 4096 * 14_336
+PARAMETERS = 8_030_261_248
+
+
+def llama(model: str = "llama3.1-8b", **fields: Any) -> Scenario:
+    return scenario_of(model, coefficients=BARE, **fields)
+
+
+def estimated(scenario: Scenario, **fields: Any) -> Estimate:
+    return estimate_layout(scenario, layout_of(scenario, **fields))
+
+
+def parts(scenario: Scenario, **fields: Any) -> dict[str, float]:
+    return dict(estimated(scenario, **fields).throughput.parts_seconds)
+
+
+def test_attention_computed_again_repeats_its_two_collectives() -> None:
+    """A gather before the projections, a scatter behind the output projection (Korthikanti et al. 2022, 4.2)."""
+    scenario = llama(options={"tp_comm_overlap": "false"})
+    found = parts(scenario, tensor_parallel=2, sequence_parallel=True, recompute="attention")["recompute"]
+    compute = 2 * T * PROJECTIONS / 494.5e12 + 2 * T * T * 4096 / 247.25e12 + 4 * T * (4096 + 1024) / 1675e9
+    # Half of 2 T h over the one link of two ranks.
+    collective = 0.5 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert found == pytest.approx(2 * M * LAYERS * (compute / 2 + 2 * collective))
+
+
+def test_gradients_added_in_a_kernel_of_their_own() -> None:
+    """It reads the 16-bit gradient and the fp32 sum, and writes the sum: 10 bytes per weight."""
+    fused, apart = (parts(llama(options={"fused_gradient_accumulation": word})) for word in ("true", "false"))
+    assert apart["gemm"] - fused["gemm"] == pytest.approx(M * LAYERS * MATMUL * 10 / 1675e9)
+    assert apart["vocabulary"] - fused["vocabulary"] == pytest.approx(M * 4096 * 128_256 * 10 / 1675e9)
+
+
+def test_an_unfused_swiglu_writes_and_reads_silu() -> None:
+    fused, apart = (parts(llama(options={"fused_swiglu": word})) for word in ("true", "false"))
+    moved = M * LAYERS * 3 * T * 14_336 * (2 + 2) / 1675e9
+    assert apart["memory_bound"] - fused["memory_bound"] == pytest.approx(moved)
+
+
+def test_context_parallel_ranks_exchange_values_of_their_own_width() -> None:
+    """Latent attention: 4 heads with keys of 24 and values of 20. m 32 of one sequence of 64 tokens on 4 replicas."""
+    tokens, passes = 32, 32 * 4 * 3
+    ring = scenario_of(small_mla(), coefficients=BARE, seq_length=64, global_batch_size=128)
+    keys_values = 2 * tokens * 4 * (24 + 20)
+    found = parts(ring, context_parallel=2)["context_parallel"]
+    assert found == pytest.approx(passes * (keys_values / 337.5e9 + 2e-6))
+    swapped = scenario_of(
+        small_mla(),
+        coefficients=BARE,
+        seq_length=64,
+        global_batch_size=128,
+        options={"cp_communication": "all_to_all"},
+    )
+    # q, k, v and the output, of which half leaves a rank of two.
+    sent = 2 * tokens * 4 * (24 + 24 + 20 + 20) / 2
+    found = parts(swapped, context_parallel=2)["context_parallel"]
+    assert found == pytest.approx(passes * (sent / 337.5e9 + 2e-6))
+
+
+def test_zero_3_gathers_half_of_its_traffic_in_either_pass() -> None:
+    """Few tokens: a gather outlasts the forward pass beside it, but not the backward pass. Reductions wait."""
+    answer = estimated(llama(seq_length=64, options={"overlap_grad_reduce": "false"}), zero_stage=3)
+    (work,) = answer.throughput.stages
+    # 7/8 over one link, and seven steps of 2 us on every gibibyte.
+    per_byte = 7 / 8 / 337.5e9 + 7 * 2e-6 / 2**30
+    gather, reduction = 2 * PARAMETERS * per_byte, 4 * PARAMETERS * per_byte
+    assert work.forward_seconds < 0.75 * gather < gather < work.backward_seconds
+    # A quarter of what overlaps is exposed in any case.
+    shown = gather - work.forward_seconds + gather / 4 + reduction
+    assert answer.throughput.parts_seconds["data_parallel"] == pytest.approx(M * shown, rel=1e-4)
+
+
+def test_few_tokens_read_the_experts_parts_of_a_rank() -> None:
+    """Reading 2 bytes per weight in each pass, and reading and writing fp32 gradients, outlast the products."""
+    scenario = llama("mixtral-8x7b-v0.1", seq_length=64)
+    found = parts(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=2, expert_tensor_parallel=2)
+    weights = PROJECTIONS / 2 + 8 * 4096 + 8 * 3 * 4096 * 14_336 / (2 * 2)
+    assert found["gemm"] == pytest.approx(2 * M * 32 * weights * (2 + 2 + 8) / 1675e9)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_bubble_s_share_of_equal_stages(chunks: int) -> None:
+    """(p - 1) / v idle of m busy micro batches (Narayanan et al. 2021, section 2.2), where no rank has more to do."""
+    scenario = llama(global_batch_size=16)
+    cut = replace(scenario, model=scenario.model.model_copy(update={"vocab_size": 8}))
+    found = estimated(cut, pipeline_parallel=4, virtual_stages=chunks).throughput
+    m, idle = 8, 3 / chunks
+    assert found.bubble_fraction == pytest.approx(idle / (m + idle), rel=1e-4)
+    assert found.parts_seconds["bubble"] == pytest.approx(
+        idle * (found.stages[0].forward_seconds + found.stages[0].backward_seconds), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("recompute", "per_layer"),
+    [("none", 0), ("selective", 4 * T * 4096), ("attention", 4 * T * 4096 + 2 * PROJECTIONS)],
+)
+def test_hardware_flops_count_what_is_computed_again(recompute: str, per_layer: float) -> None:
+    """Two products of s h multiplications a token (Korthikanti et al. 2022, appendix A), and the projections'."""
+    found = estimated(llama(), recompute=recompute).throughput
+    added = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
+    assert added / found.tokens_per_second_per_device == pytest.approx(LAYERS * per_layer)
+
+
+def test_hardware_flops_of_latent_attention_count_both_widths() -> None:
+    """Scores over keys of 24, sums of values of 20, four heads, four layers."""
+    scenario = scenario_of(small_mla(), coefficients=BARE, seq_length=64, global_batch_size=128)
+    found = estimated(scenario, recompute="selective").throughput
+    added = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
+    assert added / found.tokens_per_second_per_device == pytest.approx(4 * 2 * 64 * 4 * (24 + 20))

@@ -1,0 +1,65 @@
+"""Schedules: their order against one written apart, their event run against another, what chunks hold of it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from simulator.cost.schedule.events import Pipeline, run
+from simulator.cost.schedule.interleaved import Interleaved
+from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.schedule import Schedule
+from tests.timing import pipeline_run
+
+SHAPES = [
+    (ranks, chunks, micro_batches)
+    for ranks, chunks, micro_batches in itertools.product((1, 2, 3, 4, 8), (1, 2, 3), (1, 2, 3, 4, 8, 12))
+    if chunks == 1 or (ranks > 1 and micro_batches % ranks == 0)
+]
+
+
+def schedule(chunks: int) -> Schedule:
+    return Interleaved() if chunks > 1 else OneForwardOneBackward()
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
+def test_the_order_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int) -> None:
+    for rank in range(ranks):
+        found = schedule(chunks).order(rank, ranks, chunks, micro_batches)
+        words = [(one.kind[0].upper(), one.micro_batch, one.chunk) for one in found]
+        assert words == pipeline_run.order(rank, ranks, micro_batches, chunks)
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
+def test_the_event_run_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int) -> None:
+    random = np.random.default_rng(ranks * 100 + chunks * 10 + micro_batches)
+    forward, backward = random.uniform(0.5, 2.0, ranks), random.uniform(0.5, 4.0, ranks)
+    forward_by_chunk, backward_by_chunk = ([[x / chunks] * chunks for x in one] for one in (forward, backward))
+    found = run(schedule(chunks), Pipeline(forward_by_chunk, backward_by_chunk, micro_batches))
+    expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks)
+    assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
+    assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
+    assert [found.idle_seconds(rank) for rank in range(ranks)] == pytest.approx(expected.idle, abs=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
+def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_batches: int) -> None:
+    chosen = schedule(chunks)
+    flight = chosen.in_flight(ranks, chunks, np.array([float(micro_batches)]))
+    for rank in range(ranks):
+        alive = [0] * chunks
+        forwards = 0
+        for one in chosen.order(rank, ranks, chunks, micro_batches):
+            if forwards == flight[rank, 0]:
+                break
+            forwards += one.kind == "forward"
+            alive[one.chunk] += 1 if one.kind == "forward" else -1
+        found = [chosen.of_chunk(flight, chunk, ranks, chunks)[rank, 0] for chunk in range(chunks)]
+        assert found == alive
+
+
+def test_sends_delay_the_run() -> None:
+    # One micro batch through two ranks: forward there and gradient back, each sent once.
+    equal = [[1.0], [1.0]], [[2.0], [2.0]]
+    assert run(OneForwardOneBackward(), Pipeline(*equal, 1)).makespan_seconds == 6.0
+    assert run(OneForwardOneBackward(), Pipeline(*equal, 1, send_seconds=0.5)).makespan_seconds == 7.0
