@@ -70,6 +70,11 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         elif values[name] is None and chosen.recompute == "none":
             defaults[name] = chosen.recompute
     presentation = replace(_presentation(ctx, values), defaults=defaults)
+    if values["timeline"] is not None:
+        from simulator.answers.timeline import timeline  # noqa: PLC0415  start-up time
+        from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
+
+        write(trace_text(timeline(priced)), values["timeline"], "--timeline")
     if values["format"] == "html":
         from simulator.show.pages.answers import Asked, estimate_page  # noqa: PLC0415  start-up time
 

@@ -122,6 +122,9 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
         found.append(min_fit_probability_option())
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
         found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
+    else:
+        text = "Write a step pass by pass there: trace events that Perfetto opens."
+        found.append(Option("--timeline", section=OUTPUT, type=str, metavar="FILE", help=text))
     text = "Tokens of the whole run, such as 100B: adds days to train."
     found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
     text = "With --train-tokens: adds the cost."

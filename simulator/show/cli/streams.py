@@ -76,8 +76,8 @@ def inherited(ctx: click.Context, name: str) -> str | int | None:
     return value
 
 
-def write(text: str, output: str | None) -> None:
-    """Write the answer to the file, or to stdout where no file was named."""
+def write(text: str, output: str | None, option: str = "--output") -> None:
+    """Write the answer to the file that an option names, or to stdout where no file was named."""
     if output in (None, "-"):
         _write_out(text)
         return
@@ -85,7 +85,7 @@ def write(text: str, output: str | None) -> None:
         Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--output {output}: cannot be written: {reason}") from error
+        raise InputError(f"{option} {output}: cannot be written: {reason}") from error
 
 
 def note(text: str, *, quiet: bool) -> None:

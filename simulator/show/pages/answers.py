@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator import api
 from simulator.answers.run import TrainingRun
+from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES, Layout
@@ -22,6 +23,7 @@ from simulator.show.pages.figures import (
     pareto_figure,
     peak_to_mfu,
     step_figure,
+    timeline_figure,
 )
 from simulator.show.pages.page import Page, Section, Table, figure_box, page_html
 from simulator.show.report.footer import defaults_line, provenance_lines
@@ -82,6 +84,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation, asked: Asked) 
             table=_step_table(estimate),
             folded=True,
         ),
+        *_timeline_section(estimate, figures),
         *_curve_sections(curves, "the same layout"),
         _speed_section(estimate, presentation),
     ]
@@ -373,6 +376,24 @@ def _memory_table(estimate: Estimate) -> Table:
 def _step_table(estimate: Estimate) -> Table:
     rows = [[name, f"{share:.2f}"] for name, share in peak_to_mfu(estimate)]
     return Table(headers=["part", "% of the peak"], rows=rows, text_columns=frozenset({0}))
+
+
+def _timeline_section(estimate: Estimate, figures: dict[str, Spec]) -> Iterator[Section]:
+    """The schedule, for enough micro batches to see the pipeline fill, run and drain."""
+    if estimate.violations:
+        return
+    ranks = estimate.layout.pipeline_parallel
+    shown = timeline(estimate, 3 * ranks)
+    count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in shown.passes.events[0])
+    every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
+    figures["timeline"] = timeline_figure(shown)
+    told = "all" if count == every else f"the first {count}"
+    yield Section(
+        title="Pipeline timeline",
+        text=[f"Forward and backward passes of {told} of {grouped(every)} micro batches, then the pipeline drains."],
+        figure="timeline",
+        about="Bars by pipeline rank: when each forward and backward pass starts and ends.",
+    )
 
 
 def _speed_section(estimate: Estimate, presentation: Presentation) -> Section:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.answers.plan import Choice
+from simulator.answers.timeline import Timeline
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
 from simulator.show.report.text import words
@@ -183,6 +184,39 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> 
                 "rangemode": "tozero",
                 "showgrid": False,
             },
+        },
+    }
+
+
+def timeline_figure(found: Timeline) -> Spec:
+    """The passes of a step by pipeline rank: bars from their start to their end."""
+    names = [f"rank {rank}" for rank in range(len(found.passes.events))]
+    every = [event for events in found.passes.events for event in events]
+    data = []
+    for kind, colour in (("forward", _COLOURS[4]), ("backward", _COLOURS[0])):
+        passes = [event for event in every if event.ran.kind == kind]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": kind,
+                "y": [names[event.rank] for event in passes],
+                "base": [round(event.start_seconds, 6) for event in passes],
+                "x": [round(event.end_seconds - event.start_seconds, 6) for event in passes],
+                "text": [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes],
+                "textposition": "none",
+                "marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}},
+                "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>",
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "overlay",
+            "bargap": 0.15,
+            "xaxis": {"title": {"text": "seconds"}},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+            "height": 170 + 26 * min(len(names), 32),
         },
     }
 
