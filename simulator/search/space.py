@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Alike, Array, LayoutBlock
 from simulator.question.scenario.layout import (
     BY_NAME,
     COLUMNS,
@@ -143,6 +144,10 @@ def _virtual_stages(space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[
     return divisors(per_rank, per_rank)
 
 
+Index = NDArray[np.intp]
+"""A choice per layout, shape (n,)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The values of an axis beside the shape: one field, or a few that depend on each other."""
@@ -219,7 +224,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
         count = math.prod(sizes)
         for start in range(0, count, chunk):
             index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
-            yield _block(space, shape, splits[index[0]], choices, index[1:])
+            yield _block(space, shape, splits, choices, index)
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
@@ -233,8 +238,10 @@ def _block(
     shape: Shape,
     splits: Array,
     choices: Sequence[Choices],
-    index: Sequence[np.ndarray],
+    index: Sequence[Index],
 ) -> LayoutBlock:
+    split, *index = index
+    splits = splits[split]
     columns = {
         name: axis.values[chosen, at]
         for axis, chosen in zip(choices, index, strict=True)
@@ -253,6 +260,17 @@ def _block(
         data_parallel=splits[:, 2],
         **columns,
     )
+    block = replace(block, alike=_alike(block, choices, split, index))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     repeated = (experts == _AS_TENSOR_PARALLEL) & (tensor == 1)
     return block.take(~repeated) if repeated.any() else block
+
+
+def _alike(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Alike | None:
+    """The layouts of a block whose layers work alike: the same split, and the same choice on every axis of work."""
+    code = split
+    for axis, chosen in zip(choices, index, strict=True):
+        if any(BY_NAME[name].of_work for name in axis.names):
+            code = code * len(axis.values) + chosen
+    _, first, kind = np.unique(code, return_index=True, return_inverse=True)
+    return Alike(block.take(first), kind) if 2 * len(first) <= len(block) else None

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from simulator.cost.memory.activations import repeated_working_set
-from simulator.cost.operations.extents import Extents
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
@@ -35,7 +34,7 @@ def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
 
 def again(scenario: Scenario) -> float:
     here = block(scenario, micro_batch_size=2, recompute="attention")
-    return only(repeated_working_set(scenario, Extents(scenario, here), scenario.model.layer_kinds[0], here))
+    return only(repeated_working_set(scenario, here, scenario.model.layer_kinds[0]))
 
 
 def test_a_layer_keeps_its_norms_and_its_feed_forward_part() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from simulator.cost.memory import activations
 from simulator.cost.memory.schedule import RecomputePlan
-from simulator.cost.operations.extents import Extents
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
@@ -166,8 +165,7 @@ def layer_kind(model: ModelSpec, *, moe: bool = False) -> LayerKind:
 
 def layer_bytes(scenario: Scenario, here: LayoutBlock, *, moe: bool = False) -> float:
     """What one layer keeps, in bytes."""
-    kind = layer_kind(scenario.model, moe=moe)
-    return only(activations.layer_bytes(scenario, Extents(scenario, here), kind, here))
+    return only(activations.layer_bytes(scenario, here, layer_kind(scenario.model, moe=moe)))
 
 
 def recomputed_layers(plan: RecomputePlan, has: StageContents, *, moe: bool = False) -> list[float]:
@@ -184,4 +182,4 @@ def held_layers(has: StageContents, *, moe: bool = False) -> list[float]:
 
 def attention_scores(scenario: Scenario, here: LayoutBlock) -> float:
     """Bytes of the score matrix that one layer keeps without a flash kernel."""
-    return only(activations.score_bytes(scenario, Extents(scenario, here), scenario.model.layer_kinds[0]))
+    return only(activations.score_bytes(scenario, here, scenario.model.layer_kinds[0]))

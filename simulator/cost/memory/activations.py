@@ -6,14 +6,16 @@ parallel), t tensor parallel, h hidden size. Bytes are those of 16-bit training;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import INSIDE, behind, freed, policy
-from simulator.cost.operations.record import summed
+from simulator.cost.operations.record import Spread, summed
 from simulator.cost.operations.sums import kept_amounts
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -25,8 +27,8 @@ SavedTensors = dict[str, Array]
 
 def layer_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer."""
-    split = sequence_split(block)
-    return element_bytes(scenario) * tokens_per_device(scenario, block) * scenario.model.hidden_size / split
+    per_token = element_bytes(scenario) * scenario.model.hidden_size
+    return block.once(lambda each: per_token * Extents(scenario, each).of("sequence"))
 
 
 def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> SavedTensors:
@@ -36,20 +38,25 @@ def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Sa
     return {tensor.name: tensor.amount * extents.of(tensor.spread) for one in operations for tensor in one.kept}
 
 
-def layer_bytes(scenario: Scenario, extents: Extents, kind: LayerKind, block: LayoutBlock) -> Array:
+def _bytes(scenario: Scenario, block: LayoutBlock, amounts: Mapping[Spread, float]) -> Array:
+    """Amounts by spread in bytes, shape (n,)."""
+    return block.once(lambda each: Extents(scenario, each).total(amounts))
+
+
+def layer_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
     given = conditions_of(scenario)
-    kept = extents.total(kept_amounts(given, kind))
+    kept = _bytes(scenario, block, kept_amounts(given, kind))
     for mode in INSIDE:
         amounts = freed(given, kind, mode)
         if amounts:
             chosen = block.recomputes(mode)
             if chosen.any():
-                kept = kept - np.where(chosen, extents.total(amounts), 0.0)
+                kept = kept - np.where(chosen, _bytes(scenario, block, amounts), 0.0)
     return kept
 
 
-def repeated_working_set(scenario: Scenario, extents: Extents, kind: LayerKind, block: LayoutBlock) -> Array:
+def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Bytes that recompute inside a layer adds to its backward pass, shape (n,).
 
     A block is done again when those behind it have been passed and what they kept is freed; single tensors are back
@@ -61,14 +68,14 @@ def repeated_working_set(scenario: Scenario, extents: Extents, kind: LayerKind, 
         amounts = freed(given, kind, mode)
         chosen = block.recomputes(mode)
         if amounts and chosen.any():
-            again = extents.total(amounts)
+            again = _bytes(scenario, block, amounts)
             if (chosen_policy := policy(mode)) is not None and chosen_policy.frees is None:
-                again = again - extents.total(behind(given, kind, mode))
+                again = again - _bytes(scenario, block, behind(given, kind, mode))
             result = np.where(chosen, np.maximum(again, 0.0), result)
     return result
 
 
-def score_bytes(scenario: Scenario, extents: Extents, kind: LayerKind) -> Array:
+def score_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Scores that attention without a flash kernel holds in its backward pass beside those kept: their gradient."""
     operations = layer_operations(conditions_of(scenario), kind)
-    return extents.total(summed(t for one in operations for t in one.kept if t.spread == "scores"))
+    return _bytes(scenario, block, summed(t for one in operations for t in one.kept if t.spread == "scores"))

@@ -34,7 +34,6 @@ from simulator.cost.memory.parameters import (
     whole_layer,
 )
 from simulator.cost.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
-from simulator.cost.operations.extents import Extents
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
@@ -144,13 +143,12 @@ class _Step:
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
         self.sent = self.boundary * np.minimum(receives, 1.0) * (chunks == 1)
-        extents = Extents(scenario, block)
         layer = np.zeros((len(has.ranks), len(block)))
         backward = np.zeros_like(layer)
         for kind, number in zip(has.layer_kinds, has.layers.T, strict=True):
             here = (number > 0.0)[:, None]
             peak = layer_backward_bytes(scenario, block, kind, self.wrapped)
-            layer = np.maximum(layer, here * layer_bytes(scenario, extents, kind, block))
+            layer = np.maximum(layer, here * layer_bytes(scenario, block, kind))
             backward = np.maximum(backward, here * peak)
         recomputed = plan.on_rank(has).sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)

@@ -22,7 +22,7 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
     """
     extents = Extents(scenario, block)
-    kept = layer_bytes(scenario, extents, kind, block)
+    kept = layer_bytes(scenario, block, kind)
     incoming = layer_input_bytes(scenario, block)
     if kind.feed_forward == "experts":
         return kept + incoming + _experts(scenario, block, extents, kind)

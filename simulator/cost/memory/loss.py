@@ -21,6 +21,10 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
     `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
     """
+    return block.once(lambda each: _loss_bytes(scenario, each))
+
+
+def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(scenario, block)
     vocabulary = model.vocab_size / block.tensor_parallel
@@ -56,5 +60,5 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """What the final norm and the output layer keep, shape (n,)."""
-    kept = (tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
-    return Extents(scenario, block).total(summed(kept))
+    kept = summed(tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
+    return block.once(lambda each: Extents(scenario, each).total(kept))

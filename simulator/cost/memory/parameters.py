@@ -89,13 +89,18 @@ def device_parameters(
         by_piece = np.array([getattr(piece, name) for piece in pieces], dtype=np.float64)
         return (counts @ by_piece)[:, None]
 
-    dense = per_stage("split") / block.tensor_parallel + per_stage("replicated")
-    return DeviceParameters(dense, per_stage("routed") / block.expert_ranks)
+    split, replicated, routed = (per_stage(name) for name in ("split", "replicated", "routed"))
+    return DeviceParameters(
+        dense=block.once(lambda each: split / each.tensor_parallel + replicated),
+        routed=block.once(lambda each: routed / each.expert_ranks),
+    )
 
 
 def whole_layer(block: LayoutBlock, piece: WeightTotals) -> Array:
     """Parameters of one piece of the model on a device, before any ZeRO sharding, shape (n,)."""
-    return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
+    return block.once(
+        lambda each: piece.split / each.tensor_parallel + piece.replicated + piece.routed / each.expert_ranks
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
     """All ranks with the same parameters, or the profile's `sharding_degree` of them; experts in proportion."""
     degree = float(scenario.framework.sharding_degree)
     if not degree:
-        return ShardDegrees(block.replicas, block.expert_replicas)
+        return ShardDegrees(block.once(lambda each: each.replicas), block.once(lambda each: each.expert_replicas))
     dense = np.minimum(degree, block.replicas)
     return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
 

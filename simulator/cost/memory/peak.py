@@ -177,13 +177,17 @@ def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.
     Larger than those of the attention block for every model shipped, but for the scores' where they are kept.
     """
+    return block.once(lambda each: _layer_gradient_bytes(scenario, each))
+
+
+def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     extents, given = Extents(scenario, block), conditions_of(scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
     widest = np.zeros(len(block))
     for kind in scenario.model.layer_kinds:
         operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
         inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
-        widest = np.maximum(widest, inner + score_bytes(scenario, extents, kind))
+        widest = np.maximum(widest, inner + score_bytes(scenario, block, kind))
     return widest + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
@@ -192,4 +196,6 @@ def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     if scenario.lora_rank is not None:
         return np.zeros(len(block))
     element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
-    return element * scenario.model.vocab_size * scenario.model.hidden_size / block.tensor_parallel
+    return block.once(
+        lambda each: element * scenario.model.vocab_size * scenario.model.hidden_size / each.tensor_parallel
+    )

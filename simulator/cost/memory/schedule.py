@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
-from simulator.cost.operations.extents import Extents
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
@@ -17,14 +16,13 @@ from simulator.question.scenario.scenario import Scenario
 
 def micro_batches(scenario: Scenario, block: LayoutBlock) -> Array:
     """Micro batches per step on one replica: `B / (b d)`."""
-    return scenario.global_batch_size / (block.micro_batch_size * block.data_parallel)
+    return block.once(lambda each: scenario.global_batch_size / (each.micro_batch_size * each.data_parallel))
 
 
 def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
     """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
-    schedule = schedule_of(block)
-    passes = schedule.in_flight(block.pipeline_parallel, block.virtual_stages, micro_batches(scenario, block))
-    return passes / block.virtual_stages
+    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
+    return block.once(lambda each: schedule.in_flight(ranks, chunks, micro_batches(scenario, each)) / chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,7 @@ def stage_activations(
 
     Offloaded activations leave two layers on the device: the one computed and the one copied.
     """
-    extents = Extents(scenario, block)
-    of_kind = [layer_bytes(scenario, extents, kind, block) for kind in has.layer_kinds]
+    of_kind = [layer_bytes(scenario, block, kind) for kind in has.layer_kinds]
     boundary = layer_input_bytes(scenario, block)
     predicted = has.prediction_layers[:, None] * of_kind[has.prediction_index]
     by_chunk: list[KindArray] = []
@@ -111,7 +108,7 @@ def stage_activations(
     largest = np.max(of_kind, axis=0)
     offloaded = block.offloads("activations")
     recomputed = plan.on_rank(has).sum(axis=0) > 0.0
-    again_in_layers = [repeated_working_set(scenario, extents, kind, block) for kind in has.layer_kinds]
+    again_in_layers = [repeated_working_set(scenario, block, kind) for kind in has.layer_kinds]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),

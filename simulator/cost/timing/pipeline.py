@@ -28,12 +28,15 @@ from simulator.question.scenario.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Seconds of the pieces a pipeline rank is made of, on one kind of device."""
+    """Seconds of the pieces a pipeline rank is made of, on one kind of device.
+
+    Shape (alike,): one figure for layouts whose layers work alike (see `LayoutBlock.spread`).
+    """
 
     seconds: tuple[PassSeconds, ...]
     """One layer of each kind, the output layer, and one prediction module's projection, in the order of counts."""
     again: tuple[Array, ...]
-    """Computing one layer of each kind again in full, shape (n,)."""
+    """Computing one layer of each kind again in full."""
     inside: tuple[Array, ...]
     """What recompute inside a layer of each kind adds, zero for other recompute, shape (n,)."""
 
@@ -53,17 +56,18 @@ class StageWork:
 
 def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
     """Price the pieces on one kind of device."""
-    timer = LayerTimer(scenario, block)
+    each = block.alike.block if block.alike else block
+    timer = LayerTimer(scenario, each)
     layers = tuple(timer.layer(kind) for kind in has.layer_kinds)
-    ends = [head_seconds(scenario, block)]
+    ends = [head_seconds(scenario, each)]
     if has.prediction_layers.any():
-        ends.append(projection_seconds(scenario, block))
+        ends.append(projection_seconds(scenario, each))
     inside = [np.zeros(len(block)) for _ in layers]
     for mode in INSIDE:
         chosen = block.recomputes(mode)
         if chosen.any():
             inside = [
-                np.where(chosen, timer.repeated(kind, mode), before)
+                np.where(chosen, block.spread(timer.repeated(kind, mode)), before)
                 for kind, before in zip(has.layer_kinds, inside, strict=True)
             ]
     return Pieces((*layers, *ends), tuple(sum_parts(seconds.forward) for seconds in layers), tuple(inside))
@@ -79,7 +83,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
     counts = piece_counts(has)
     by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
     full = plan.on_rank(has)
-    forward = np.zeros((len(has.ranks), len(block)))
+    forward: KindArray = np.zeros((len(has.ranks), 1))
     backward = forward
     for group, pieces in enumerate(by_group):
         here = (has.group == group)[:, None]
@@ -87,8 +91,12 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
             count = counts[:, piece, None] * here
             forward = forward + count * sum_parts(seconds.forward)
             backward = backward + count * sum_parts(seconds.backward)
+    forward, backward = block.spread(forward), block.spread(backward)
+    recomputes = not block.recomputes("none").all()
+    for group, pieces in enumerate(by_group if recomputes else ()):
+        here = (has.group == group)[:, None]
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
-            backward = backward + here * (full[kind] * again + counts[:, kind, None] * inside)
+            backward = backward + here * (full[kind] * block.spread(again) + counts[:, kind, None] * inside)
     return StageWork(forward, backward, counts, by_group)
 
 
@@ -123,15 +131,18 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
     fill = schedule.fill_seconds(whole - slowest, chunks)
-    activation = layer_input_bytes(scenario, block)
-    # A pipeline over several node groups goes at the pace of their slowest links.
-    send = np.zeros(len(block))
-    for member in scenario.members:
-        send = np.maximum(send, neighbour_seconds(member, pipeline_group(block), activation))
+    send = block.once(lambda each: _send_seconds(scenario, each))
     hidden = scenario.framework.overlap_p2p and chunks > 1
     exposed = values.point_to_point_exposed if hidden else 1.0
     sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send
     return PipelineSeconds(pace, slowest, fill, sends, m)
+
+
+def _send_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links."""
+    activation, group = layer_input_bytes(scenario, block), pipeline_group(block)
+    slowest: Array = np.max([neighbour_seconds(member, group, activation) for member in scenario.members], axis=0)
+    return slowest
 
 
 def pace_parts(
@@ -148,8 +159,10 @@ def pace_parts(
         for piece, seconds in enumerate(pieces.seconds):
             count = here * work.counts[pipeline.pace, piece]
             for name in seconds.forward:
-                parts[name] = parts[name] + count * (seconds.forward[name] + seconds.backward[name])
+                parts[name] = parts[name] + count * block.spread(seconds.forward[name] + seconds.backward[name])
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             recomputed = np.broadcast_to(full[kind], work.forward.shape)[pipeline.pace, columns]
-            recompute = recompute + here * (recomputed * again + work.counts[pipeline.pace, kind] * inside)
+            recompute = recompute + here * (
+                recomputed * block.spread(again) + work.counts[pipeline.pace, kind] * inside
+            )
     return parts | {"recompute": recompute}

@@ -112,9 +112,12 @@ def data_parallel_seconds(
     gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
     gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
     gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
-    degrees = shard_degrees(scenario, block)
-    dense = _seconds_per_byte(scenario, has, shard_group(block, degrees.dense))
-    routed = _seconds_per_byte(scenario, has, expert_shard_group(block, degrees.routed))
+    dense = block.once(
+        lambda each: _seconds_per_byte(scenario, has, shard_group(each, shard_degrees(scenario, each).dense))
+    )
+    routed = block.once(
+        lambda each: _seconds_per_byte(scenario, has, expert_shard_group(each, shard_degrees(scenario, each).routed))
+    )
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
     if profile.sharding_degree:
         reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)

@@ -6,7 +6,7 @@ formula. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layo
 from simulator.question.scenario.typed import Array, Columns
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode
 
-__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
+__all__ = ["Alike", "Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
 
 KindArray = NDArray[np.float64]
 """One number per kind of pipeline rank and layout, shape (kinds, n)."""
@@ -27,9 +27,22 @@ Mask = NDArray[np.bool_]
 """Yes or no per layout, shape (n,)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Layouts of a block that differ in what the work of a layer does not depend on: each kind of them once."""
+
+    block: LayoutBlock
+    """One layout of each kind."""
+    index: NDArray[np.intp]
+    """Kind of every layout of the whole block, shape (n,)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBlock(Columns):
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
+
+    alike: Alike | None = None
+    """Layouts whose layers work alike, where that is known; None looks at each by itself."""
 
     @property
     def expert_ranks(self) -> Array:
@@ -70,7 +83,16 @@ class LayoutBlock(Columns):
     def take(self, where: NDArray[np.intp] | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
         chosen: dict[str, Any] = {field.name: getattr(self, field.name)[where] for field in COLUMNS}
-        return replace(self, **chosen)
+        alike = self.alike and Alike(self.alike.block, self.alike.index[where])
+        return replace(self, **chosen, alike=alike)
+
+    def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
+        """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
+        return figure(self) if self.alike is None else self.spread(figure(self.alike.block))
+
+    def spread(self, figure: Array) -> Array:
+        """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
+        return figure if self.alike is None else figure[..., self.alike.index]
 
 
 def _is_any(column: Array, name: str, words: Sequence[str]) -> Mask:

@@ -152,6 +152,7 @@ class Layout:
         low=0,
         high=3,
         search="what the framework uses, 1 or (torch) 3",
+        of_work=False,
     )
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
     sequence_parallel: bool = layout_field(
@@ -168,6 +169,7 @@ class Layout:
         choices=RECOMPUTE_MODES,
         searched=SEARCHED_RECOMPUTE_MODES,
         search="none, selective, full",
+        of_work=False,
     )
     """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
     recompute_method: RecomputeMethod = layout_field(
@@ -177,6 +179,7 @@ class Layout:
         choices=RECOMPUTE_METHODS,
         asked=ASKED_RECOMPUTE_METHODS,
         search="uniform",
+        of_work=False,
     )
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
     recompute_layers: int = layout_field(
@@ -185,6 +188,7 @@ class Layout:
         group="recompute",
         high=10_000,
         search="1 (uniform: every layer on its own)",
+        of_work=False,
     )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
     recompute_layer_list: tuple[int, ...] = layout_field(
@@ -195,10 +199,16 @@ class Layout:
         high=9_999,
         per_block=True,
         search="none; explicit layers replace the two above",
+        of_work=False,
     )
     """Indices of the recomputed layers (`list`)."""
     offload: Offload = layout_field(
-        "none", "What is kept in host memory.", label="offload ", choices=OFFLOADS, search="none"
+        "none",
+        "What is kept in host memory.",
+        label="offload ",
+        choices=OFFLOADS,
+        search="none",
+        of_work=False,
     )
     """What is kept in host memory between uses."""
     stage_layers: tuple[int, ...] = layout_field(

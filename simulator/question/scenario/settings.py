@@ -44,6 +44,8 @@ class LayoutSetting:
     """Whether it is a size of the split, of which a ranking shows the best layout."""
     per_block: bool = False
     """Whether all layouts of a block share it; the others are columns, one number per layout."""
+    of_work: bool = True
+    """Whether the work of one layer depends on it; layouts that differ in other fields only share figures of layers."""
     searched: tuple[Any, ...] = ()
     """Values that a search tries unless told otherwise; without any, it follows from the scenario or is the default."""
     search: str = ""
