@@ -1,6 +1,7 @@
 """The pages that are looked at; `python -m tests.pages.pages` takes their pictures for the docs."""
 
 import sys
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 def written(name: str, folder: Path) -> Path:
     """The page of a command, in a folder."""
     page = folder / f"{name}.html"
-    result = run(*COMMANDS[name], "--format", "html", "--output", str(page))
+    with chdir(folder):
+        result = run(*COMMANDS[name], "--format", "html", "--output", page.name)
     assert result.exit_code == 0, result.stderr
     return page
 
