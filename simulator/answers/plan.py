@@ -18,6 +18,7 @@ from simulator.question.scenario.layout import check_count
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
 from simulator.search.space import Space
+from simulator.tabular import Tabular
 
 Answer = Literal["yes", "maybe", "no"]
 NORMAL_95 = 1.6448536269514722
@@ -67,7 +68,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Tabular):
     """Every choice of a question, offer by offer."""
 
     model: str
@@ -98,6 +99,19 @@ class Plan:
         """The smallest number of nodes of an offer that is in time, surely or as far as the estimate goes."""
         meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
+
+    def __repr__(self) -> str:
+        """One line: the question, how many choices, what to book."""
+        best = self.best
+        run = None if best is None else best.run
+        told = "nothing can train it"
+        if best is not None and run is not None:
+            told = f"best {best.nodes} x {best.hardware}, {best.precision}, {run.days:.3g} days, {best.verdict}"
+        return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {told}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each choice: days and cost with their intervals, and the limits."""
+        return [_row(choice) for choice in self.choices]
 
     def _meets(self, choice: Choice) -> bool:
         return self.deadline_days is not None and _days(choice) <= self.deadline_days
@@ -255,3 +269,23 @@ def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:
     return choice.run is not None and not any(
         days <= mine[0] and cost <= mine[1] and (days, cost) != mine for days, cost in others
     )
+
+
+def _row(choice: Choice) -> dict[str, Any]:
+    run = choice.run
+    days, cost = (None, None) if run is None else (run.days_interval, run.cost_interval)
+    return {
+        **{name: getattr(choice, name) for name in ("hardware", "nodes", "devices", "precision", "verdict", "pareto")},
+        "reason": choice.reason or None,
+        "days": None if run is None else run.days,
+        "days_low": None if days is None else days.low,
+        "days_high": None if days is None else days.high,
+        "cost": None if run is None else run.cost,
+        "cost_low": None if cost is None else cost.low,
+        "cost_high": None if cost is None else cost.high,
+        "in_time": None if choice.in_time is None else choice.in_time.answer,
+        "in_budget": None if choice.in_budget is None else choice.in_budget.answer,
+        "goodput": None if choice.goodput is None else choice.goodput.training,
+        "step_seconds": None if choice.estimate is None else choice.estimate.throughput.step_seconds,
+        "fit_probability": None if choice.estimate is None else choice.estimate.memory.fit_probability,
+    }

@@ -224,7 +224,9 @@ def test_the_booking_question_takes_less_than_two_seconds() -> None:
 
 def test_every_format_is_written() -> None:
     arguments = ("plan", "--model", "llama3.2-1b", "--train-tokens", "1B", "--offer", "h20:1@2", "--availability")
-    assert run(*arguments, "--format", "csv").stdout.startswith("hardware,nodes,devices,precision,verdict,reason,days,")
+    assert run(*arguments, "--format", "csv").stdout.startswith(
+        "hardware,nodes,devices,precision,verdict,pareto,reason,days,"
+    )
     assert "| offer" in run(*arguments, "--format", "markdown").stdout
     assert "Goodput: " in run(*arguments).stdout
     assert run(*arguments, "-q").stdout.startswith("offer")

@@ -31,7 +31,7 @@ from simulator.show.report.text import (
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
     blocks = [
-        _titled(_question(estimate), paragraph(_verdict(estimate, presentation), style), style),
+        _titled(_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
         *_violations(estimate, style),
         *_memory(estimate, style),
         *_outside(estimate, style),
@@ -43,8 +43,9 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _question(estimate: Estimate) -> str:
-    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+def _question(estimate: Estimate, presentation: Presentation) -> str:
+    hardware = f"{estimate.hardware}{', assumed' if 'hardware' in presentation.defaults else ''}"
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
     text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from simulator.answers.plan import Choice, Kept, Plan
+from simulator.question.scenario.layout import layout_object
 from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
 from simulator.show.report.presentation import Presentation
 
@@ -38,7 +39,12 @@ def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
 
 def plan_rows(plan: Plan) -> tuple[list[str], list[list[object]]]:
     """Return the names of the columns and a row for each choice; None is unknown."""
-    rows = [_row(choice) for choice in plan.choices]
+    sizes = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
+    rows = []
+    for row, choice in zip(plan.rows(), plan.choices, strict=True):
+        layout = {} if choice.estimate is None else layout_object(choice.estimate.layout)
+        figures = {name: significant(cell) if isinstance(cell, float) else cell for name, cell in row.items()}
+        rows.append({**figures, **{name: layout.get(name) for name in sizes}})
     columns = list(rows[0])
     return columns, [[row[name] for name in columns] for row in rows]
 
@@ -73,27 +79,3 @@ def _kept(kept: Kept | None) -> dict[str, Any] | None:
 
 def _figures(value: Any) -> dict[str, float | None]:
     return {name: None if figure is None else significant(figure) for name, figure in dataclasses.asdict(value).items()}
-
-
-def _row(choice: Choice) -> dict[str, object]:
-    estimate, run = choice.estimate, choice.run
-    days, cost = (None, None) if run is None else (run.days_interval, run.cost_interval)
-    layout = {} if estimate is None else estimate_object(estimate, Presentation())["layout"]
-    sizes = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
-    return {
-        **{name: getattr(choice, name) for name in ("hardware", "nodes", "devices", "precision", "verdict")},
-        "reason": choice.reason or None,
-        "days": None if run is None else significant(run.days),
-        "days_low": None if days is None else significant(days.low),
-        "days_high": None if days is None else significant(days.high),
-        "cost": None if run is None or run.cost is None else significant(run.cost),
-        "cost_low": None if cost is None else significant(cost.low),
-        "cost_high": None if cost is None else significant(cost.high),
-        "in_time": None if choice.in_time is None else choice.in_time.answer,
-        "in_budget": None if choice.in_budget is None else choice.in_budget.answer,
-        "pareto": choice.pareto,
-        "goodput": None if choice.goodput is None else significant(choice.goodput.training),
-        "step_time_s": None if estimate is None else significant(estimate.throughput.step_seconds),
-        "fit_probability": None if estimate is None else estimate.memory.fit_probability,
-        **{name: layout.get(name) for name in sizes},
-    }

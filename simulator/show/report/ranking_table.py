@@ -96,7 +96,7 @@ def _cluster(ranking: Ranking) -> str:
     priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
-    text = str(query.get("hardware"))
+    text = f"{query.get('hardware')}{', assumed' if 'hardware' in ranking.defaults else ''}"
     if isinstance(nodes, int) and nodes:
         text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
