@@ -190,5 +190,7 @@ def test_the_degrees_of_torchtitan_size_the_cluster(tmp_path: Path) -> None:
     (found,) = checked(str(file), "--nodes", "2", code=3)
     assert "not modelled" in found["reasons"][0]
     file.write_text(DEGREES.replace("replicate_degree = 2", "replicate_degree = 1").replace("= 8\n", "= -1\n"), "utf-8")
-    (found,) = checked(str(file), code=3)
-    assert "--nodes N" in found["reasons"][0]
+    (found,) = checked(str(file))
+    assert found["estimate"]["devices"] == 8
+    (assumed,) = [remark for remark in found["remarks"] if remark["rule"] == "nodes-assumed"]
+    assert assumed["fix"] == "--nodes N"

@@ -277,7 +277,8 @@ def test_cluster(launch: str, nodes: int | None, devices: int | None, tmp_path: 
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
     missing = {affected for unknown in recipe.unknowns for affected in unknown.affects}
     assert ("nodes" in missing) == (nodes is None)
-    assert ("devices_per_node" in missing) == (devices is None)
+    # Where neither launcher nor environment says, all devices of a node are meant.
+    assert "devices_per_node" not in missing
 
 
 def test_several_launches_in_one_file(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_lora(flags: str, rank: int | None, tmp_path: Path) -> None:
         ("--use_sparse_head_and_loss_fn", "upper-bound"),
         ("--sequence_parallel 0", "no-sequence-parallel"),
         ("--tensor_parallel_degree 1", "inactive-flag"),
-        ("--pipeline_parallel_degree 2 --pipeline_parallel_config x", "partial-send-recv"),
+        ("--stage DPO --pipeline_parallel_degree 2 --pipeline_parallel_config x", "partial-send-recv"),
         ("--max_steps 10 --warmup_steps 20", "warmup-exceeds-steps"),
         ("--sharding stage9", "unknown-value"),
         ("--fp16", "contradiction"),

@@ -11,11 +11,15 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
+from simulator.question.units import to_gib
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Blocked, Case, ContradictionError, case_of
-from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.case import NODES_ASSUMED, Blocked, Case, ContradictionError, case_of
+from simulator.recipes.check.changes import changes_for, nodes_that_pass
 from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.peaks import peaks_of
+from simulator.recipes.check.positional import arguments_line
+from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import Checked, Gates, Outcome
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
@@ -58,7 +62,7 @@ def _check_asked(asked: Asked) -> None:
     if asked.model is not None:
         load_model(asked.model)
     for name in asked.options:
-        known = (asked.framework,) if asked.framework else ("megatron", "paddle", "torch")
+        known = (asked.framework,) if asked.framework else FRAMEWORKS
         errors = [error for each in known if (error := _switch_error(each, name, asked.options[name])) is not None]
         if len(errors) == len(known):
             raise errors[0]
@@ -118,6 +122,10 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome = "not_modelled"
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
+    if not passed and outcome != "not_modelled" and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
+        nodes = nodes_that_pass(case, estimate, marks, gates)
+        if nodes is not None:
+            return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
     reasons = tuple(refusal.message for refusal in refusals) or broken
     priced = outcome != "not_modelled"
     return Checked(
@@ -134,6 +142,22 @@ def _judged(case: Case, gates: Gates) -> Checked:
         peaks=peaks_of(case.scenario, case.layout) if priced else None,
         without_offload=_on_device(case) if priced else None,
         changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
+        room=room_of(case) if priced and not refusals else None,
+        case=case,
+    )
+
+
+def _too_few(estimate: Estimate, nodes: int) -> Remark:
+    """What hangs on the number of nodes that nobody told."""
+    need, usable = (to_gib(size) for size in (estimate.memory.device_bytes, estimate.memory.capacity_bytes))
+    return Remark(
+        rule="unknown-nodes",
+        severity="error",
+        message=(
+            f"the recipe does not say how many nodes run it: on {estimate.devices} devices it does not pass "
+            f"({need:.2f} of {usable:.2f} GiB), on {nodes} nodes it does"
+        ),
+        fix="--nodes N",
     )
 
 
@@ -173,7 +197,9 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
-    reasons = tuple(_sentence(remark) for remark in blocked.missing)
+    line = arguments_line(recipe, blocked.missing)
+    told = blocked.missing if line is None else (line, *blocked.missing)
+    reasons = tuple(_sentence(remark) for remark in told)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -182,7 +208,7 @@ def _blocked(blocked: Blocked) -> Checked:
         outcome="cannot_tell",
         passed=False,
         reasons=reasons,
-        remarks=_ordered((*blocked.missing, *blocked.remarks)),
+        remarks=_ordered((*told, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
 

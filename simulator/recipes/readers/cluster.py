@@ -87,11 +87,10 @@ def _deepspeed(launch: Launch, given: Given) -> tuple[int | None, int | None]:
 
 
 def _visible(launch: Launch, given: Given) -> int | None:
-    """Devices that the environment leaves visible."""
+    """Devices that the environment leaves visible; None, which is all of a node, where it names none."""
     for name in _VISIBLE:
         if name in launch.environment:
             return _listed(given, launch.environment[name], "devices_per_node")
-    given.need([Cause(launch.line, _VISIBLE[0])], "devices_per_node")
     return None
 
 

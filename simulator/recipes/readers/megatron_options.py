@@ -13,6 +13,10 @@ from simulator.recipes.shell.values import Value
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
+ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Variables that set up PyTorch's allocator."""
+
+
 def options_of(given: Given, environment: Mapping[str, Value] | None, layout: Layout) -> Mapping[str, str]:
     """Switches of the framework profile as the recipe sets them."""
     found: dict[str, str] = {}
@@ -29,7 +33,7 @@ def options_of(given: Given, environment: Mapping[str, Value] | None, layout: La
     if given.has("no-overlap-p2p-communication"):
         flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
     if environment is not None:
-        allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF")
+        allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
         if allocator is None or allocator.known:
             text = allocator.text.lower() if allocator else ""
             found["expandable_segments"] = str("expandable_segments:true" in text).lower()

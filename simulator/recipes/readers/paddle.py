@@ -48,7 +48,9 @@ def read_paddle(launch: Launch, file: str) -> Recipe:
     nodes, devices = cluster_of(launch, given)
     if launch.program in ("erniekit", "paddleformers-cli"):
         nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
-    return _recipe(given, Path(file), PurePath(launch.script.text).name, "paddle-shell", nodes, devices)
+    title = PurePath(launch.script.text).name
+    whole = launch.program == "erniekit" or _prefers(given, title)
+    return _recipe(given, Path(file), title, "paddle-shell", nodes, devices, whole_sends=whole)
 
 
 def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
@@ -56,7 +58,12 @@ def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
     given = Given(str(path), FLAGS, PASSED)
     _add_keys(given, str(path), keys)
     dialect = "paddle-json" if path.suffix.lower() == ".json" else "paddle-yaml"
-    return _recipe(given, path, "", dialect, None, None)
+    return _recipe(given, path, "", dialect, None, None, whole_sends=_prefers(given, ""))
+
+
+def _prefers(given: Given, script: str) -> bool:
+    """Whether pairs of answers are trained on: these trainers ask for more than the others."""
+    return re.search("dpo|kto", f"{script} {given.text('stage', 'stage') or ''}".lower()) is not None
 
 
 def _environment_count(launch: Launch, name: str) -> int | None:
@@ -82,7 +89,7 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 
 
 def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
-    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None
+    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
     model = _model(given, path)
     spec = models.load_model(model) if model in models.model_names() else None
@@ -113,7 +120,7 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         devices_per_node=devices,
     )
     _schedule(given, layout)
-    _contradictions(given, layout)
+    _contradictions(given, layout, whole_sends=whole_sends)
     return finished(given, recipe)
 
 
@@ -215,7 +222,8 @@ def _zero_stage(given: Given) -> int:
             )
         return 0
     stage = int(match[1])
-    if degree == 1 and stage == 1:
+    if degree == 1:
+        # The trainer then empties the setting, whatever the stage.
         return 0
     return stage
 
@@ -313,8 +321,8 @@ def _lora(given: Given) -> int | None:
     return None
 
 
-def _contradictions(given: Given, layout: Layout) -> None:
-    """What the flags say against each other."""
+def _contradictions(given: Given, layout: Layout, *, whole_sends: bool) -> None:
+    """What the flags say against each other; some trainers end where a pipeline would send parts."""
     config = pipeline_config(given)
     asked = given.switch("sequence_parallel", "sequence_parallel")
     if asked and layout.tensor_parallel == 1 and "tp" not in given.incomplete:
@@ -330,7 +338,8 @@ def _contradictions(given: Given, layout: Layout) -> None:
             *_TP,
             fix="sequence_parallel 1",
         )
-    if layout.sequence_parallel and layout.pipeline_parallel > 1 and "disable_partial_send_recv" not in config:
+    piped = layout.sequence_parallel and layout.pipeline_parallel > 1
+    if whole_sends and piped and "disable_partial_send_recv" not in config:
         given.remark(
             "partial-send-recv",
             "error",
@@ -356,6 +365,6 @@ def _contradictions(given: Given, layout: Layout) -> None:
         given.remark(
             "warmup-exceeds-steps", "note", f"warmup_steps {warmup} is more than max_steps {steps}", "warmup_steps"
         )
-    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule"):
+    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule", "stage"):
         given.incomplete.discard(option)
         given.places.pop(option, None)

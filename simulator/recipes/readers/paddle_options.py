@@ -108,4 +108,8 @@ def pipeline_config(given: Given) -> str:
     """The words of the pipeline's configuration."""
     text = given.text("pipeline_parallel_config", "pipeline_parallel_config") or ""
     given.places.pop("pipeline_parallel_config", None)
+    # PaddleFormers' later spelling: each word a key of its own, the other way round.
+    if not given.switch("pipeline_parallel_config", "partial_send_recv", default=True):
+        text += " disable_partial_send_recv"
+    given.places.pop("pipeline_parallel_config", None)
     return text

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.show.cli.probe import check_probe_options, probe
+from simulator.evidence.calibration.assessment import assess, chosen_families
+from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.rows import read_rows, rows_text, shipped_tables, write_rows
+from simulator.question.specs.catalogue import load_hardware
+from simulator.show.cli.layouts import framework_options
+from simulator.show.cli.options import handled
+from simulator.show.cli.probe import check_probe_options
 from simulator.show.cli.streams import note, verbosity_of, write
+from simulator.show.report import calibration as report
+from simulator.show.report.accuracy import accuracy_text
+from simulator.show.report.accuracy_json import accuracy_object
+from simulator.show.report.calibration import dumped
 
 if TYPE_CHECKING:
     from simulator.evidence.calibration.run import FamilyFit
@@ -20,16 +32,13 @@ if TYPE_CHECKING:
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit the coefficients of each family, or probe this machine and fit its own."""
     if values["probe"]:
-        probe(ctx, values)
+        handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
         return
     check_probe_options(values)
     logged = _logged(values)
     if values["rows_only"]:
         _write_rows(logged, values["output"])
         return
-    from simulator.evidence.calibration.assessment import chosen_families  # noqa: PLC0415  start-up time
-    from simulator.evidence.calibration.run import fit_family, prepared  # noqa: PLC0415  start-up time
-    from simulator.show.report import calibration as report  # noqa: PLC0415  start-up time
 
     rows = _together([*_rows(values["files"]), *logged])
     # Own logs are about their own hardware: without a choice, its family alone is fitted.
@@ -53,10 +62,6 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
     del ctx
-    from simulator.evidence.calibration.assessment import assess  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
-    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
 
     rows = _together(_rows(values["files"]))
     table = values["table"]
@@ -73,8 +78,6 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files, or of the shipped tables."""
-    from simulator.evidence.measurements.rows import read_rows, shipped_tables  # noqa: PLC0415  start-up time
-
     paths = [Path(name) for name in files] or list(shipped_tables())
     return [row for path in paths for row in read_rows(path)]
 
@@ -100,8 +103,6 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         raise click.UsageError(
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
-    from simulator.evidence.measurements.log import read_log  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import framework_options  # noqa: PLC0415  start-up time
 
     given = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)
@@ -109,15 +110,12 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
 
 
 def _families(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
-    from simulator.question.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
 
     return tuple(dict.fromkeys(load_hardware(row.hardware).family for row in rows))
 
 
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
     """Write the rows of the logs, to stdout or as a table for each log."""
-    from simulator.evidence.measurements.rows import rows_text, write_rows  # noqa: PLC0415  start-up time
-
     _together(rows)
     if folder is None:
         write(rows_text(rows), None)
@@ -129,8 +127,6 @@ def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
 
 def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
     """Write the files of the families that have something to store."""
-    from simulator.evidence.calibration.store import calibration_text  # noqa: PLC0415  start-up time
-
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]

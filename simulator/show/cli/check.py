@@ -80,6 +80,7 @@ def check_command() -> click.Command:
             *_open(layout_options(many=False)),
             *gates,
             *_outputs(CHECK_FORMATS),
+            Option("--diff", section=OUTPUT, is_flag=True, default=False, help=_DIFF),
             *general_options(),
         ],
         help=(
@@ -95,6 +96,7 @@ def check_command() -> click.Command:
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
 _SKIP = "Pass over files that start no training."
+_DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
 _FROM_ENVIRONMENT = "Take such values from this environment too."
 
 
@@ -151,13 +153,19 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    results = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment)
+    settings = _settings(values)
+    results = check_files(values["files"], asked(ctx, values), gates, settings, environment)
+    if values["diff"]:
+        from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
+
+        results = patched(results, settings, environment or {})
     answer = Answer(
         results=results,
         gates=gates,
         changed=None if before is None else compared(results, before),
         verbosity=verbosity_of(ctx),
         colour=colour_of(ctx, values["output"]) and values["format"] == "table",
+        diff=values["diff"],
     )
     write(CHECK_REPORTERS[values["format"]](answer), values["output"])
     if values["format"] == "github":

@@ -7,13 +7,13 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
 
 from simulator import __version__
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
@@ -24,6 +24,7 @@ from simulator.show.cli.options import (
     calibrate_options,
     general_options,
     given_on_command_line,
+    handled,
     layout_options,
     listing_options,
     output_options,
@@ -41,8 +42,6 @@ INTERRUPTED, INTERNAL = 130, 70
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """What writing to a full or broken disk ends with."""
-
-Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 _LISTS = (
     "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
@@ -169,16 +168,6 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _handled(name: str, module: str = "commands") -> Callable[..., None]:
-    """Return the click callback that calls the handler ``name`` of a module here, imported when it is needed."""
-
-    def callback(**values: Any) -> None:
-        handler: Handler = getattr(import_module(f"simulator.show.cli.{module}"), name)
-        handler(click.get_current_context(), values)
-
-    return callback
-
-
 def _ranking_options() -> list[click.Parameter]:
     return [
         *question_options(),
@@ -200,7 +189,7 @@ def _main(**values: Any) -> None:
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
         return
-    _handled("rank")(**values)
+    handled("rank")(**values)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -213,7 +202,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.Command:
     return Sectioned(
         name,
-        callback=_handled(name),
+        callback=handled(name, "listings"),
         params=[
             click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
             *listing_options(),
@@ -253,7 +242,7 @@ cli = MainCommand(
 cli.add_command(
     Sectioned(
         "rank",
-        callback=_handled("rank"),
+        callback=handled("rank"),
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
         short_help="Rank the layouts that fit (the default).",
@@ -264,7 +253,7 @@ cli.add_command(
 cli.add_command(
     Sectioned(
         "estimate",
-        callback=_handled("estimate"),
+        callback=handled("estimate"),
         params=[
             *question_options(),
             *layout_options(many=False),
@@ -286,13 +275,13 @@ cli.add_command(
     _listing_command(
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
-        Word(("megatron", "paddle", "torch")),
+        Word(FRAMEWORKS),
     )
 )
 cli.add_command(
     Sectioned(
         "calibrate",
-        callback=_handled("calibrate", "calibration"),
+        callback=handled("calibrate", "calibration"),
         params=[*calibrate_options(), *probe_options(), *general_options()],
         help=(
             "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
@@ -305,7 +294,7 @@ cli.add_command(
 cli.add_command(
     Sectioned(
         "accuracy",
-        callback=_handled("accuracy", "calibration"),
+        callback=handled("accuracy", "calibration"),
         params=[*accuracy_options(), *general_options()],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "

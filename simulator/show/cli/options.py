@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, assert_never
 
 import click
@@ -35,6 +36,8 @@ CONTEXT_SETTINGS: dict[str, Any] = {
     "max_content_width": 100,
 }
 """The same for all commands, so that SIMULATE_MODEL means `--model` in each."""
+
+Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 _SIZE = (1, 2**20)
 _LAYERS = (1, 10_000)
@@ -273,3 +276,13 @@ def _type_of(setting: LayoutSetting, *, many: bool) -> click.ParamType[Any] | No
             return None
         case _:
             assert_never(setting.kind)
+
+
+def handled(name: str, module: str = "commands") -> Callable[..., None]:
+    """Return the click callback that calls the handler ``name`` of a module here, imported when it is needed."""
+
+    def callback(**values: Any) -> None:
+        handler: Handler = getattr(import_module(f"simulator.show.cli.{module}"), name)
+        handler(click.get_current_context(), values)
+
+    return callback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -22,7 +23,12 @@ SCHEMA_VERSION = "1"
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
     """Return JSON text; a number that is not finite raises ValueError."""
-    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    # What stands for a byte that is no UTF-8 in a file's name, could not be written as it is.
+    return _SURROGATE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
