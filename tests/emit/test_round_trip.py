@@ -180,7 +180,7 @@ def test_what_a_framework_cannot_express_is_refused(target: RecipeFormat, option
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "must hold an estimate or a ranking"),
         ("{}", "is no estimate"),
         ('{"estimates": 3}', "must be a list"),
@@ -201,6 +201,6 @@ def test_estimates_of_other_questions(tmp_path: Path) -> None:
     assert "other options or coefficients" in refusal("emit", str(other), "--framework", "megatron")
     assert run("emit", str(other), "--framework", "megatron", *options[2:]).exit_code == 0
     assert "missing option '--framework'" in refusal("emit", str(file))
-    assert "cannot be read" in refusal("emit", str(tmp_path / "none.json"), "--framework", "megatron")
+    assert "no such file" in refusal("emit", str(tmp_path / "none.json"), "--framework", "megatron")
     assert "holds one estimate" in refusal("emit", str(file), "--rank", "2", "--framework", "paddle")
     assert "--model NAME" in refusal("emit", "--framework", "megatron")

@@ -1,5 +1,6 @@
 """What the tables for people say, and when."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from simulator.cost.pricing.estimate import Interval
 from simulator.question.units import GIB
 from simulator.show.report.estimate_table import estimate_table
+from simulator.show.report.grid import Style
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.ranking_table import ranking_table
 from simulator.show.report.text import probability_text
@@ -158,8 +160,8 @@ def test_days_are_left_open_for_a_layout_without_speed() -> None:
     assert table.splitlines()[4].endswith("- |")
 
 
-def test_estimate_shows_training_intervals_and_broken_rules() -> None:
-    priced = samples.refused()
+def test_estimate_shows_training_and_intervals() -> None:
+    priced = samples.estimate()
     priced = replace(
         priced,
         lora_rank=8,
@@ -169,7 +171,6 @@ def test_estimate_shows_training_intervals_and_broken_rules() -> None:
     text = estimate_table(priced, Presentation(train_tokens=10**11, price_per_device_hour=1.0), "table")
     for said in (
         "LoRA of rank 8",
-        "tp 3 does not divide 32 heads",
         "90 % interval of the need: 49.00 to 51.00 GiB; probability that it fits: 99.0 %",
         "step s, 90 % interval",
         "1.90 to 2.10",
@@ -178,6 +179,15 @@ def test_estimate_shows_training_intervals_and_broken_rules() -> None:
         "cost                              2.78k (2.64k-2.92k)",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize("style", ["table", "markdown"])
+def test_a_refused_layout_has_no_figures(style: Style) -> None:
+    # What no run can have needs no memory and takes no time; its parts may be of no whole layer or micro batch.
+    text = estimate_table(samples.refused(), PLAIN, style)
+    assert "tp 3 does not divide 32 heads" in text
+    assert "refused: 1 rule broken" in text
+    assert not re.search(r"GiB|tokens/s|step ms|MFU %", text)
 
 
 def test_no_probability_is_shown_as_certain() -> None:

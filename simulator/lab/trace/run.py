@@ -84,7 +84,7 @@ def _in_a_process(request: TraceRequest) -> Traced:
     """Trace in a new process: torch keeps what it learnt of a process group, and may end a process on its own."""
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "simulator.lab.trace"],
+            [sys.executable, "-P", "-m", "simulator.lab.trace"],
             input=json.dumps(asdict(request)),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
             capture_output=True,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, written_keys
+from simulator.recipes.readers.home import told
 from simulator.recipes.shell.launch import Launch
 
 
@@ -29,7 +30,7 @@ def configuration(launch: Launch, file: str, name: str, line: int) -> Configurat
             return None
         where = f"{file}:{max(written.line, 1)}: {name[:200]}"
         return Configuration(file, tuple(written_keys(where, name, written)))
-    path = beside(file, _in_own_folder(file, name), line, launch.environment)
+    path = beside(file, name if told(name) is not None else _in_own_folder(file, name), line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ from simulator.show.cli.options import (
     layout_options,
     question_options,
 )
-from simulator.show.cli.parameters import Setting, Share, Whole, Word
+from simulator.show.cli.parameters import Setting, Share, Whole, Word, shown
 from simulator.show.cli.streams import colour_of, note, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def check_command() -> click.Command:
     """Return the command that judges recipes."""
     recipe = [
         Option("--set", "settings", section=RECIPE, type=Setting(_SUCH, empty=True), multiple=True, help=_SET),
+        Option("--root", section=RECIPE, type=str, metavar="FOLDER", help=_ROOT),
         Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
     ]
     gates = [
@@ -95,6 +97,7 @@ def check_command() -> click.Command:
 
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
+_ROOT = "Folder that reading does not leave, by default the repository of each recipe."
 _SKIP = "Pass over files that start no training."
 _DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
 _FROM_ENVIRONMENT = "Take such values from this environment too."
@@ -154,7 +157,7 @@ def _check(**values: Any) -> None:
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = _settings(values)
-    results = check_files(values["files"], asked(ctx, values), gates, settings, environment)
+    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, _root(values["root"]))
     if values["diff"]:
         from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
 
@@ -167,10 +170,19 @@ def _check(**values: Any) -> None:
         colour=colour_of(ctx, values["output"]) and values["format"] == "table",
         diff=values["diff"],
     )
-    write(CHECK_REPORTERS[values["format"]](answer), values["output"])
+    write(CHECK_REPORTERS[values["format"]](answer), values["output"], commands=values["format"] == "github")
     if values["format"] == "github":
         _append_summary(answer)
     ctx.exit(answer.exit_code)
+
+
+def _root(folder: str | None) -> Path | None:
+    """The folder given with `--root`."""
+    if folder is None:
+        return None
+    if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
+        raise click.UsageError(f"--root {shown(folder)}: no such folder")
+    return Path(folder)
 
 
 def _append_summary(answer: Any) -> None:
@@ -231,6 +243,22 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
     )
 
 
+def _stdin() -> str:
+    """What stdin holds. Raises InputError where it is closed, too long or no text."""
+    from simulator.errors import InputError  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
+
+    if sys.stdin is None:
+        raise InputError("stdin: is closed")
+    try:
+        text = sys.stdin.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MOST_BYTES:
+        raise InputError(f"stdin: is larger than {MOST_BYTES // 10**6} MB")
+    return text
+
+
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.recipes.emit.question import question_of_file, question_of_options  # noqa: PLC0415  start-up time
@@ -244,6 +272,6 @@ def _emit(**values: Any) -> None:
     if given is None:
         question = question_of_options(own, target)
     else:
-        text = sys.stdin.read() if given == "-" else None
+        text = _stdin() if given == "-" else None
         question = question_of_file(given, text, values["rank"], own, target)
     write(emit(question, target), values["output"])

@@ -92,6 +92,18 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
     }
 
 
+def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
+    """Return a ranking as JSON text, one estimate at a time: as plain values, many take tens of times their text."""
+    whole = dumps(ranking_object(dataclasses.replace(ranking, estimates=()), presentation))
+    if not ranking.estimates:
+        return whole
+    indented = (
+        dumps(estimate_object(estimate, presentation)).replace("\n", "\n    ") for estimate in ranking.estimates
+    )
+    listed = ",\n    ".join(indented)
+    return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of both objects."""
     found: dict[str, Any] = json.loads(files("simulator.show.report").joinpath("schema.json").read_text("utf-8"))

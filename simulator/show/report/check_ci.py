@@ -90,7 +90,7 @@ def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
 
 def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
     location = {
-        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"))},
+        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"), errors="surrogateescape")},
         "region": {"startLine": max(place.line, 1)},
     }
     return {

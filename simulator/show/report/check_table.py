@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.errors import one_line
 from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
 from simulator.recipes.check.verdict import Checked
 from simulator.show.report.check_answer import Answer
@@ -30,11 +31,11 @@ def check_table(answer: Answer, style: Style) -> str:
         for result in answer.results:
             lines = list(_shown(result, answer.verbosity))
             if lines:
-                blocks.append(f"{heading(result.name, style)}\n{paragraph(lines, style)}")
+                blocks.append(f"{heading(one_line(result.name), style)}\n{paragraph(map(one_line, lines), style)}")
     if answer.diff:
         blocks += [_patches(result, style) for result in answer.results if result.changes]
     if answer.changed is not None:
-        lines = [changed_line(change) for change in answer.changed] or ["nothing changed"]
+        lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
         blocks.append(f"{heading('Since the baseline', style)}\n{paragraph(lines, style)}")
     blocks.append(tally(answer.results))
     return "\n\n".join(blocks) + "\n"
@@ -80,17 +81,19 @@ def _row(result: Checked, *, colour: bool) -> list[str]:
 
         said = coloured(said, fg=_COLOURS.get(result.outcome, "red") if result.passed else "red")
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
-    estimate = result.estimate
+    name, estimate = one_line(result.name), result.estimate
     if estimate is None:
-        return [result.name, said, "", "", "", "", "", "", rules]
-    memory = estimate.memory
+        return [name, said, "", "", "", "", "", "", rules]
+    memory, on = estimate.memory, one_line(f"{estimate.devices} x {estimate.hardware}")
+    if result.outcome == "refused":
+        return [name, said, on, "", gib(memory.capacity_bytes), "", "", "", rules]
     return [
-        result.name,
+        name,
         said,
-        f"{estimate.devices} x {estimate.hardware}",
+        on,
         gib(memory.device_bytes),
         gib(memory.capacity_bytes),
-        "" if result.outcome == "refused" else margin_text(memory.headroom_bytes),
+        margin_text(memory.headroom_bytes),
         str(memory.binding_stage),
         amount(estimate.throughput.step_seconds),
         rules,

@@ -38,9 +38,11 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
+    # What a framework refuses has no figures: they would be of a layout that no run can have.
+    if estimate is not None and result.outcome != "refused":
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
-    yield from _peak_lines(result)
+        yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
         yield from (f"why: {reason}" for reason in result.reasons)
     for remark in result.remarks:

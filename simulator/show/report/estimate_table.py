@@ -33,11 +33,15 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     blocks = [
         _titled(_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
         *_violations(estimate, style),
-        *_memory(estimate, style),
-        *_outside(estimate, style),
-        *_time(estimate, style),
-        _speed(estimate, presentation, style),
     ]
+    if estimate.verdict != "refused":
+        # Of a layout that no run can have, figures would mean nothing.
+        blocks += [
+            *_memory(estimate, style),
+            *_outside(estimate, style),
+            *_time(estimate, style),
+            _speed(estimate, presentation, style),
+        ]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(_footer(estimate, presentation), style))
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -58,7 +62,7 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
     yield verdict_sentence(estimate, colour=presentation.colour)
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
-    if interval is not None and probability is not None:
+    if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
         yield f"{need}; probability that it fits: {probability_text(probability)} %"
 

@@ -182,11 +182,11 @@ def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
     """Return the verdict with its margin and the place that decides it."""
     memory = estimate.memory
     words = verdict_text(estimate.verdict, colour=colour)
-    where = f"stage {memory.binding_stage} binds at {memory.moment}"
-    size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
     if estimate.verdict == "refused":
         broken = len(estimate.violations)
-        words += f", {broken} rule{'' if broken == 1 else 's'} broken"
+        return f"{words}: {broken} rule{'' if broken == 1 else 's'} broken"
+    where = f"stage {memory.binding_stage} binds at {memory.moment}"
+    size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
     return f"{words}: needs {size}, {margin_text(memory.headroom_bytes)}; {where}"
 
 
