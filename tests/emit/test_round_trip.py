@@ -140,7 +140,6 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("megatron", "--model llama3.1-8b --lora-rank 8", "trains no adapters"),
         ("megatron", "--model llama3.1-8b --zero-stage 1 --offload optimizer", "by tensor"),
         ("megatron", "--model llama3.1-8b --recompute-layer-list 1,2", "all or the first layers"),
-        ("megatron", "--model llama3.1-8b --nodes 1 --stage-layers 7,8,9,8", "those between must be equal"),
         ("megatron", "--model llama3.1-8b --option loss_bytes_per_logit=4", "has no setting"),
         ("megatron", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "tp_comm_overlap=false"),
         ("megatron", "--model llama3.1-8b --zero-stage 3", "would refuse the layout"),

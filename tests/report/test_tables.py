@@ -172,11 +172,11 @@ def test_estimate_shows_training_and_intervals() -> None:
     for said in (
         "LoRA of rank 8",
         "90 % interval of the need: 49.00 to 51.00 GiB; probability that it fits: 99.0 %",
-        "step ms, 90 % interval",
-        "1900 to 2100",
+        "step s, 90 % interval",
+        "1.90 to 2.10",
         "days for 100B tokens",
         "device hours",
-        "cost",
+        "cost                              2.78k (2.64k-2.92k)",
     ):
         assert said in text
 
@@ -214,3 +214,43 @@ def test_estimate_without_stages_or_parts_is_still_shown() -> None:
     assert "Memory by stage" not in text
     assert "Time of one step" not in text
     assert "Speed" in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("devices", [1, 2**20])
+def test_no_row_is_wider_than_the_terminal(width: int, devices: int) -> None:
+    estimates = tuple(replace(samples.calibrated(), devices=devices) for _ in range(12))
+    presentation = Presentation(width=width, train_tokens=10**13, price_per_device_hour=2.5, verbosity=-1)
+    lines = ranking_table(samples.ranking(estimates=estimates), presentation, "table").splitlines()
+    assert max(map(len, lines)) <= width
+    shown = " ".join(lines[0].split())
+    assert all(name in shown for name in ("# TP PP", "mbs", "step"))
+    every = ranking_table(samples.ranking(estimates=estimates), replace(presentation, width=None), "table")
+    assert (len(lines[0]) == len(every.splitlines()[0])) == (width == 200)
+
+
+def test_columns_that_were_left_out_are_named() -> None:
+    ranking = samples.ranking(estimates=(samples.calibrated(),))
+    narrow = ranking_table(ranking, Presentation(width=80), "table")
+    assert "Too narrow for: " in narrow
+    assert "tokens/s/device" in narrow.split("Too narrow for: ")[1].splitlines()[0]
+    assert "Too narrow for: " not in ranking_table(ranking, Presentation(width=80), "markdown")
+
+
+def test_a_part_of_the_layout_that_tells_rows_apart_is_never_left_out() -> None:
+    estimates = (samples.calibrated(), samples.estimate(context_parallel=2, data_parallel=2, recompute="full"))
+    header = ranking_table(samples.ranking(estimates=estimates), Presentation(width=40), "table").splitlines()[2]
+    assert "CP" in header
+    assert "recompute" in header
+
+
+def test_what_is_faster_and_risky_stands_apart() -> None:
+    risky = replace(samples.calibrated(), memory=replace(samples.calibrated().memory, fit_probability=0.6))
+    faster = replace(risky, throughput=samples.throughput(1.0))
+    slower = replace(risky, throughput=samples.throughput(3.0))
+    ranking = samples.ranking(risky=(faster, slower), query={**samples.QUERY, "min_fit_probability": 0.95})
+    text = ranking_table(ranking, PLAIN, "table")
+    assert text.count("Risky, not recommended") == 1
+    assert "fits with 60.0 %, 95.0 % is asked for" in text
+    nothing = replace(ranking, estimates=(), starved=())
+    assert "less than the probability asked for" in ranking_table(nothing, PLAIN, "table")

@@ -47,7 +47,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Compa
     count = scenario.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
     check_job(_job(scenario, layout, count))
     if importlib.util.find_spec("torch") is None:
-        raise UnsupportedError("trace: torch is not installed; pip install 'simulate-training[runner]' brings it")
+        raise UnsupportedError("trace: torch is not installed; pip install '.[runner]' in a checkout brings it")
     chosen = priced.memory.binding_stage if stage is None else stage
     job = _job(scenario, layout, _enough(layout, chosen, count))
     traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))

@@ -44,10 +44,16 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     )
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices_taken(asked.layout))
-    return _priceable(case_of(recipe, asked))
+    return priceable(case_of(recipe, asked))
 
 
-def _priceable(case: Case | Blocked) -> Case:
+def target_of(framework: str) -> RecipeFormat:
+    """The kind of recipe that a framework's profile is written as."""
+    return next(target for target, name in FRAMEWORKS.items() if name == framework)
+
+
+def priceable(case: Case | Blocked) -> Case:
+    """The case, or one InputError with all that has to be told."""
     if isinstance(case, Blocked):
         raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
     return case
@@ -73,7 +79,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
         asked = replace(asked, hardware=hardware)
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices)
-    case = _priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
+    case = priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
     if untouched:
         _compare(file, case, stated)
     return case

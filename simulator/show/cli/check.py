@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from simulator.show.cli.options import (
     layout_options,
     question_options,
 )
-from simulator.show.cli.parameters import ParamType, Setting, Whole, Word, shown
+from simulator.show.cli.parameters import Setting, Share, Whole, Word, shown
 from simulator.show.cli.streams import colour_of, note, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -31,25 +30,6 @@ if TYPE_CHECKING:
 
 CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
 RECIPE, PASS = "Recipe", "What passes"
-
-
-class Share(ParamType):
-    """A share from 0 to 1; ``90%`` is 0.9."""
-
-    name = "SHARE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the share."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = math.nan
-        if not 0 < share <= 1:
-            self.fail(f"{shown(value)} is not above 0 and up to 1, such as 0.9 or 90%", param, ctx)
-        return share
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:
@@ -65,6 +45,11 @@ def _model_field() -> Option:
     text = "Replace one number of the model; repeatable."
     kind = Setting("such as num_hidden_layers=32")
     return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
+
+
+def open_options() -> list[click.Parameter]:
+    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
+    return [*_open(question_options()), _model_field(), *_open(layout_options(many=False))]
 
 
 def check_command() -> click.Command:

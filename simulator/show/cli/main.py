@@ -16,6 +16,7 @@ import click
 from simulator import __version__
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
+from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
     Option,
@@ -31,8 +32,9 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
-from simulator.show.cli.streams import CLOSED_PIPE, open_streams, tell
+from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
 from simulator.show.cli.trace import trace_command
 from simulator.show.cli.validate import validate_command
 
@@ -69,6 +71,15 @@ class MainCommand(Sectioned, click.Group):
             names = self.list_commands(ctx)
             raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Remember the words, which parsing uses up: pages tell how they were made."""
+        words = list(args)
+        ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[TYPED] = words
+        return ctx
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands, the main one first."""
@@ -267,6 +278,9 @@ cli.add_command(
         context_settings=CONTEXT_SETTINGS,
     )
 )
+cli.add_command(plan_command())
+cli.add_command(compare_command())
+cli.add_command(explain_command())
 cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
     _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))

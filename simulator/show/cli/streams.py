@@ -6,10 +6,12 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from time import monotonic
 from typing import Any, Final, TextIO
 
@@ -21,6 +23,9 @@ CLOSED_PIPE = 141
 """Exit code when the reader of stdout left, as a shell gives it."""
 PROGRESS_AFTER_SECONDS = 1.0
 """A search shorter than this shows no progress."""
+
+WIDTH_WITHOUT_TERMINAL = 120
+"""Characters in a line where stdout is no terminal and COLUMNS does not say."""
 
 Progress = Callable[[int, int], None]
 """Takes how many layouts are done, and how many there are."""
@@ -44,9 +49,25 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
     return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ)
 
 
+def width_of(output: str | None) -> int | None:
+    """Return the characters that a line of the answer may have; None where it goes to a file."""
+    if output not in (None, "-"):
+        return None
+    return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+
+
 def verbosity_of(ctx: click.Context) -> int:
     """Return how often `-v` was given, less how often `-q` was."""
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
+
+
+TYPED = "simulate.typed"
+"""Where a context keeps the words of the command line."""
+
+
+def typed(ctx: click.Context) -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["simulate", *ctx.meta.get(TYPED, ())])
 
 
 def inherited(ctx: click.Context, name: str) -> str | int | None:
@@ -118,8 +139,8 @@ def _escape(found: re.Match[str]) -> str:
     )
 
 
-def write(text: str, output: str | None, *, commands: bool = False) -> None:
-    """Write the answer to the file, or to stdout where no file was named; `commands` are for a CI runner."""
+def write(text: str, output: str | None, option: str = "--output", *, commands: bool = False) -> None:
+    """Write the answer to the file that an option names, or to stdout where none is; `commands` are for a CI runner."""
     ctx = click.get_current_context(silent=True)
     text = visible(text, colour=ctx is not None and colour_of(ctx, output), commands=commands)
     if output in (None, "-"):
@@ -129,7 +150,7 @@ def write(text: str, output: str | None, *, commands: bool = False) -> None:
         Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--output {output}: cannot be written: {reason}") from error
+        raise InputError(f"{option} {output}: cannot be written: {reason}") from error
 
 
 def note(text: str, *, quiet: bool) -> None:

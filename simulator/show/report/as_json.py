@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
 from simulator.question.units import to_mib
@@ -51,13 +52,20 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
     }
     run = training_run(estimate, presentation)
     if run is not None:
-        found["training"] = {
-            "tokens": run.tokens,
-            "days": significant(run.days),
-            "device_hours": significant(run.device_hours),
-            "cost": None if run.cost is None else significant(run.cost),
-        }
+        found["training"] = run_object(run)
     return found
+
+
+def run_object(run: TrainingRun) -> dict[str, Any]:
+    """Return a whole run as plain values."""
+    return {
+        "tokens": run.tokens,
+        "days": significant(run.days),
+        "device_hours": significant(run.device_hours),
+        "cost": None if run.cost is None else significant(run.cost),
+        "days_interval": _interval(run.days_interval, ""),
+        "cost_interval": _interval(run.cost_interval, ""),
+    }
 
 
 def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, Any]:
@@ -72,6 +80,7 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
         "defaults": list(ranking.defaults),
         "counts": _counts(ranking.counts),
         "estimates": objects(ranking.estimates),
+        "risky": objects(ranking.risky),
         "starved": objects(ranking.starved),
         "nearest": None if ranking.nearest is None else estimate_object(ranking.nearest, presentation),
         "remedies": [
