@@ -214,7 +214,7 @@ def test_the_booking_question_is_answered_by_the_contract() -> None:
     assert len(found["choices"]) == 10
     assert all(choice["training"]["days_interval"] for choice in found["choices"])
     assert {choice["offer"] for choice in found["choices"] if choice["pareto"]} <= {0, 1, 2}
-    assert found["choices"][found["best"]]["verdict"] == "yes"
+    assert found["choices"][found["best"]]["verdict"] in ("yes", "maybe")
 
 
 def test_every_format_is_written() -> None:
