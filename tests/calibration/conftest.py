@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.targets import held
 from simulator.evidence.calibration.assessment import Assessment, assess
 from simulator.evidence.calibration.run import prepared
 from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
@@ -10,7 +11,7 @@ from tests.calibration.measured import all_rows, shipped_rows
 
 @pytest.fixture(scope="session")
 def assessed() -> Assessment:
-    return assess(shipped_rows())
+    return held(assess(shipped_rows()))
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.targets import COVERAGE, TABLE, Evidence, targets
 from simulator.errors import InputError
 from simulator.evidence.calibration.accuracy import accuracy
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.evidence.calibration.run import fit_family, prepared
-from simulator.evidence.calibration.targets import COVERAGE, TABLE, Evidence, targets
 from simulator.evidence.measurements.row import MeasuredRow
 from tests.calibration.measured import blank, row, shipped_rows
 from tests.calibration.pages import ANEW_HINT, OWN, RECORD, record, shipped

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import PRECISIONS
 from simulator.search.rules import RULES
 from simulator.search.space import divisors
 from tests.scenario.cases import scenario_of
@@ -57,7 +58,7 @@ def scenarios(draw: st.DrawFn, hardware: tuple[str, ...] = HARDWARE) -> Scenario
         devices=1,
     )
     spec = scenario.hardware
-    precision = draw(st.sampled_from([p for p in ("bf16", "fp16", "fp8") if p in spec.peak_flops_per_second]))
+    precision = draw(st.sampled_from([p for p in PRECISIONS[:3] if p in spec.peak_flops_per_second]))
     devices = draw(st.sampled_from((1, 2, 4, 8, 16))) * spec.devices_per_node
     return replace(scenario, precision=precision, devices=devices)
 

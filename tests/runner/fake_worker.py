@@ -24,6 +24,7 @@ def main() -> int:
     name = "tp{}pp{}dp{}".format(*sizes)
     does = json.loads(os.environ.get("FAKE_RANKS", "{}")).get(name, "ok")
     print(f"rank {rank} of {name} begins", flush=True)  # noqa: T201  the launch's log
+    meet(path.parent, rank, int(os.environ["WORLD_SIZE"]))
     time.sleep(600.0 if does == "hang" else float(os.environ.get("FAKE_SECONDS", "0")))
     if does != "ok" and rank == 1:
         return fail(does, path.parent)
@@ -48,6 +49,13 @@ def main() -> int:
     }
     (path.parent / f"rank-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     return 0
+
+
+def meet(folder: Path, rank: int, count: int) -> None:
+    """Wait for the other ranks, as those that train do: none ends before the last one has begun."""
+    (folder / f"begun-{rank}").touch()
+    while not all((folder / f"begun-{other}").exists() for other in range(count)):
+        time.sleep(0.02)
 
 
 def fail(how: str, folder: Path) -> int:

@@ -14,9 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from tests.runner.trees import processes_with
+from tests.runner.ports import held_ports
+from tests.runner.trees import processes_with, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "srun")
 CONFIGURATION = """
@@ -80,19 +79,10 @@ def cluster(folder: Path, nodes: int = 3) -> Iterator[Cluster]:
     """Start a cluster in a folder, and end all of its processes."""
     folder.mkdir()
     file = folder / "slurm.conf"
-    ports = free_ports(nodes + 1)
-    host = socket.gethostname()
-    names = ",".join(f"n{number}" for number in range(1, nodes + 1))
-    lines = [
-        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000 State=UNKNOWN"
-        for number, port in enumerate(ports[1:], start=1)
-    ]
-    lines.append(f"PartitionName=test Nodes={names} Default=YES MaxTime=60 State=UP")
-    file.write_text(
-        CONFIGURATION.format(host=host, ports=ports, folder=folder) + "\n".join(lines) + "\n", encoding="utf-8"
-    )
-    (folder / "state").mkdir()
     with ExitStack() as stack:
+        ports = stack.enter_context(held_ports(nodes + 1))
+        file.write_text(_configuration(folder, ports), encoding="utf-8")
+        (folder / "state").mkdir()
         daemons: list[subprocess.Popen[bytes]] = []
         stack.callback(end_all, folder, daemons)
         daemons.append(_munge(folder))
@@ -106,11 +96,23 @@ def cluster(folder: Path, nodes: int = 3) -> Iterator[Cluster]:
         yield found
 
 
+def _configuration(folder: Path, ports: list[int]) -> str:
+    """What the daemons read: the controller has the first port, and each node one of the others."""
+    host = socket.gethostname()
+    names = ",".join(f"n{number}" for number in range(1, len(ports)))
+    lines = [
+        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000 State=UNKNOWN"
+        for number, port in enumerate(ports[1:], start=1)
+    ]
+    lines.append(f"PartitionName=test Nodes={names} Default=YES MaxTime=60 State=UP")
+    return CONFIGURATION.format(host=host, ports=ports, folder=folder) + "\n".join(lines) + "\n"
+
+
 def end_all(folder: Path, daemons: list[subprocess.Popen[bytes]]) -> None:
     """End what was started in the folder, and what came from it: a job's steps name it too."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        until = time.monotonic() + 10.0
-        while (left := processes_with(str(folder))) and time.monotonic() < until:
+        end = time.monotonic() + 10.0
+        while (left := processes_with(str(folder))) and time.monotonic() < end:
             for pid in left:
                 with suppress(OSError):
                     os.kill(pid, number)
@@ -118,15 +120,7 @@ def end_all(folder: Path, daemons: list[subprocess.Popen[bytes]]) -> None:
                 daemon.poll()
             time.sleep(0.1)
     for daemon in daemons:
-        daemon.wait(timeout=10)
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        daemon.wait(timeout=60)
 
 
 def _munge(folder: Path) -> subprocess.Popen[bytes]:
@@ -147,12 +141,11 @@ def _start(folder: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
 
 
 def _wait(ready: Callable[[], bool], folder: Path) -> None:
-    until = time.monotonic() + 60.0
-    while not ready():
-        if time.monotonic() > until:
-            logs = [path.read_text(encoding="utf-8", errors="replace")[-2000:] for path in folder.glob("*.log")]
-            pytest.fail("the cluster does not start:\n" + "\n".join(logs))
-        time.sleep(0.1)
+    def logs() -> str:
+        texts = [path.read_text(encoding="utf-8", errors="replace")[-2000:] for path in folder.glob("*.log")]
+        return "the cluster does not start:\n" + "\n".join(texts)
+
+    until(ready, logs)
 
 
 def _program(name: str) -> str | None:

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from simulator.lab.runner.compare import Comparison
 from simulator.lab.runner.engine import Ended, Outcome, Pick
 from simulator.lab.runner.launch import Launch
 from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.processes import with_package
 from simulator.lab.runner.record import Record
-from tests.runner.fakes import FakeEngine, pick, ranked
-from tests.runner.trees import processes_with, wait_for
+from tests.runner.fakes import ROOT, FakeEngine, pick, ranked
+from tests.runner.trees import PATIENCE_SECONDS, processes_with, wait_for
 
 ENGINE = FakeEngine()
 
@@ -118,7 +120,7 @@ def test_one_that_fails_stops_no_other(
     does: str, outcome: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "ARRIVE_SECONDS", 0.5)
-    limit = 3.0 if does == "hang" else 60.0
+    limit = 15.0 if does == "hang" else PATIENCE_SECONDS
     found = launch(tmp_path, {"tp1pp1dp2": does}, monkeypatch, top=2, repeats=2, limit_seconds=limit)
     rows = Record(tmp_path / "own.csv").rows()
     assert sorted(row.outcome for row in rows) == sorted([outcome, "ok", "ok"])
@@ -157,25 +159,36 @@ def test_resumed_what_was_measured_is_left_out(tmp_path: Path, monkeypatch: pyte
     assert len(Record(tmp_path / "own.csv").rows()) == 7
 
 
-def test_an_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+INTERRUPTED = """
+import json, sys
+from pathlib import Path
+from simulator.lab.runner.campaign import run
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.record import Record
+from tests.runner.test_campaign import ENGINE, plan
+from tests.runner.trees import as_at_a_terminal
+as_at_a_terminal()
+folder = Path(sys.argv[1])
+found = run(plan(folder), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+[stopped] = found.comparisons[1].launched
+outcome = [stopped.outcome.kind, stopped.outcome.error, list(stopped.outcome.tail)]
+rows = [len(one.rows) for one in found.comparisons]
+print(json.dumps([found.interrupted_by, rows, outcome, found.all_well]))
+"""
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     first, second = (e.layout for _, e in plan(tmp_path, top=2).layouts)
     assert first != second
     name = f"tp{second.tensor_parallel}pp{second.pipeline_parallel}dp{second.data_parallel}"
-
-    def interrupt() -> None:
+    environment = with_package({**os.environ, "FAKE_RANKS": json.dumps({name: "hang"})})
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as campaign:
         wait_for(f"{tmp_path}/run/2-", 3)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    found = launch(tmp_path, {name: "hang"}, monkeypatch)
-    thread.join()
-    assert found.interrupted_by == signal.SIGTERM
-    assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
+        campaign.send_signal(signal.SIGTERM)
+        told, _ = campaign.communicate(timeout=PATIENCE_SECONDS)
+    assert json.loads(told) == [signal.SIGTERM, [1, 0, 0], ["interrupted", "", []], False]
     assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
-    [stopped] = found.comparisons[1].launched
-    assert (stopped.outcome.kind, stopped.outcome.error, stopped.outcome.tail) == ("interrupted", "", ())
-    assert not found.all_well
     assert processes_with(str(tmp_path)) == {}
 
 

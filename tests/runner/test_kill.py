@@ -20,7 +20,7 @@ from simulator.evidence.measurements.rows import COLUMNS
 from simulator.lab.runner.processes import with_package
 from simulator.lab.runner.record import Record
 from tests.runner.fakes import ROOT, TINY
-from tests.runner.trees import as_at_a_terminal, none_left, processes_with
+from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, none_left, processes_with, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 KILLS = int(os.environ.get("SIMULATE_KILLS", "2"))
@@ -45,10 +45,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 def wait_for_rows(folder: Path, count: int) -> None:
     """Wait until so many launches have been recorded."""
-    until = time.monotonic() + 60.0
-    while len(lines(folder)) <= count:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: len(lines(folder)) > count, lambda: lines(folder))
 
 
 def lines(folder: Path) -> list[str]:
@@ -68,7 +65,7 @@ def test_nothing_is_left_behind(number: signal.Signals, tmp_path: Path) -> None:
         time.sleep(chance.uniform(0.0, 1.2))
         assert processes_with(str(folder / "work")) != {}
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == EXIT_CODES[number], err
         if number != signal.SIGKILL:
             # Ended in order: nothing is left at once.
@@ -86,7 +83,7 @@ def test_a_campaign_that_was_killed_is_resumed(tmp_path: Path) -> None:
     process = started(tmp_path)
     wait_for_rows(tmp_path, 2)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert none_left(str(tmp_path / "work")) == {}
     before = Record(tmp_path / "rows.csv").rows()
     places = ["--work-folder", str(tmp_path / "work"), "--output", str(tmp_path / "rows.csv"), "--format", "json"]

@@ -17,8 +17,8 @@ from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.processes import with_package
 from tests.cli.running import refusal
 from tests.runner.fakes import ROOT, TINY, narrow_hardware
-from tests.runner.slurm_cluster import free_ports
-from tests.runner.trees import none_left
+from tests.runner.ports import held_ports
+from tests.runner.trees import PATIENCE_SECONDS, none_left
 
 
 def arguments(folder: Path, endpoint: str, *more: str) -> list[str]:
@@ -29,19 +29,21 @@ def arguments(folder: Path, endpoint: str, *more: str) -> list[str]:
 
 def on_both(module: str, folder: Path, *more: str) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each node."""
-    endpoint = f"127.0.0.1:{free_ports(1)[0]}"
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *arguments(folder, endpoint, "--node-rank", str(rank), *more)],
-            env=with_package(dict(os.environ)),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [node.communicate(timeout=300) for node in nodes]
+    pipe = subprocess.PIPE
+    with held_ports(4) as ports:  # each launch takes the next one
+        endpoint = f"127.0.0.1:{ports[0]}"
+        nodes = [
+            subprocess.Popen(
+                [sys.executable, "-m", module, *arguments(folder, endpoint, "--node-rank", str(rank), *more)],
+                env=with_package(dict(os.environ)),
+                cwd=ROOT,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        told = [node.communicate(timeout=PATIENCE_SECONDS) for node in nodes]
     return [(node.returncode, *texts) for node, texts in zip(nodes, told, strict=True)]
 
 

@@ -1,19 +1,19 @@
 """A guarded command leaves no process behind, whoever ends it and however."""
 
+import json
 import os
 import signal
 import site
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from simulator.lab.runner import processes
 from simulator.lab.runner.processes import Finished, interruptible, run_guarded, with_package
-from tests.runner.trees import none_left, processes_with, tree_script, wait_for
+from tests.runner.fakes import ROOT
+from tests.runner.trees import PATIENCE_SECONDS, none_left, processes_with, tree_script, until, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 
@@ -23,7 +23,7 @@ def tree(folder: Path, *words: str) -> tuple[str, ...]:
     return (sys.executable, "-c", tree_script(), str(folder), *words)
 
 
-def run(folder: Path, *command: str, limit_seconds: float = 60.0) -> Finished:
+def run(folder: Path, *command: str, limit_seconds: float = PATIENCE_SECONDS) -> Finished:
     return run_guarded(command, folder=folder, environment={}, log=folder / "log", limit_seconds=limit_seconds)
 
 
@@ -52,14 +52,14 @@ def test_environment_and_folder_are_the_launchs(tmp_path: Path) -> None:
         folder=tmp_path,
         environment={"RANKS": "4"},
         log=tmp_path / "log",
-        limit_seconds=60.0,
+        limit_seconds=PATIENCE_SECONDS,
     )
     assert (tmp_path / "log").read_text(encoding="utf-8").split() == ["4", str(tmp_path)]
 
 
 @pytest.mark.parametrize("words", [(), ("deaf",)])
 def test_the_time_limit_ends_ranks_in_other_sessions(words: tuple[str, ...], tmp_path: Path) -> None:
-    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=3.0)
+    found = run(tmp_path, *tree(tmp_path, *words), limit_seconds=12.0)
     assert (found.exit_code, found.timed_out) == (None, True)
     assert "started" in (tmp_path / "log").read_text(encoding="utf-8")
     assert processes_with(str(tmp_path)) == {}
@@ -70,18 +70,29 @@ def test_ranks_that_outlive_their_launcher_are_ended(tmp_path: Path) -> None:
     assert processes_with(str(tmp_path)) == {}
 
 
+INTERRUPTED = """
+import json, sys
+from pathlib import Path
+from simulator.lab.runner.processes import interruptible, run_guarded
+from tests.runner.trees import as_at_a_terminal
+as_at_a_terminal()
+folder = Path(sys.argv[1])
+with interruptible() as came:
+    found = run_guarded(
+        tuple(sys.argv[2:]), folder=folder, environment={}, log=folder / "log", limit_seconds=600.0
+    )
+print(json.dumps([found.exit_code, found.interrupted, came.number]))
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_all_and_is_told(number: int, tmp_path: Path) -> None:
-    def interrupt() -> None:
-        wait_for(str(tmp_path), 4)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=interrupt)
-    with interruptible() as came:
-        thread.start()
-        found = run(tmp_path, *tree(tmp_path))
-        thread.join()
-    assert (found.exit_code, found.interrupted, came.number) == (None, True, number)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), *tree(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        wait_for(str(tmp_path), 5)  # the parent, the guard, what starts the ranks, and they
+        parent.send_signal(number)
+        told, _ = parent.communicate(timeout=PATIENCE_SECONDS)
+    assert json.loads(told) == [None, True, number]
     assert processes_with(str(tmp_path)) == {}
 
 
@@ -119,16 +130,22 @@ def test_no_rank_survives_whoever_is_killed(victim: str, tmp_path: Path) -> None
     }
     pid = parent.pid if victim == "parent" else min(found)
     os.kill(pid, signal.SIGKILL)
-    parent.wait(timeout=60)
+    parent.wait(timeout=PATIENCE_SECONDS)
     assert none_left(str(tmp_path)) == {}
 
 
-RANKED = """
+RANKED = '''
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-rank = "import time; from simulator.lab.trainer.environment import end_with_parent; end_with_parent(); time.sleep(600)"
-subprocess.Popen([sys.executable, "-c", rank, sys.argv[1]], start_new_session=True).wait()
+rank = """
+import sys, time
+from simulator.lab.trainer.environment import end_with_parent
+end_with_parent()
+print("knows whose end is its own", flush=True)
+time.sleep(600)
 """
+subprocess.Popen([sys.executable, "-c", rank, sys.argv[1]], start_new_session=True).wait()
+'''
 
 
 def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
@@ -137,12 +154,13 @@ def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
         [sys.executable, "-c", PARENT, str(tmp_path), *command], env=with_package(dict(os.environ))
     )
     wait_for(str(tmp_path), 4)
-    time.sleep(1.0)  # for the rank to say whose end is its own
+    log = tmp_path / "log"
+    until(lambda: log.exists() and "knows" in log.read_text(encoding="utf-8"))
     [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if "simulator.lab.runner.guard" in line]
     os.kill(guard, signal.SIGSTOP)  # so that it cannot end anything in between
     for pid in (parent.pid, guard):
         os.kill(pid, signal.SIGKILL)
-    parent.wait(timeout=60)
+    parent.wait(timeout=PATIENCE_SECONDS)
     assert none_left(str(tmp_path)) == {}
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +19,13 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.lab.runner import slurm
 from simulator.lab.runner.campaign import Planner, Wanted, run
 from simulator.lab.runner.launch import Launch
-from simulator.lab.runner.processes import interruptible, with_package
+from simulator.lab.runner.processes import with_package
 from simulator.lab.runner.record import Record
 from simulator.lab.runner.slurm import SlurmLauncher
 from simulator.question.specs.catalogue import load_hardware
 from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
 from tests.runner.slurm_cluster import Cluster, cluster, missing
-from tests.runner.trees import none_left, processes_with
+from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, none_left, processes_with, until, wait_for
 
 
 def launch_of(folder: Path, **changes: object) -> Launch:
@@ -140,10 +139,7 @@ def queue(nodes: Cluster) -> str:
 
 
 def wait_until_empty(nodes: Cluster) -> None:
-    until = time.monotonic() + 40.0
-    while queue(nodes):
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    until(lambda: not queue(nodes), lambda: queue(nodes))
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
@@ -155,12 +151,20 @@ def arguments(folder: Path, *more: str) -> list[str]:
 def started(module: str, folder: Path, *more: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", module, *arguments(folder, *more)]
-    return subprocess.Popen(command, env=with_package(dict(os.environ)), stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        command,
+        env=with_package(dict(os.environ)),
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=as_at_a_terminal,  # noqa: PLW1509  no threads here
+    )
 
 
 def test_two_nodes_run_a_launch_and_leave_rows(slurm_here: Cluster, tmp_path: Path) -> None:
     process = started("tests.runner.driver", tmp_path, "--top", "2", "--format", "json", "--slurm-partition", "test")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
     found = json.loads(out)
     assert [one["memory_mib"]["measured"] for one in found["layouts"]] == [61.0, 61.0]
@@ -176,41 +180,29 @@ def test_two_nodes_run_a_launch_and_leave_rows(slurm_here: Cluster, tmp_path: Pa
 def test_two_nodes_train_together(slurm_here: Cluster, tmp_path: Path) -> None:
     del slurm_here
     process = started("simulator", tmp_path, "--tp", "2", "--top", "1", "--steps", "2", "--warmup", "1")
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
     [row] = Record(tmp_path / "rows.csv").rows()
     assert (row.outcome, row.tensor_parallel, row.step_samples) == ("ok", 2, 2)
     assert row.memory_mib is not None
 
 
-@pytest.mark.parametrize("how", ["time limit", "interruption", "queue"])
+@pytest.mark.parametrize("how", ["time limit", "queue"])
 def test_a_job_that_does_not_end_is_cancelled(
     how: str, slurm_here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = launch_of(tmp_path, limit_seconds=2.0 if how == "time limit" else 60.0)
+    launch = launch_of(tmp_path, limit_seconds=2.0 if how == "time limit" else PATIENCE_SECONDS)
     layout = launch.pick.layout
     name = f"tp{layout.tensor_parallel}pp{layout.pipeline_parallel}dp{layout.data_parallel}"
     monkeypatch.setenv("FAKE_RANKS", json.dumps({name: "hang"}))
+    waits = PATIENCE_SECONDS
     if how == "queue":
+        waits = 2.0
         slurm_here.ask("sbatch", "--nodes=3", "--exclusive", "--output=none", "--wrap=sleep 600")
-
-    def interrupt() -> None:
-        until = time.monotonic() + 30.0
-        while not processes_with(str(launch.folder / "job.json")) and time.monotonic() < until:
-            time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    with interruptible():
-        if how == "interruption":
-            thread.start()
-        ended = SlurmLauncher(queue_seconds=2.0).run(launch)
-        if how == "interruption":
-            thread.join()
-    assert ended.exit_code is None
-    assert (ended.timed_out, ended.interrupted) == (how != "interruption", how == "interruption")
+    ended = SlurmLauncher(queue_seconds=waits).run(launch)
+    assert (ended.exit_code, ended.timed_out, ended.interrupted) == (None, True, False)
     outcome = FakeEngine().outcome(launch.pick, launch.folder, ended)
-    assert outcome.kind == ("interrupted" if how == "interruption" else "timeout")
+    assert outcome.kind == "timeout"
     if how == "queue":
         assert outcome.error.endswith("waited in the queue for 2 s")
         slurm_here.ask("scancel", "--user=root")
@@ -218,19 +210,25 @@ def test_a_job_that_does_not_end_is_cancelled(
     assert none_left(str(launch.folder / "job.json")) == {}
 
 
-def test_the_job_ends_with_a_killed_simulate(
-    slurm_here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hanging(folder: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[str]:
+    """`simulate validate` whose job's ranks have begun and do not end."""
     monkeypatch.setenv("FAKE_RANKS", json.dumps(dict.fromkeys(("tp1pp1dp2", "tp1pp2dp1", "tp2pp1dp1"), "hang")))
-    process = started("tests.runner.driver", tmp_path, "--top", "1")
-    until = time.monotonic() + 60.0
-    while not processes_with("fake_worker.py") and time.monotonic() < until:
-        time.sleep(0.1)
-    assert processes_with("fake_worker.py")
-    process.kill()
-    process.communicate(timeout=60)
+    process = started("tests.runner.driver", folder, "--top", "1")
+    until(lambda: len([line for line in processes_with(str(folder)).values() if "fake_worker.py" in line]) >= 2)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_job_ends_with_an_interrupted_or_killed_simulate(
+    number: signal.Signals, slurm_here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = hanging(tmp_path, monkeypatch)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), err
     wait_until_empty(slurm_here)
     assert none_left(str(tmp_path)) == {}
+    assert Record(tmp_path / "rows.csv").rows() == ()
 
 
 def test_what_sbatch_refuses_is_a_failed_launch(slurm_here: Cluster, tmp_path: Path) -> None:
@@ -251,9 +249,7 @@ def test_a_job_that_others_cancel_is_a_failed_launch(
     launch = launch_of(tmp_path)
 
     def cancel() -> None:
-        until = time.monotonic() + 30.0
-        while not processes_with(str(launch.folder / "job.json")) and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_for(str(launch.folder / "job.json"), 1)
         slurm_here.ask("scancel", "--user=root")
 
     thread = threading.Thread(target=cancel)

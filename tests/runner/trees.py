@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 TORCHRUN_LIKE = """
@@ -47,17 +48,26 @@ def processes_with(text: str) -> dict[int, str]:
     return found
 
 
-def none_left(text: str, seconds: float = 20.0) -> dict[int, str]:
+PATIENCE_SECONDS = 240.0
+"""How long a test waits for what must come; it ends a test that hangs, and no verdict depends on it."""
+
+
+def until(come: Callable[[], object], what: Callable[[], object] = str) -> None:
+    """Wait until something has come; `what` tells of what has not."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not come():
+        assert time.monotonic() < end, what()
+        time.sleep(0.02)
+
+
+def none_left(text: str) -> dict[int, str]:
     """What is still there after a while: nothing, as soon as nothing is."""
-    until = time.monotonic() + seconds
-    while (found := processes_with(text)) and time.monotonic() < until:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (found := processes_with(text)) and time.monotonic() < end:
         time.sleep(0.05)
     return found
 
 
-def wait_for(text: str, count: int, seconds: float = 30.0) -> None:
+def wait_for(text: str, count: int) -> None:
     """Wait until so many processes have a text in their command line."""
-    until = time.monotonic() + seconds
-    while len(found := processes_with(text)) < count:
-        assert time.monotonic() < until, found
-        time.sleep(0.05)
+    until(lambda: len(processes_with(text)) >= count, lambda: processes_with(text))

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import hardware_names, load_hardware
-from simulator.question.specs.hardware import PRECISIONS, HardwareSpec
+from simulator.question.specs.hardware import PEAK_TYPES, HardwareSpec
 from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIB, MIB
 
@@ -102,7 +102,7 @@ def test_sources_are_used_and_explained(name: str) -> None:
 @each
 def test_a_missing_peak_is_unsupported(name: str) -> None:
     spec = load_hardware(name)
-    for precision in PRECISIONS:
+    for precision in PEAK_TYPES:
         if precision in spec.peak_flops_per_second:
             assert spec.peak(precision) == spec.peak_flops_per_second[precision]
         else:

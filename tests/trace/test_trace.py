@@ -18,6 +18,7 @@ from simulator.lab.trainer.job import TrainingJob
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.show.cli import tracing as command
 from tests.cli.running import refusal, run
 
 NEEDS_TORCH = "torch is not installed: a trace runs it"
@@ -187,7 +188,7 @@ TINY = ("trace", "--model", "llama3.2-1b", "--hardware", "h100-sxm-80g", "--devi
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    said = "trace: torch is not installed; pip install 'simulate-training[runner]' brings it"
+    said = "trace: torch is not installed; pip install '.[runner]' in a checkout brings it"
     assert refusal(*TINY, code=3) == said
 
 
@@ -227,7 +228,7 @@ def compared() -> Comparison:
 
 def test_the_answer_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared()
-    monkeypatch.setattr(tracing, "trace", lambda *_question: found)
+    monkeypatch.setattr(command, "traced", lambda *_question: found)
     table = run(*TINY).stdout
     assert "(+11.1 %)" in table
     assert "Traced 2 micro batches in 1.00 s and 256 MiB of memory, torch 2." in table

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulator.lab.runner.local import held_port
 from simulator.lab.trainer.failure import Failure, failure_in
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
 from simulator.question.scenario.layout import Layout, default_cut
@@ -20,7 +20,7 @@ from tests.project.tree import ROOT
 
 NEEDS_TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
-    reason="torch is not installed; pip install 'simulate-training[runner]' brings it",
+    reason="torch is not installed; pip install '.[runner]' in a checkout brings it",
 )
 TINY = ROOT / "examples" / "models" / "tiny.yaml"
 TRAINER = "simulator.lab.trainer"
@@ -45,7 +45,7 @@ def job_of(
 def launch(job: TrainingJob, folder: Path, module: str = TRAINER) -> tuple[RankResult, ...]:
     """Results of all ranks, each started as srun starts it."""
     for code, errors in run_ranks(job, folder, module):
-        assert code == 0, errors
+        assert code == 0, (code, errors)
     return results(job, folder)
 
 
@@ -63,25 +63,24 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
     """(exit code, error output) of every rank."""
     path = written(job, folder)
     count = job.layout.devices
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     usual = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "RANK", "WORLD_", "LOCAL_"))
     }
-    usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    usual |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     ranks = []
-    for rank in range(count):
-        slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(count), "SLURM_LOCALID": str(rank)}
-        with (folder / f"errors-{rank}").open("wb") as stream:
-            command = [sys.executable, "-m", module, str(path)]
-            ranks.append(subprocess.Popen(command, cwd=ROOT, env=usual | slurm, stderr=stream))
-    try:
-        codes = [process.wait(timeout=LIMIT_SECONDS) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+    with held_port() as port:
+        for rank in range(count):
+            slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(count), "SLURM_LOCALID": str(rank)}
+            with (folder / f"errors-{rank}").open("wb") as stream:
+                command = [sys.executable, "-m", module, str(path)]
+                environment = usual | slurm | {"MASTER_PORT": str(port)}
+                ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stream))
+        try:
+            codes = [process.wait(timeout=LIMIT_SECONDS) for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
     return [(code, (folder / f"errors-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
 
 

@@ -1,9 +1,13 @@
 """Which rank a process is, by what its launcher set."""
 
+import subprocess
+import sys
+
 import pytest
 
 from simulator.errors import InputError
 from simulator.lab.trainer.environment import rank_from_environment
+from tests.project.tree import ROOT
 
 MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
@@ -40,3 +44,12 @@ def test_one_device_needs_no_launcher() -> None:
 def test_what_is_missing_or_wrong_is_named(environment: dict[str, str], names: str) -> None:
     with pytest.raises(InputError, match=names):
         rank_from_environment(dict(environment), 4)
+
+
+def test_a_process_that_leaves_has_written_all_and_does_nothing_more() -> None:
+    code = (
+        "import atexit; from simulator.lab.trainer.environment import leave; "
+        "atexit.register(print, 'farewell'); print('said'); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said\n", "")

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from simulator.lab.trainer import __main__ as program
 from simulator.lab.trainer import worker
+from simulator.lab.trainer.environment import leave
 from simulator.lab.trainer.job import RankResult
 from simulator.lab.trainer.model import WRAPPER
 from simulator.lab.trainer.parallel import loss_context
@@ -44,4 +45,4 @@ class WithGradients(worker.Trainer):
 
 if __name__ == "__main__":
     worker.Trainer = WithGradients  # type: ignore[misc]
-    sys.exit(program.main(sys.argv[1:]))
+    leave(program.main(sys.argv[1:]))

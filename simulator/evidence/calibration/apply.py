@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.cost.pricing.estimate import Estimate, Provenance, Status
+from simulator.cost.pricing.price import Priced, usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
     OTHER_FAMILY,
@@ -14,15 +18,20 @@ from simulator.evidence.calibration.store import (
     read_calibration,
     shipped_calibration,
 )
-from simulator.evidence.calibration.uncertainty import memory_interval, time_interval
+from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.scenario.block import Mask
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+
+Index = NDArray[np.intp]
 
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
 _WORST: tuple[Status, ...] = ("measured", "interpolated", "analytic", "assumed")
+_COVERED: tuple[Status, ...] = ("measured", "interpolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,24 @@ class Applied:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""
         return with_calibration(scenario, estimate, self)
 
+    def likely_to_fit(self, scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+        """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
+
+        Without a calibration of memory nothing tells, and all pass.
+        """
+        if self.memory is None or self.memory.memory is None:
+            return np.ones(len(index), dtype=np.bool_)
+        block, part = priced.block.take(index), self.memory.memory
+        outside = _own(self.memory, part, "memory", "analytic")
+        spread = relative_deviations("memory", scenario, block, part)
+        if outside is not part:
+            covered = (_status("memory", self.memory, scenario, block.layout(i)) in _COVERED for i in range(len(block)))
+            beyond = relative_deviations("memory", scenario, block, outside)
+            spread = np.where(np.fromiter(covered, dtype=np.bool_, count=len(block)), spread, beyond)
+        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
+        margins = np.log(capacity / priced.device_bytes[index]) / spread
+        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
+
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:
     """The calibrations for a hardware family, and for the `cluster` where its spec has one of its own.
@@ -82,12 +109,12 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         if calibration is None:
             statuses.append("analytic")
             continue
+        status = _status(kind, calibration, scenario, estimate.layout)
         if kind == "memory" and calibration.memory is not None and calibration.memory.known:
             # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
             notes.append(f"memory: {calibration.memory.known}")
             result = replace(result, memory=memory_interval(scenario, result, calibration.memory))
             continue
-        status = status_of(calibration.range, calibration.family, scenario, estimate.layout)
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
@@ -107,9 +134,16 @@ def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status)
     """A part as it serves a layout: outside the range of own rows, these scatter as the family's sources do."""
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
-    if others is None or part.noise_by or status in ("measured", "interpolated"):
+    if others is None or part.noise_by or status in _COVERED:
         return part
     return replace(part, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
+
+
+def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> Status:
+    """How well a layout is covered; memory of which nothing was fitted has no range to be outside of."""
+    if kind == "memory" and calibration.memory is not None and calibration.memory.known:
+        return "measured"
+    return status_of(calibration.range, calibration.family, scenario, layout)
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:

@@ -1,19 +1,48 @@
-"""Everything `simulate accuracy` tells: fitted, left out, targets, verdicts, doubtful rows, rules of thumb."""
+"""Everything `simulate accuracy` tells: fitted, left out, verdicts, doubtful rows.
+
+What a project holds its rows to, targets and rules of thumb, it adds itself; `benchmarks.targets` does for this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.evidence.calibration.accuracy import Accuracy, Ordering, accuracy, ordering
 from simulator.evidence.calibration.apply import PRIMARY_FAMILY, applied
 from simulator.evidence.calibration.run import FamilyFit, fit_family, prepared
-from simulator.evidence.calibration.targets import ALLOCATED_TABLE, TABLE, Evidence, Target, targets
-from simulator.evidence.calibration.thumb import Checked, check
 from simulator.evidence.calibration.verdicts import RowVerdict, row_verdicts
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One figure that a project holds its calibration to."""
+
+    id: str
+    text: str
+    limit: str
+    """In words."""
+    achieved: str
+    """In words, with what a reader must know."""
+    value: float
+    """What is compared: a share, or a count."""
+    met: bool
+    reason: str = ""
+    """Why it is missed; empty where it is met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One rule of thumb and what the ranking says of it."""
+
+    rule: str
+    outcome: Literal["comes out", "in part", "does not come out"]
+    findings: tuple[str, ...]
+    """One sentence each, with the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +66,11 @@ class Assessment:
 
     families: tuple[FamilyAccuracy, ...]
     ordering: Ordering | None
-    """Of the main table's rows; None where it is not among the rows."""
-    targets: tuple[Target, ...]
-    rules: tuple[Checked, ...]
+    """Of the primary family's rows, or of the table that targets are for; None where the family has none."""
+    held_to: str = ""
+    """Table that the targets are for."""
+    targets: tuple[Target, ...] = ()
+    rules: tuple[Checked, ...] = ()
 
 
 def families_of(rows: Iterable[MeasuredRow]) -> tuple[str, ...]:
@@ -72,11 +103,8 @@ def assess(rows: Sequence[MeasuredRow], families: Sequence[str] = ()) -> Assessm
             primary = fitted.coefficients()
         judged.append(_judge(fitted, rows, None if name == PRIMARY_FAMILY else primary or _shipped()))
     main = next((f for f in judged if f.fitted.family == PRIMARY_FAMILY), None)
-    if main is None or not any(s.row.table == TABLE for s in main.fitted.samples):
-        return Assessment(tuple(judged), None, (), ())
-    coefficients = main.fitted.coefficients()
-    order = ordering(main.fitted, coefficients, table=TABLE)
-    return Assessment(tuple(judged), order, _targets(judged, main, order), check(coefficients))
+    order = None if main is None else ordering(main.fitted, main.fitted.coefficients())
+    return Assessment(tuple(judged), order)
 
 
 def _shipped() -> Coefficients:
@@ -89,22 +117,6 @@ def _judge(fitted: FamilyFit, rows: Sequence[MeasuredRow], primary: Coefficients
     # Without memory of its own a family is judged as it is priced: with the primary family's.
     coefficients = fitted.coefficients(primary)
     return FamilyAccuracy(fitted, memory, time, tuple(row_verdicts(rows, coefficients, fitted.family)))
-
-
-def _targets(judged: Sequence[FamilyAccuracy], main: FamilyAccuracy, order: Ordering) -> tuple[Target, ...]:
-    if main.memory is None or main.time is None:
-        return ()
-    others = [part for f in judged if (part := f.memory) is not None and ALLOCATED_TABLE in part.tables]
-    return targets(
-        Evidence(
-            memory=main.memory.part(table=TABLE),
-            time=main.time.part(table=TABLE),
-            ordering=order,
-            verdicts=[v for v in main.verdicts if v.sample.row.table == TABLE],
-            doubts=main.fitted.doubts,
-            allocated=others[0].part(table=ALLOCATED_TABLE) if others else None,
-        )
-    )
 
 
 def figures(found: Assessment) -> dict[str, float]:

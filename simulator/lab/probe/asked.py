@@ -11,6 +11,7 @@ from typing import Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.vocabulary import Precision
 
 Tell = Callable[[str], None]
 """Takes one line about what happens now."""
@@ -29,7 +30,7 @@ class Asked:
     folder: Path
     model: str | None = None
     """Name or path of the only model to launch; None for shapes of several widths."""
-    precision: str = "bf16"
+    precision: Precision = "bf16"
     backend: str = "cpu"
     """Kind of device, in torch's words."""
     launches: int = 20

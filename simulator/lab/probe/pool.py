@@ -13,6 +13,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import Precision
 
 MOST_CANDIDATES = 800
 """Candidates that are priced: more are thinned out evenly."""
@@ -65,7 +66,7 @@ class Candidate:
         )
 
 
-def candidates(hardware: HardwareSpec, devices: int, precision: str, reach: Reach) -> tuple[Candidate, ...]:
+def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach) -> tuple[Candidate, ...]:
     """Everything within reach that the trainer accepts, thinned out to a number that can be priced in seconds."""
     found = [
         Candidate(name, scenario, layout)
@@ -117,7 +118,7 @@ def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[La
 
 
 def _scenarios(  # noqa: PLR0913, PLR0917  the parts of a scenario
-    model: ModelSpec, hardware: HardwareSpec, devices: int, precision: str, reach: Reach, sequences: int
+    model: ModelSpec, hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach, sequences: int
 ) -> Iterator[Scenario]:
     for tokens in reach.seq_lengths:
         yield Scenario(

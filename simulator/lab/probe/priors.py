@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.lab.probe.rates import AttentionRate, Figure, Link, Rates
-from simulator.lab.probe.sizes import PRECISIONS
+from simulator.lab.trainer.limits import TRAINED_PRECISIONS
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import Kind, Prior, TimeCoefficients, priors
 from simulator.question.specs.hardware import HardwareSpec
@@ -60,7 +60,9 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
 
 def assumed_rates(hardware: HardwareSpec) -> Rates:
     """Rates of usual size beside the spec's own peaks: what a plan rests on before anything was measured."""
-    peaks = {name: flops for name, flops in hardware.peak_flops_per_second.items() if name in PRECISIONS}
+    peaks: dict[str, float] = {
+        name: flops for name, flops in hardware.peak_flops_per_second.items() if name in TRAINED_PRECISIONS
+    }
     usual = TimeCoefficients()
     attention = AttentionRate(usual.attention_efficiency, 32.0, 64.0, 1.0)
     bandwidth = hardware.memory_bandwidth_bytes_per_second

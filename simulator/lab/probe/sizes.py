@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulator.lab.trainer.limits import TRAINED_PRECISIONS
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RatesJob, Timing
-
-PRECISIONS = ("bf16", "fp32")
-"""Types that the reference trainer computes in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ def rates_job(devices: int, backend: str, *, threads: int = 1) -> RatesJob:
 
 
 def _timings(sizes: Sizes) -> Iterator[Timing]:
-    for precision in PRECISIONS:
+    for precision in TRAINED_PRECISIONS:
         yield from _computing(sizes, precision)
     for parameters in sizes.parameters:
         yield Timing(operation="optimizer", precision="fp32", sizes={"parameters": parameters})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +42,7 @@ class LocalLauncher:
     def shown(self, launch: Launch) -> str:
         """The command line, with the folder it runs in."""
         command = launch.command
-        environment = {name: text for name, text in self._node(launch).items() if name != "MASTER_PORT"}
+        environment = {name: text for name, text in self._node(launch, 0).items() if name != "MASTER_PORT"}
         line = shell_line(command.arguments, python_path() | environment | dict(command.environment))
         return f"cd {shlex.quote(str(command.folder))}\n{line}\n"
 
@@ -48,13 +50,14 @@ class LocalLauncher:
         """Start the command and wait for its end, its time limit, or an interruption."""
         command = launch.command
         log = launch.log if self.node_rank == 0 else launch.folder / NODE_LOG_NAME.format(node=self.node_rank)
-        found = run_guarded(
-            command.arguments,
-            folder=command.folder,
-            environment=self._node(launch) | dict(command.environment),
-            log=log,
-            limit_seconds=launch.limit_seconds,
-        )
+        with held_port() as port:
+            found = run_guarded(
+                command.arguments,
+                folder=command.folder,
+                environment=self._node(launch, port) | dict(command.environment),
+                log=log,
+                limit_seconds=launch.limit_seconds,
+            )
         return Ended(
             exit_code=found.exit_code,
             log=log,
@@ -63,10 +66,13 @@ class LocalLauncher:
             interrupted=found.interrupted,
         )
 
-    def _node(self, launch: Launch) -> dict[str, str]:
-        """What a launcher tells the command of a node; torchrun takes its own options from variables too."""
-        host, _, port = self.endpoint.rpartition(":")
-        address, number = (host, int(port) + launch.number - 1) if host else (_HERE, _free_port())
+    def _node(self, launch: Launch, port: int) -> dict[str, str]:
+        """What a launcher tells the command of a node; torchrun takes its own options from variables too.
+
+        Ranks meet at the endpoint of the nodes, or at a port here.
+        """
+        host, _, first = self.endpoint.rpartition(":")
+        address, number = (host, int(first) + launch.number - 1) if host else (_HERE, port)
         told = {
             "NNODES": str(launch.nodes),
             "NODE_RANK": str(self.node_rank),
@@ -78,9 +84,13 @@ class LocalLauncher:
         return told | {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
 
 
-def _free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((_HERE, 0))
-        port: int = probe.getsockname()[1]
-    return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port that nobody listens on, and that the system gives nobody else as long as it is held.
+
+    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((_HERE, 0))
+        yield held.getsockname()[1]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 
 from simulator.errors import one_line
 from simulator.lab.trace.result import TraceRequest
-from simulator.lab.trainer.environment import end_with_parent
+from simulator.lab.trainer.environment import end_with_parent, leave
 
 
 def main() -> int:
@@ -30,8 +29,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     end_with_parent()
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Without the interpreter's farewell, which fake process groups do not survive without complaint.
-    os._exit(code)
+    leave(main())

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.lab.trainer.environment import end_with_parent, rank_from_environment
+from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
 from simulator.lab.trainer.failure import EXIT_CODES, failure_of
 from simulator.lab.trainer.job import TrainingJob
 from simulator.lab.trainer.limits import check_job
@@ -48,10 +48,4 @@ def _path(arguments: list[str]) -> Path:
 
 if __name__ == "__main__":
     end_with_parent()
-    code = main(sys.argv[1:])
-    if code:
-        # Without the interpreter's farewell: threads of a broken process group would write behind the last line, or
-        # wait for ranks that are gone.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    leave(main(sys.argv[1:]))

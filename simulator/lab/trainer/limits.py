@@ -8,8 +8,10 @@ from simulator.errors import UnsupportedError
 from simulator.lab.trainer.job import TrainingJob
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import Precision
 
-PRECISIONS = ("bf16", "fp32")
+TRAINED_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32")
+"""What the reference trainer computes in, and what a probe times."""
 
 
 def refused(job: TrainingJob) -> str | None:
@@ -59,8 +61,8 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
 def _problems(job: TrainingJob) -> Iterator[str]:
     yield from _model_problems(job.model)
     yield from _layout_problems(job.layout)
-    if job.precision not in PRECISIONS:
-        allowed = " and ".join(PRECISIONS)
+    if job.precision not in TRAINED_PRECISIONS:
+        allowed = " and ".join(TRAINED_PRECISIONS)
         yield f"precision {job.precision}: the reference trainer computes in {allowed}"
     model = job.model
     if job.backend == "cuda" and job.precision == "fp32" and model.num_key_value_heads != model.num_attention_heads:

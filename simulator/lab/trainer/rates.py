@@ -23,7 +23,7 @@ from torch.nn.attention import sdpa_kernel
 
 from simulator.errors import one_line
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.environment import end_with_parent, rank_from_environment
+from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
 from simulator.lab.trainer.failure import EXIT_CODES, failure_of
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 from simulator.lab.trainer.model import KERNELS
@@ -246,9 +246,4 @@ def main(path: Path) -> int:
 
 if __name__ == "__main__":
     end_with_parent()
-    code = main(Path(sys.argv[1]))
-    if code:
-        # Threads of a broken process group would write behind the last line, or wait for ranks that are gone.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    leave(main(Path(sys.argv[1])))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import ATTENTION_KERNELS
+from simulator.question.vocabulary import ATTENTION_KERNELS, Offload
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -44,6 +44,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside recomputation of others."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    offloads: tuple[Offload, ...] = ()
+    """What the framework can move to the host to make a layout fit, least intrusive first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_pipeline=False,
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
+        offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
     tp_comm_overlap=True,
@@ -187,7 +190,9 @@ MEGATRON = FrameworkProfile(
 PADDLE = FrameworkProfile(
     name="paddle",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
-    limits=FrameworkLimits(zero_stage_with_pipeline=1, pads_vocabulary=False),
+    limits=FrameworkLimits(
+        zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
+    ),
     gradient_dtype="bf16",
     fp32_router=True,
     loss_bytes_per_logit=10,

@@ -12,6 +12,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, default_
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting, check_count
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import Precision
 
 
 def _refusal(message: str, *_keys: str) -> InputError:
@@ -133,7 +134,7 @@ class Question:
     """Sequences per optimizer step; None where micro batches are given instead."""
     gradient_accumulation_steps: int = 1
     """Micro batches of a replica per optimizer step, where there is no global batch size."""
-    precision: str = "bf16"
+    precision: Precision = "bf16"
     lora_rank: int | None = None
 
     def scenario(self, layout: Layout | None = None) -> Scenario:

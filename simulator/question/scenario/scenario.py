@@ -10,7 +10,7 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import PRECISIONS
+from simulator.question.vocabulary import PRECISIONS, Precision
 
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
@@ -30,6 +30,9 @@ class Calibrated(Protocol):
 
     def judged(self, scenario: Scenario, estimate: Any) -> Any:
         """The estimate of a layout with intervals, the probability that it fits, and where its numbers come from."""
+
+    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
+        """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Scenario:
     """Tokens per sequence."""
     global_batch_size: int = 1024
     """Sequences per optimizer step over all replicas."""
-    precision: str = "bf16"
+    precision: Precision = "bf16"
     """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
     lora_rank: int | None = None
     """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""

@@ -15,7 +15,7 @@ from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, 
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
 from simulator.question.vocabulary import AttentionKernel
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Number formats a peak can be given for."""
 
 
@@ -244,7 +244,7 @@ class HardwareSpec(Frozen):
     @cached_property
     def peak_flops_per_second(self) -> Mapping[str, float]:
         """Dense peak of one device by precision, in FLOP/s; a precision it lacks is absent."""
-        given = {key: getattr(self.peak_flops, key) for key in PRECISIONS}
+        given = {key: getattr(self.peak_flops, key) for key in PEAK_TYPES}
         return MappingProxyType({key: rate.amount for key, rate in given.items() if rate is not None})
 
     def peak(self, precision: str) -> float:
@@ -290,7 +290,7 @@ class HardwareSpec(Frozen):
 def _problem(spec: HardwareSpec) -> str:
     """Return what does not fit together in ``spec``, or an empty text."""
     if not spec.peak_flops_per_second:
-        return f"peak_flops needs at least one of {', '.join(PRECISIONS)}"
+        return f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
     if spec.usable_memory.amount > spec.memory_capacity.amount:
         return f"usable_memory {spec.usable_memory.value} exceeds memory_capacity {spec.memory_capacity.value}"
     spans = [link.devices.value for link in spec.device_links]

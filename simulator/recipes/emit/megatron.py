@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from simulator.errors import UnsupportedError
+from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import Head, even_cut, flag, refuse_switches, shell
 
@@ -126,9 +128,15 @@ def _workload(case: Case) -> Iterator[str]:
     yield flag("seq-length", scenario.seq_length)
     yield f"{flag('micro-batch-size', layout.micro_batch_size)} {flag('global-batch-size', scenario.global_batch_size)}"
     # Without a word for the precision Megatron-LM trains in fp32.
-    words = {"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid"}
-    if scenario.precision in words:
-        yield words[scenario.precision]
+    match scenario.precision:
+        case "bf16" | "fp16":
+            yield f"--{scenario.precision}"
+        case "fp8":
+            yield "--bf16 --fp8-format hybrid"
+        case "fp32":
+            pass
+        case _:
+            assert_never(scenario.precision)
     yield "--transformer-impl transformer_engine"
     # Megatron-LM drops a tenth of both unless told otherwise, and keeps what it dropped for the backward pass.
     yield "--attention-dropout 0.0 --hidden-dropout 0.0"
@@ -158,11 +166,13 @@ def _stages(case: Case) -> Iterator[str]:
     if even_cut(case):
         return
     middle = set(cut[1:-1])
-    if len(cut) < 2 or len(middle) > 1 or layout.virtual_stages > 1:
-        raise UnsupportedError(
-            f"layers {list(cut)}: Megatron-LM sets the first and the last stage apart; those between must be equal "
-            "(--stage-layers)"
-        )
+    if len(middle) > 1:
+        # Since Megatron-core 0.13: E the embedding, t a layer, m a prediction module, L the loss, | between stages.
+        mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
+        stages = ["t" * layers for layers in cut]
+        text = "|".join(["E" + stages[0], *stages[1:-1], f"{stages[-1]}{'m' * (mtp or 0)}L"])
+        yield flag("pipeline-model-parallel-layout", f"'{text}'")
+        return
     share = next(iter(middle), None)
     if cut[0] != share:
         yield flag("decoder-first-pipeline-num-layers", cut[0])
@@ -171,29 +181,48 @@ def _stages(case: Case) -> Iterator[str]:
 
 
 def _recompute(case: Case) -> Iterator[str]:
-    layout = case.layout
-    if layout.recompute == "attention":
-        raise UnsupportedError("--recompute attention: Megatron-LM recomputes the attention core or whole layers")
-    if layout.recompute == "selective":
-        yield "--recompute-activations"
-    if layout.recompute == "full":
-        if layout.recompute_method == "list":
+    mode = case.layout.recompute
+    match mode:
+        case "none":
+            pass
+        case "selective":
+            yield "--recompute-activations"
+        case "full":
+            yield from _recomputed_layers(case.layout)
+        case "attention":
+            raise UnsupportedError("--recompute attention: Megatron-LM recomputes the attention core or whole layers")
+        case _:
+            assert_never(mode)
+
+
+def _recomputed_layers(layout: Layout) -> Iterator[str]:
+    method = layout.recompute_method
+    match method:
+        case "uniform" | "block":
+            yield f"--recompute-granularity full {flag('recompute-method', method)}"
+            yield flag("recompute-num-layers", layout.recompute_layers)
+        case "list":
             raise UnsupportedError("--recompute-layer-list: Megatron-LM recomputes all or the first layers of a stage")
-        yield f"--recompute-granularity full {flag('recompute-method', layout.recompute_method)}"
-        yield flag("recompute-num-layers", layout.recompute_layers)
+        case _:
+            assert_never(method)
 
 
 def _offload(case: Case) -> Iterator[str]:
     offload = case.layout.offload
-    if offload == "optimizer":
-        raise UnsupportedError(
-            "--offload optimizer: Megatron-LM moves the state by tensor (--offload optimizer_tensorwise)"
-        )
-    if offload == "optimizer_tensorwise":
-        fraction = case.scenario.framework.offload_fraction
-        yield f"--optimizer-cpu-offload --optimizer-offload-fraction {fraction} --use-precision-aware-optimizer"
-    if offload == "activations":
-        yield f"--cpu-offloading {flag('cpu-offloading-num-layers', case.scenario.model.num_hidden_layers - 1)}"
+    match offload:
+        case "none":
+            pass
+        case "optimizer":
+            raise UnsupportedError(
+                "--offload optimizer: Megatron-LM moves the state by tensor (--offload optimizer_tensorwise)"
+            )
+        case "optimizer_tensorwise":
+            fraction = case.scenario.framework.offload_fraction
+            yield f"--optimizer-cpu-offload --optimizer-offload-fraction {fraction} --use-precision-aware-optimizer"
+        case "activations":
+            yield f"--cpu-offloading {flag('cpu-offloading-num-layers', case.scenario.model.num_hidden_layers - 1)}"
+        case _:
+            assert_never(offload)
 
 
 def _switches(case: Case) -> Iterator[str]:
@@ -234,3 +263,10 @@ def _types(case: Case) -> Iterator[str]:
     if profile.optimizer_dtype == "bf16":
         extra = "" if case.layout.offload == "optimizer_tensorwise" else "--use-precision-aware-optimizer "
         yield f"{extra}--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+
+
+def megatron_words(case: Case) -> Iterator[str]:
+    """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
+    yield from _experts(case)
+    yield from _workload(case)
+    yield from _layout(case)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import load_model
+from simulator.question.vocabulary import Offload
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import (
     Head,
@@ -77,9 +79,13 @@ def _workload(case: Case, *, ernie: bool) -> Iterator[str]:
     yield flag("max_seq_len" if ernie else "max_seq_length", scenario.seq_length)
     batch = flag("per_device_train_batch_size", layout.micro_batch_size)
     yield f"{batch} {flag('gradient_accumulation_steps', accumulation(case))}"
-    if scenario.precision not in ("bf16", "fp16"):
-        raise UnsupportedError(f"--precision {scenario.precision}: no flag of the trainer that is read says so")
-    yield f"--{scenario.precision} --fp16_opt_level O2"
+    match scenario.precision:
+        case "bf16" | "fp16":
+            yield f"--{scenario.precision} --fp16_opt_level O2"
+        case "fp8" | "fp32":
+            raise UnsupportedError(f"--precision {scenario.precision}: no flag of the trainer that is read says so")
+        case _:
+            assert_never(scenario.precision)
     if scenario.lora_rank is not None:
         yield f"--lora {flag('lora_rank', scenario.lora_rank)}"
     layers = scenario.model.num_hidden_layers
@@ -107,10 +113,21 @@ def _layout(case: Case) -> Iterator[str]:
         yield f"--sharding stage{layout.zero_stage} --sharding_parallel_degree {degree}"
     if model.is_moe:
         yield from _experts(case)
-    if layout.offload == "activations":
-        raise UnsupportedError("--offload activations: the trainer keeps activations on the device")
-    if layout.offload != "none":
-        yield "--offload_optim 1" if layout.offload == "optimizer" else "--tensorwise_offload_optimizer 1"
+    yield from _offload(layout.offload)
+
+
+def _offload(offload: Offload) -> Iterator[str]:
+    match offload:
+        case "none":
+            pass
+        case "optimizer":
+            yield "--offload_optim 1"
+        case "optimizer_tensorwise":
+            yield "--tensorwise_offload_optimizer 1"
+        case "activations":
+            raise UnsupportedError("--offload activations: the trainer keeps activations on the device")
+        case _:
+            assert_never(offload)
 
 
 def _experts(case: Case) -> Iterator[str]:
@@ -126,17 +143,24 @@ def _experts(case: Case) -> Iterator[str]:
 
 def _recompute(case: Case) -> Iterator[str]:
     layout = case.layout
-    if layout.recompute == "none":
-        yield "--recompute 0"
-        return
-    yield "--recompute 1"
-    if layout.recompute == "selective":
-        yield "--recompute_granularity core_attn"
-        return
-    if layout.recompute == "attention":
-        yield "--recompute_granularity full_attn"
-        return
-    yield "--recompute_granularity full"
+    mode = layout.recompute
+    yield f"--recompute {int(mode != 'none')}"
+    match mode:
+        case "none":
+            pass
+        case "selective":
+            yield "--recompute_granularity core_attn"
+        case "attention":
+            yield "--recompute_granularity full_attn"
+        case "full":
+            yield "--recompute_granularity full"
+            yield from _recomputed_layers(case)
+        case _:
+            assert_never(mode)
+
+
+def _recomputed_layers(case: Case) -> Iterator[str]:
+    layout = case.layout
     if layout.recompute_method == "list":
         kept = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
         if kept:
@@ -173,3 +197,10 @@ def _switches(case: Case, *, ernie: bool) -> Iterator[str]:
     if profile.cross_entropy_chunk_tokens:
         yield "--use_fused_head_and_loss_fn 1 --use_recompute_loss_fn 1 --use_sparse_head_and_loss_fn 0"
         yield flag("loss_subbatch_sequence_length", profile.cross_entropy_chunk_tokens)
+
+
+def paddle_words(case: Case) -> Iterator[str]:
+    """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
+    yield from _workload(case, ernie=case.scenario.model.architecture.startswith("ernie"))
+    yield from _layout(case)
+    yield from _recompute(case)

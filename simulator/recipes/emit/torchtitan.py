@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.recipes.check.case import Case
@@ -129,10 +130,28 @@ def _pipeline(case: Case) -> Iterator[str]:
 
 def _checkpointing(case: Case) -> Iterator[str]:
     layout = case.layout
-    if layout.recompute == "attention":
-        raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
-    if layout.recompute == "full" and (layout.recompute_method != "uniform" or layout.recompute_layers != 1):
-        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer or none")
-    yield f'mode = "{layout.recompute}"'
-    if layout.recompute == "selective":
-        yield 'selective_ac_option = "op"'
+    mode = layout.recompute
+    match mode:
+        case "none":
+            yield 'mode = "none"'
+        case "full":
+            if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
+                raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer or none")
+            yield 'mode = "full"'
+        case "selective":
+            yield 'mode = "selective"'
+            yield 'selective_ac_option = "op"'
+        case "attention":
+            raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
+        case _:
+            assert_never(mode)
+
+
+def torchtitan_words(case: Case) -> Iterator[str]:
+    """The keys, `section.key = value`, that say a case's layout. Raises UnsupportedError for what there is none for."""
+    for section, keys in (
+        ("training", _training(case)),
+        ("parallelism", _parallelism(case)),
+        ("activation_checkpoint", _checkpointing(case)),
+    ):
+        yield from (f"{section}.{key}" for key in keys)

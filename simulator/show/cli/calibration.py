@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.show.cli.probe import check_probe_options, probe
+from simulator.evidence.calibration.assessment import assess, chosen_families
+from simulator.evidence.calibration.own import TEMPLATE, fit_own, own_errors, unused
+from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.sources import judge_sources
+from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.rows import public_tables, read_rows, rows_text, shipped_tables, write_rows
+from simulator.show.cli.layouts import framework_options
+from simulator.show.cli.options import handled
+from simulator.show.cli.probe import check_probe_options
 from simulator.show.cli.streams import note, verbosity_of, write
+from simulator.show.report import calibration as report
+from simulator.show.report.accuracy import accuracy_text
+from simulator.show.report.accuracy_json import accuracy_object
+from simulator.show.report.accuracy_sources import own_object, own_text, sources_object, sources_text
+from simulator.show.report.calibration import dumped
 
 if TYPE_CHECKING:
     from simulator.evidence.calibration.run import FamilyFit
@@ -24,22 +38,23 @@ _KINDS: tuple[Kind, ...] = ("time", "memory")
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit the coefficients of each family, or probe this machine and fit its own."""
     if values["probe"]:
-        probe(ctx, values)
+        handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
         return
     check_probe_options(values)
+
+    if values["template"]:
+        write(TEMPLATE, None)
+        return
     logged = _logged(values)
     if values["rows_only"]:
         _write_rows(logged, values["output"])
         return
-    from simulator.evidence.calibration.assessment import chosen_families  # noqa: PLC0415  start-up time
-    from simulator.evidence.calibration.run import fit_family, prepared  # noqa: PLC0415  start-up time
-    from simulator.show.report import calibration as report  # noqa: PLC0415  start-up time
 
-    rows = _together([*_rows(values["files"]), *logged])
-    # Own logs are about their own hardware: without a choice, its family alone is fitted.
-    asked = values["family"] or _families(logged)
+    own = bool(values["files"] or logged)
+    rows = _together([*(_rows(values["files"]) if values["files"] or not logged else ()), *logged])
     samples = prepared(rows)
-    fits = [fit_family(name, samples) for name in chosen_families(rows, asked)]
+    # Own rows start from what ships for their hardware, the shipped ones from the priors.
+    fits = [(fit_own if own else fit_family)(name, samples) for name in chosen_families(rows, values["family"])]
     if values["output"] is not None:
         _store(fits, Path(values["output"]))
     reporters: dict[str, Callable[[Sequence[FamilyFit]], str]] = {
@@ -52,19 +67,17 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     for fitted in fits:
         for reason in report.not_stored_lines(fitted):
             note(reason, quiet=verbosity_of(ctx) < 0)
+    for reason in unused(rows, fits) if own else ():
+        note(reason, quiet=verbosity_of(ctx) < 0)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
     del ctx
-    from simulator.evidence.calibration.assessment import assess  # noqa: PLC0415  start-up time
-    from simulator.evidence.calibration.run import prepared  # noqa: PLC0415  start-up time
-    from simulator.evidence.calibration.sources import judge_sources  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy import accuracy_text  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy_json import accuracy_object  # noqa: PLC0415  start-up time
-    from simulator.show.report.accuracy_sources import sources_object, sources_text  # noqa: PLC0415  start-up time
-    from simulator.show.report.calibration import dumped  # noqa: PLC0415  start-up time
 
+    if values["calibration"] is not None or values["own"]:
+        _own_accuracy(values)
+        return
     rows = _together(_rows(values["files"]))
     public = _public(rows) if not values["files"] and not values["family"] else []
     table = values["table"]
@@ -82,17 +95,25 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     write(text, values["output"])
 
 
+def _own_accuracy(values: Mapping[str, Any]) -> None:
+    """Show own rows before and after their calibration."""
+    if not values["files"]:
+        raise click.UsageError(
+            "--calibration and --own need the own rows: simulate accuracy mine.csv --calibration FILE"
+        )
+    found = tuple(own_errors(prepared(_together(_rows(values["files"]))), values["calibration"]))
+    style: Style = "markdown" if values["format"] == "markdown" else "table"
+    text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
+    write(text, values["output"])
+
+
 def _public(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows with those of the public tables."""
-    from simulator.evidence.measurements.rows import public_tables, read_rows  # noqa: PLC0415  start-up time
-
     return _together([*rows, *(row for path in public_tables() for row in read_rows(path))])
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files, or of the shipped tables."""
-    from simulator.evidence.measurements.rows import read_rows, shipped_tables  # noqa: PLC0415  start-up time
-
     paths = [Path(name) for name in files] or list(shipped_tables())
     return [row for path in paths for row in read_rows(path)]
 
@@ -118,24 +139,14 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         raise click.UsageError(
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
-    from simulator.evidence.measurements.log import read_log  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import framework_options  # noqa: PLC0415  start-up time
 
     given = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)
     return [row for name in values["from_log"] for row in read_log(Path(name), options=options, **given)]
 
 
-def _families(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
-    from simulator.question.specs.catalogue import load_hardware  # noqa: PLC0415  start-up time
-
-    return tuple(dict.fromkeys(load_hardware(row.hardware).family for row in rows))
-
-
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
     """Write the rows of the logs, to stdout or as a table for each log."""
-    from simulator.evidence.measurements.rows import rows_text, write_rows  # noqa: PLC0415  start-up time
-
     _together(rows)
     if folder is None:
         write(rows_text(rows), None)
@@ -147,11 +158,10 @@ def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
 
 def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
     """Write the files of the families that have something to store."""
-    from simulator.evidence.calibration.store import calibration_text  # noqa: PLC0415  start-up time
-
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]
+        reasons = reasons or ["no row has a figure that counts; give step_time_s or memory_gib of runs that ended well"]
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)
     for fitted in stored:

@@ -1,20 +1,22 @@
-"""What each command does with its options."""
+"""The two questions: what a ranking and an estimate do with their options. Imported when one is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import click
 
+from simulator import api
+from simulator.cluster import device_kinds
+from simulator.question.scenario.complete import OPTIONS
+from simulator.search.result import Ranking
+from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, write
-
-if TYPE_CHECKING:
-    from simulator.search.result import Ranking
-    from simulator.show.report.listing import Record
-    from simulator.show.report.presentation import Presentation
+from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
+from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
+from simulator.show.report.presentation import Presentation
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs with a default of their own that every answer depends on."""
@@ -22,19 +24,26 @@ _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framew
 
 def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Rank the layouts of the space."""
-    from simulator import api  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import space  # noqa: PLC0415  start-up time
-    from simulator.show.report.formats import RANKING_REPORTERS  # noqa: PLC0415  start-up time
-
     question = _question(values)
     searched = space(values)
     presentation = _presentation(ctx, values)
     quiet = presentation.verbosity < 0
     with progress_bar(quiet=quiet) as progress:
         ranking = api.rank(
-            **question, space=searched, top=values["top"], variants=values["variants"], progress=progress
+            **question,
+            space=searched,
+            top=values["top"],
+            variants=values["variants"],
+            progress=progress,
+            min_fit_probability=values["min_fit_probability"],
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, ranking_page  # noqa: PLC0415  start-up time
+
+        asked = Asked(question=question, space=searched, command=typed(ctx))
+        write(ranking_page(ranking, presentation, asked), values["output"])
+        return
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
@@ -42,11 +51,6 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
-    from simulator import api  # noqa: PLC0415  start-up time
-    from simulator.question.scenario.complete import OPTIONS  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import given_layout  # noqa: PLC0415  start-up time
-    from simulator.show.report.formats import ESTIMATE_REPORTERS  # noqa: PLC0415  start-up time
-
     question = _question(values)
     scenario, chosen = api.resolved(question, given_layout(values), OPTIONS, filled=True)
     priced = api.answer(scenario, chosen, question["options"])
@@ -59,50 +63,39 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         elif values[name] is None and chosen.recompute == "none":
             defaults[name] = chosen.recompute
     presentation = replace(_presentation(ctx, values), defaults=defaults)
-    write(ESTIMATE_REPORTERS[values["format"]](priced, presentation), values["output"])
+    if values["timeline"] is not None:
+        from simulator.answers.timeline import timeline  # noqa: PLC0415  start-up time
+        from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
 
+        write(trace_text(timeline(priced)), values["timeline"], "--timeline")
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, estimate_page  # noqa: PLC0415  start-up time
 
-def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """List the shipped models, or show one."""
-    from simulator.question.specs.catalogue import load_model, model_names  # noqa: PLC0415  start-up time
-    from simulator.show.report.listing import listing_notes, model_facts, models_listing  # noqa: PLC0415  start-up time
-
-    if values["name"] is None:
-        _list(ctx, values, models_listing(load_model(name) for name in model_names()), ())
+        write(estimate_page(priced, presentation, Asked(question=question, command=typed(ctx))), values["output"])
         return
-    spec = load_model(values["name"])
-    _list(ctx, values, model_facts(spec), listing_notes(spec.sources, spec.note), title=spec.name)
+    text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
+    if priced.verdict in ("does_not_fit", "starved") and values["format"] in ("table", "markdown"):
+        text = f"{text}\n{_explained(ctx, values)}"
+    write(text, values["output"])
 
 
-def hardware(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """List the shipped hardware, or show one."""
-    from simulator.question.specs.catalogue import hardware_names, load_hardware  # noqa: PLC0415  start-up time
-    from simulator.show.report.listing import hardware_facts, hardware_listing, listing_notes  # noqa: PLC0415  start-up
+def _explained(ctx: click.Context, values: Mapping[str, Any]) -> str:
+    """Why an estimate does not fit, and what would help; nothing where only tables are wanted."""
+    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.api import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
+    from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
+    from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
+    from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
 
-    if values["name"] is None:
-        _list(ctx, values, hardware_listing(load_hardware(name) for name in hardware_names()), ())
-        return
-    spec = load_hardware(values["name"])
-    title = f"{spec.name}: {spec.title} ({spec.vendor})"
-    _list(ctx, values, hardware_facts(spec), listing_notes(spec.sources, spec.note), title=title)
-
-
-def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """List the switches of all frameworks, or those of one."""
-    from simulator.question.frameworks.profile import framework  # noqa: PLC0415  start-up time
-    from simulator.show.report.listing import framework_facts, frameworks_listing  # noqa: PLC0415  start-up time
-
-    if values["name"] is None:
-        _list(ctx, values, frameworks_listing(), ("Set one with --option NAME=VALUE.",))
-        return
-    profile = framework(values["name"])
-    _list(ctx, values, framework_facts(profile), ("Set one with --option NAME=VALUE.",), title=profile.name)
+    if verbosity_of(ctx) < 0:
+        return ""
+    case = case_of_options(asked(ctx, {**values, "model_field": ()}))
+    style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
+    return "\n\n".join(explanation_blocks(explain(case, MIN_FIT_PROBABILITY), style)) + "\n"
 
 
 def _question(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that `estimate` and `rank` of the API share."""
-    from simulator.show.cli.layouts import check_cluster, framework_options  # noqa: PLC0415  start-up time
-
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
     if values["price_per_device_hour"] is not None and values["train_tokens"] is None:
@@ -121,31 +114,13 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
-    from simulator.cluster import device_kinds  # noqa: PLC0415  start-up time
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
     return Presentation(
         verbosity=verbosity_of(ctx),
         colour=colour_of(ctx, values["output"]),
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
+        width=width_of(values["output"]),
         variants=bool(values.get("variants")),
         device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )
-
-
-def _list(
-    ctx: click.Context,
-    values: Mapping[str, Any],
-    records: list[Record],
-    notes: tuple[str, ...] | list[str],
-    title: str = "",
-) -> None:
-    """Write a listing; what stands around it is for people only."""
-    from simulator.show.report.listing import LISTING_REPORTERS  # noqa: PLC0415  start-up time
-
-    text = LISTING_REPORTERS[values["format"]](records)
-    if values["format"] in ("table", "markdown") and verbosity_of(ctx) >= 0:
-        around = [title] if title else []
-        text = "\n\n".join([*around, text.rstrip("\n"), *(["\n".join(notes)] if notes else [])]) + "\n"
-    write(text, values["output"])

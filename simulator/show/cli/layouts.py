@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from click import UsageError
 
+from simulator.question.scenario.complete import OPTIONS, asked_layout
 from simulator.question.scenario.layout import SETTINGS
-
-if TYPE_CHECKING:
-    from simulator.search.space import Space
+from simulator.search.space import Space
 
 
 def check_cluster(values: Mapping[str, Any]) -> None:
@@ -35,9 +34,6 @@ def given_layout(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def space(values: Mapping[str, Any]) -> Space:
     """Return the space a ranking searches: what was given narrows it, the rest is left open."""
-    from simulator.question.scenario.complete import OPTIONS, asked_layout  # noqa: PLC0415  start-up time
-    from simulator.search.space import Space  # noqa: PLC0415  start-up time
-
     axes = asked_layout(given_layout(values), OPTIONS, many=True)
     return Space(
         **{name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()},

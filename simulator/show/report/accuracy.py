@@ -9,7 +9,6 @@ from simulator.evidence.calibration.apply import PRIMARY_FAMILY
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
 from simulator.evidence.calibration.doubts import Doubt, describe
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.targets import TABLE
 from simulator.question.coefficients.values import Kind
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_mib
@@ -49,8 +48,8 @@ def _targets(found: Assessment) -> Section:
         for target in found.targets
     ]
     text = (
-        f"For the consistent rows of {TABLE} alone, though the family's fit uses other tables too. A row is consistent "
-        "by the annotation beside it; the fit does not read it."
+        f"For the consistent rows of {found.held_to} alone, though the family's fit uses other tables too. A row is "
+        "consistent by the annotation beside it; the fit does not read it."
     )
     headers = ("figure", "target", "reached", "", "why missed")
     return Section(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sources import DRAWS, FEW, SEED, Judged, RowJudged, SourcesJudged, summary
 from simulator.question.coefficients.values import Kind
 from simulator.question.units import GIB
@@ -145,6 +146,33 @@ def _summaries(rows: Sequence[RowJudged], names: Sequence[str], key: Key) -> lis
         dict(zip(names, name, strict=True)) | dataclasses.asdict(summary(row for row in rows if key(row) == name))
         for name in sorted({key(row) for row in rows})
     ]
+
+
+def own_text(found: Sequence[OwnError], style: Style) -> str:
+    """Return own rows before and after their calibration, with the means."""
+    sections = []
+    for kind, title in _TITLES.items():
+        mine = [one for one in found if one.kind == kind]
+        rows = [[one.key, *(_share(value) for value in (one.before, one.after, one.left_out))] for one in mine]
+        means = [_mean([getattr(one, name) for one in mine]) for name in ("before", "after", "left_out")]
+        if mine:
+            headers = ("row", "before %", "after %", "left out %")
+            sections.append(Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]]))
+    return sections_text(sections, style)
+
+
+def own_object(found: Sequence[OwnError]) -> dict[str, Any]:
+    """Return the same as plain values; errors are shares."""
+    return {"own_rows": [dataclasses.asdict(one) for one in found]}
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    kept = [abs(value) for value in values if value is not None]
+    return _percent(float(np.mean(kept))) if kept else "-"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f}"
 
 
 def _percent(value: float | None) -> str:

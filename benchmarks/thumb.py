@@ -6,33 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Literal
 
 import numpy as np
 
 from simulator.cost.pricing.price import FITS
+from simulator.evidence.calibration.assessment import Checked
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.vocabulary import Precision
 from simulator.search.space import Space
 from simulator.search.walk import walk
 
-Outcome = Literal["comes out", "in part", "does not come out"]
 HARDWARE = "z2000"
 SMALL, LARGE = ("llama3.1-8b", 32), ("llama3.1-70b", 64)
 """Model and devices of the two clusters that the rules speak of."""
-PRECISIONS = ("bf16", "fp8")
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One rule of thumb and what the ranking says of it."""
-
-    rule: str
-    outcome: Outcome
-    findings: tuple[str, ...]
-    """One sentence each, with the figures."""
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +48,16 @@ def check(coefficients: Coefficients) -> tuple[Checked, ...]:
     """Check all rules under a coefficient set."""
 
     @cache
-    def fitting(model: str, devices: int, precision: str) -> tuple[Fitting, ...]:
+    def fitting(model: str, devices: int, precision: Precision) -> tuple[Fitting, ...]:
         return tuple(_fitting(model, devices, precision, coefficients))
 
     return (_recompute(fitting), _large(fitting), _small(fitting), _order(fitting))
 
 
-Ranked = Callable[[str, int, str], Sequence[Fitting]]
+Ranked = Callable[[str, int, Precision], Sequence[Fitting]]
 
 
-def _fitting(model: str, devices: int, precision: str, coefficients: Coefficients) -> list[Fitting]:
+def _fitting(model: str, devices: int, precision: Precision, coefficients: Coefficients) -> list[Fitting]:
     """Every layout that keeps the rules and fits, fastest first."""
     scenario = Scenario(
         model=load_model(model),
@@ -87,7 +77,7 @@ def _priced(scenario: Scenario) -> Iterator[tuple[float, Layout]]:
                 yield float(priced.step.total[index]), priced.block.layout(int(index))
 
 
-def _clusters() -> Iterator[tuple[str, int, str]]:
+def _clusters() -> Iterator[tuple[str, int, Precision]]:
     for (model, devices), precision in product((SMALL, LARGE), PRECISIONS):
         yield model, devices, precision
 
@@ -218,5 +208,5 @@ def _spread(found: Sequence[Fitting], axis: tuple[str, ...]) -> float:
     return float(np.median(losses)) if losses else 0.0
 
 
-def _cluster(model: str, devices: int, precision: str) -> str:
+def _cluster(model: str, devices: int, precision: Precision) -> str:
     return f"{model} on {devices} devices in {precision}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simulator.evidence.calibration.accuracy import Accuracy, Errors, Ordering
+from benchmarks.thumb import check
+from simulator.evidence.calibration.accuracy import Accuracy, Errors, Ordering, ordering
+from simulator.evidence.calibration.apply import PRIMARY_FAMILY
+from simulator.evidence.calibration.assessment import Assessment, Target
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.evidence.calibration.verdicts import RowVerdict
 
@@ -15,23 +18,6 @@ ALLOCATED_TABLE = "b200-megatron"
 """The table that holds allocated memory."""
 COVERAGE = (0.80, 0.97)
 """Share of rows that a 90 % interval may hold; with some 25 rows it cannot be told from 90 % inside of this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """One target."""
-
-    id: str
-    text: str
-    limit: str
-    """In words."""
-    achieved: str
-    """In words, with what a reader must know."""
-    value: float
-    """What is compared: a share, or a count."""
-    met: bool
-    reason: str = ""
-    """Why it is missed; empty where it is met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +33,29 @@ class Evidence:
     allocated: Accuracy | None
 
 
+def held(found: Assessment) -> Assessment:
+    """The report with the targets and the rules of thumb, where the table they speak of is among its rows."""
+    main = next((family for family in found.families if family.fitted.family == PRIMARY_FAMILY), None)
+    if main is None or not any(sample.row.table == TABLE for sample in main.fitted.samples):
+        return found
+    coefficients = main.fitted.coefficients()
+    order = ordering(main.fitted, coefficients, table=TABLE)
+    if main.memory is None or main.time is None:
+        return replace(found, ordering=order, rules=check(coefficients))
+    others = [part for family in found.families if (part := family.memory) and ALLOCATED_TABLE in part.tables]
+    evidence = Evidence(
+        memory=main.memory.part(table=TABLE),
+        time=main.time.part(table=TABLE),
+        ordering=order,
+        verdicts=[verdict for verdict in main.verdicts if verdict.sample.row.table == TABLE],
+        doubts=main.fitted.doubts,
+        allocated=others[0].part(table=ALLOCATED_TABLE) if others else None,
+    )
+    return replace(found, ordering=order, held_to=TABLE, targets=targets(evidence), rules=check(coefficients))
+
+
 def targets(found: Evidence) -> tuple[Target, ...]:
-    """All targets, in the order of the issue that set them."""
+    """All targets, in the order in which they were set."""
     return tuple(_targets(found))
 
 

@@ -1,0 +1,216 @@
+"""The command `validate` once its options are read: plan, launch, compare. Imported when asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simulator import api
+from simulator.api import scenario_of
+from simulator.errors import InputError, UnsupportedError
+from simulator.lab.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.device import ask, contradictions, crowded
+from simulator.lab.runner.engine import Engine, Pick
+from simulator.lab.runner.engines.megatron import MegatronEngine
+from simulator.lab.runner.engines.paddle import PaddleEngine
+from simulator.lab.runner.launch import Launcher
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.record import Record
+from simulator.lab.runner.reference import ReferenceEngine, usual_backend
+from simulator.lab.runner.slurm import SlurmLauncher
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.show.cli.layouts import check_cluster, framework_options, space
+from simulator.show.cli.options import left_to_default
+from simulator.show.cli.streams import colour_of, note, verbosity_of, write
+from simulator.show.cli.validate import FOLDER
+from simulator.show.report.validate_json import validate_json
+from simulator.show.report.validate_table import dry_run_text, validate_table
+
+_FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
+_SMALL = {"seq_length": 256, "global_batch_size": 8}
+_LARGE = {"seq_length": 8192, "global_batch_size": 1024}
+"""Sizes of the question that is asked without any: on processors a launch takes seconds, elsewhere it is the usual."""
+_MOST_RANKED = 256
+"""Layouts of the ranking among which those to launch are looked for."""
+
+
+def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, launch, compare, and leave with the exit code."""
+    quiet = verbosity_of(ctx) < 0
+    hardware, question = _question(values)
+    searched = space(values)
+    work = Path(values["work_folder"] or FOLDER)
+    _check_options(ctx, values)
+    record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
+    pick = _pick(values, question, record.table)
+    engine, launcher = _engine(values, hardware), _launcher(values, hardware)
+    launcher.check(pick.scenario.nodes)
+    if not values["dry_run"]:
+        engine.check()
+        record.check()
+    ranking = api.rank(**question, space=searched, top=_MOST_RANKED, variants=True)
+    if not ranking.estimates:
+        raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
+    wanted = Wanted(
+        top=values["top"],
+        repeats=values["repeat"],
+        limit_seconds=float(values["time_limit"]),
+        resume=values["resume"],
+        retry_failed=values["retry_failed"],
+    )
+    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
+    try:
+        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only one in which there is nothing to launch
+    _few(plan, wanted.top, quiet=quiet or left_to_default(ctx, "top"))
+    _failed_before(plan, quiet=quiet)
+    if values["dry_run"]:
+        write(dry_run_text(plan, launcher), None)
+        return
+    _warn(values, hardware, plan, quiet=quiet)
+    keeper = record if values["node_rank"] == 0 else None
+    campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
+    if values["format"] == "json":
+        text = validate_json(campaign, record.path)
+    else:
+        text = validate_table(campaign, record.path, verbosity_of(ctx), colour=colour_of(ctx, None))
+    write(text, None)
+    ctx.exit(_code(campaign))
+
+
+def _code(campaign: Campaign) -> int:
+    if campaign.interrupted_by:
+        note(campaign.unwritten, quiet=not campaign.unwritten)
+        return 128 + campaign.interrupted_by
+    if campaign.unwritten:
+        raise InputError(campaign.unwritten)
+    return 0 if campaign.all_well else 1
+
+
+def _failed_before(plan: Plan, *, quiet: bool) -> None:
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
+
+
+def _few(plan: Plan, top: int, *, quiet: bool) -> None:
+    if len(plan.layouts) < top:
+        note(f"--top {top}: the ranking has {len(plan.layouts)} of different splits that can be launched", quiet=quiet)
+
+
+def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
+    """The hardware, and the arguments of a ranking."""
+    if not values["model"]:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    if ":" in values["hardware"]:
+        raise UnsupportedError("--hardware: launches run on one kind of device")
+    check_cluster(values)
+    hardware = load_hardware(values["hardware"])
+    sizes = _SMALL if hardware.family == "cpu" else _LARGE
+    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "calibration")
+    return hardware, {
+        **{name: values[name] for name in names},
+        **{name: values[name] or usual for name, usual in sizes.items()},
+        "framework": _FRAMEWORKS[values["engine"]],
+        "options": framework_options(values),
+    }
+
+
+def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
+    """What is asked of every launch; the layout is still to be chosen."""
+    scenario = scenario_of(**question)
+    return Pick(
+        scenario=scenario,
+        layout=Layout(),
+        model=values["model"],
+        hardware=values["hardware"],
+        options=question["options"],
+        steps=values["steps"],
+        warmup_steps=values["warmup"],
+        table=table,
+    )
+
+
+def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
+
+    path = values["engine_path"] or ""
+    if values["engine"] != "reference":
+        for name in ("backend", "communication"):
+            if values[name]:
+                raise click.UsageError(f"--{name} needs --engine reference: outside frameworks choose their own")
+    if values["engine"] == "megatron":
+        return MegatronEngine(path=path)
+    if values["engine"] == "paddle":
+        return PaddleEngine(path=path)
+    if path:
+        raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
+    backend = values["backend"] or usual_backend(hardware.family)
+    if (backend == "cpu") != (hardware.family == "cpu"):
+        raise click.UsageError(
+            f"--backend {backend}: the hardware {hardware.name} is of family {hardware.family}, and rows would be "
+            "measured on something else; --hardware says what is measured"
+        )
+    return ReferenceEngine(backend=backend, communication=values["communication"] or "")
+
+
+def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
+
+    if values["launcher"] == "slurm":
+        return SlurmLauncher(
+            partition=values["slurm_partition"] or "",
+            account=values["slurm_account"] or "",
+            options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
+            gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
+            queue_seconds=float(values["queue_limit"]),
+        )
+    for name in ("slurm_partition", "slurm_account", "slurm_option"):
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --launcher slurm")
+    return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+
+
+def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
+    """What is wrong with the devices of this machine. Raises UnsupportedError where it has none of the kind."""
+    found = ask(values["backend"] or usual_backend(hardware.family))
+    yield from contradictions(found, hardware, hardware_names())
+
+
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: Plan, *, quiet: bool) -> None:
+    """Say what makes figures of this machine misleading, before anything is launched on it."""
+    # With Slurm the devices are elsewhere, and an outside framework looks for its own.
+    if values["launcher"] != "local" or values["engine"] != "reference" or not plan.launches:
+        return
+    first = plan.launches[0]
+    if hardware.family == "cpu":
+        warnings: Iterable[str] = filter(None, [crowded(first.pick.scenario.devices // first.nodes)])
+    else:
+        warnings = _device(values, hardware)
+    for text in warnings:
+        note(text, quiet=quiet)
+
+
+def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse options that would be ignored, and what nodes that are started by themselves cannot do alike."""
+    if values["retry_failed"] and not values["resume"]:
+        raise click.UsageError("--retry-failed needs --resume: without it everything is launched")
+    if values["launcher"] != "slurm" and not left_to_default(ctx, "queue_limit"):
+        raise click.UsageError("--queue-limit needs --launcher slurm")
+    if values["output"] and Path(values["output"]).is_dir():
+        raise InputError(f"--output {values['output']}: is a folder; expected a file of rows, such as ROWS.csv")
+    endpoint = values["rdzv_endpoint"]
+    if endpoint is None:
+        return
+    if values["launcher"] != "local":
+        raise click.UsageError("--rdzv-endpoint needs --launcher local: Slurm says where the first node is")
+    if values["resume"]:
+        raise click.UsageError("--rdzv-endpoint: without --resume, so that all nodes launch the same")
+    if not re.fullmatch(r".+:[0-9]{1,5}", endpoint):
+        raise click.UsageError(f"--rdzv-endpoint {endpoint}: must be HOST:PORT")

@@ -1,0 +1,72 @@
+"""`simulate calibrate --probe`: rates, a few launches, and the coefficients that they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simulator.errors import UnsupportedError
+from simulator.lab.probe.asked import FOLDER, Asked
+from simulator.lab.probe.measure import rates_command
+from simulator.lab.probe.prepare import outlook, prepare
+from simulator.lab.probe.run import launch_all
+from simulator.lab.runner.reference import usual_backend
+from simulator.question.specs.catalogue import load_hardware
+from simulator.show.cli.streams import note, verbosity_of, write
+from simulator.show.report.probe_json import outlook_json, probe_json
+from simulator.show.report.probe_table import outlook_table, probe_table
+
+_NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
+_FORMATS = ("table", "markdown", "json")
+
+
+def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, measure, launch, fit, and tell how to use the result."""
+    asked, form = _asked(values), _form(values)
+    quiet = verbosity_of(ctx) < 0
+    if values["dry_run"]:
+        ready = outlook(asked)
+        command = rates_command(asked)
+        write(outlook_json(ready) if form == "json" else outlook_table(ready, command, form), None)
+        return
+
+    def tell(line: str) -> None:
+        note(line, quiet=quiet)
+
+    asked.check()
+    probed = launch_all(prepare(asked, tell), tell)
+    write(probe_json(probed) if form == "json" else probe_table(probed, form, verbosity_of(ctx)), None)
+    signal = probed.campaign.interrupted_by
+    ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
+
+
+def _asked(values: Mapping[str, Any]) -> Asked:
+
+    for name in _NOT_PROBE:
+        if values[name]:
+            said = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"--probe and {said}: a probe measures rows of its own")
+    if values["hardware"] is None:
+        raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
+    hardware = load_hardware(values["hardware"])
+    backend = values["backend"] or usual_backend(hardware.family)
+    return Asked(
+        hardware=values["hardware"],
+        devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
+        folder=Path(values["output"] or FOLDER),
+        model=values["model"],
+        precision=values["precision"] or "bf16",
+        backend=backend,
+        launches=values["launches"] or 20,
+        limit_seconds=float(values["time_limit"] or 600),
+        resume=values["resume"],
+    )
+
+
+def _form(values: Mapping[str, Any]) -> Any:
+    if values["format"] not in _FORMATS:
+        raise UnsupportedError(f"--format {values['format']} and --probe: allowed are {', '.join(_FORMATS)}")
+    return values["format"]
