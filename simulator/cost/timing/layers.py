@@ -325,17 +325,21 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention; 16 bit also under fp8."""
-    values = scenario.coefficients.time
+    """FLOP/s of attention; 16 bit also under fp8.
+
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
+    """
+    values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
+    reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
             share = values.attention_efficiency_unfused
         case "flash_1":
-            share = values.attention_efficiency_flash_1
+            share = reach * values.attention_efficiency_flash_1
         case "sdpa":
-            share = values.attention_efficiency_sdpa
+            share = reach * values.attention_efficiency_sdpa
         case "flash_2":
-            share = values.attention_efficiency
+            share = reach * values.attention_efficiency
         case "flash_3":
             share = values.attention_efficiency_flash_3
         case "npu":

@@ -104,7 +104,7 @@ class MemoryCoefficients:
         0.0,
         16.0 * GIB,
         0.6,
-        "what the default caching allocator holds beside the tensors, whatever their size; none with expandable segments",
+        "what the default caching allocator holds beside the tensors at any size; none with expandable segments",
     )
     unexpandable_tensor_parallel_bytes: float = coefficient(
         1.8 * GIB, "bytes", 0.0, 8.0 * GIB, 0.6, "the same, further, with tensor parallelism: buffers of gathers"
@@ -126,18 +126,18 @@ class TimeCoefficients:
         0.62, "share of the dense fp8 peak", 0.15, 0.95, 0.15, "rate of the matrix products in fp8, casts apart"
     )
     attention_efficiency: float = coefficient(
-        0.35,
-        "share of the dense 16-bit peak",
+        0.48,
+        "share of the dense 16-bit peak within reach of earlier instructions",
         0.05,
-        0.9,
-        0.2,
+        0.95,
+        0.15,
         "rate of attention on the causal half of the scores, by FlashAttention 2",
     )
     attention_efficiency_flash_1: float = coefficient(
-        0.25, "share of the dense 16-bit peak", 0.03, 0.9, 0.3, "the same by FlashAttention 1 or Triton's kernel"
+        0.32, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
     )
     attention_efficiency_sdpa: float = coefficient(
-        0.28, "share of the dense 16-bit peak", 0.03, 0.9, 0.3, "the same by PyTorch's own kernel"
+        0.34, "share of the same", 0.03, 0.9, 0.2, "the same by PyTorch's own kernel"
     )
     attention_efficiency_flash_3: float = coefficient(
         0.48, "share of the dense 16-bit peak", 0.05, 0.95, 0.25, "the same by FlashAttention 3 or cuDNN 9"

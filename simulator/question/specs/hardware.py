@@ -80,6 +80,13 @@ class Count(Sourced):
     """The number."""
 
 
+class Share(Sourced):
+    """A share of something, above 0 and at most 1."""
+
+    value: Annotated[float, Field(gt=0, le=1, strict=True)]
+    """The share."""
+
+
 class PeakFlops(Frozen):
     """Dense matrix-multiplication peak of one device by number format; absent where it has none."""
 
@@ -192,6 +199,8 @@ class HardwareSpec(Frozen):
     """Processors of one device that each work on a tile of a matrix product (SMs, cube cores); None is not known."""
     product_tile: Count | None = None
     """Outputs of a matrix product that one processor works on at a time, a count; None is not known."""
+    earlier_kernels: Share | None = None
+    """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
     attention_kernel: AttentionKernel | None = None
     """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
 
