@@ -104,6 +104,21 @@ def test_a_model_outside_is_not_read(repository: Path) -> None:
     assert "leads out of" in judged(script(repository, text))[0]["reasons"][0]
 
 
+@pytest.mark.parametrize("name", ["../../outside.yaml", "link.yaml", "{}/outside.yaml"])
+def test_a_file_that_another_extends_is_read_inside_only(name: str, repository: Path) -> None:
+    """Primus extends files by paths of their own."""
+    (repository.parent / "outside.yaml").write_text("seq_length: 77\n", encoding="utf-8")
+    (repository / "recipes" / "link.yaml").symlink_to(repository.parent / "outside.yaml")
+    base = f"extends: ['{name.format(repository.parent)}']\nmicro_batch_size: 1\n"
+    (repository / "recipes" / "base.yaml").write_text(base, encoding="utf-8")
+    trainer = "{framework: megatron, config: base.yaml, model: llama3.1_8B.yaml, overrides: {global_batch_size: 8}}"
+    file = repository / "recipes" / "primus.yaml"
+    file.write_text(f"work_group: a\nmodules:\n  pre_trainer: {trainer}\n", encoding="utf-8")
+    (found,) = judged("recipes/primus.yaml")
+    assert "leads out of" in found["reasons"][0]
+    assert judged("recipes/primus.yaml", "--root", "..")[0]["estimate"]["layout"]["seq_length"] == 77
+
+
 def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here" / "recipes").mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "here"):
