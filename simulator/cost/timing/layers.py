@@ -132,8 +132,8 @@ def shape_factor(scenario: Scenario, rate: float, rows: Array, outputs: Array, d
     if hardware.processors is None or hardware.product_tile is None:
         return 1.0
     at_once = float(hardware.processors.value * hardware.product_tile.value)
-    started = values.product_waves * at_once
-    piece = values.product_split_seconds * rate / (2.0 * at_once)
+    started = np.maximum(values.product_waves, 0.0) * at_once
+    piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
     made = rows * outputs
     with np.errstate(divide="ignore", invalid="ignore"):
         pieces = np.maximum(1.0, np.sqrt(started * depth / (np.maximum(piece, 1e-9) * made)))
@@ -223,11 +223,7 @@ class LayerTimer:
             exchange = self._exchange(work, "experts", index)
             parts["expert_parallel"] = exposed(values.expert_exposed, exchange, experts)
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
-        parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
-        floor = scenario.framework.host_seconds_per_layer * work.calls * repeats / 3.0
-        if floor:
-            parts["overhead"] = parts["overhead"] + np.maximum(floor - sum_parts(parts), 0.0)
-        return parts
+        return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""

@@ -107,9 +107,6 @@ class FrameworkProfile:
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
     )
-    host_seconds_per_layer: float = switch(
-        0.0, "least time of a layer in both passes of a micro batch, where the host launches kernels too slowly"
-    )
     fused_gradient_accumulation: bool = switch(
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
