@@ -17,6 +17,7 @@ from simulator.cost.operations.sums import (
     core_width,
     moved_amounts,
     weight_totals,
+    windowed_widths,
 )
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
@@ -33,7 +34,11 @@ class Work:
     adapters: WeightTotals
     """LoRA parameters on those products; nothing without."""
     core_width: float
-    """Width of attention's two products."""
+    """Width of attention's two products over all scores."""
+    windows: tuple[tuple[int, float], ...]
+    """Bounded attention: tokens that one attends to at most, and width."""
+    core_flops: float
+    """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
     collectives: tuple[Collective, ...]
@@ -63,6 +68,8 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
         chosen=chosen_parameters(given.model, products),
         adapters=adapters,
         core_width=core_width(operations),
+        windows=windowed_widths(operations),
+        core_flops=sum(operation.core_flops for operation in operations),
         moved=moved_amounts(operations),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         calls=sum(operation.calls for operation in operations),
