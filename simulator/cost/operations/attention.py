@@ -7,7 +7,7 @@ from typing import Literal
 from simulator.cost.elements import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
 from simulator.question.specs.model import Heads, Mixer
 
 
@@ -95,13 +95,13 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     )
 
 
-def _bound(given: Conditions, mixer: Mixer) -> int | None:
-    """Tokens that one token attends to at most."""
+def _bound(given: Conditions, mixer: Mixer) -> Window | None:
+    """What a token attends to at most."""
     match mixer:
         case "sliding":
-            return given.model.sliding_window
+            return Window(given.model.sliding_window or 0, given.model.window_chunked)
         case "sparse" | "sparse_latent" | "shared_sparse_latent":
-            return given.model.index_topk
+            return Window(given.model.index_topk)
         case _:
             return None
 

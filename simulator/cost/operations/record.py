@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is cut: its outputs, its inputs, not at all, over tokens of the vocabulary, or, the `expert_` forms of
@@ -122,6 +122,15 @@ class Collective:
     """Times the forward pass's volume that the backward pass moves."""
 
 
+class Window(NamedTuple):
+    """A bound on the tokens that attention is over."""
+
+    tokens: int
+    """Tokens that one token attends to at most, a count."""
+    chunked: bool = False
+    """Whether attention stays within consecutive chunks of as many tokens."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One operation of a layer."""
@@ -138,8 +147,8 @@ class Operation:
     """Bytes that kernels bound by memory read and write in the forward pass; as many again, twice, backward."""
     core_width: float = 0.0
     """Width of attention's two products per token and score: `heads (query-key size + value size) / 2`."""
-    core_window: int | None = None
-    """Tokens that one token attends to at most, a count; None is all before it."""
+    core_window: Window | None = None
+    """What a token attends to at most; None is all before it."""
     core_flops: float = 0.0
     """Forward FLOPs per token of a mixer whose work does not grow with the sequence, at the rate of attention."""
     collectives: tuple[Collective, ...] = ()

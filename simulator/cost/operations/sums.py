@@ -9,7 +9,7 @@ from functools import lru_cache
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation, Spread, Weight, summed
+from simulator.cost.operations.record import Operation, Spread, Weight, Window, summed
 from simulator.question.specs.model import LayerKind, ModelSpec
 
 
@@ -96,16 +96,18 @@ def core_width(operations: Iterable[Operation]) -> float:
     return sum(one.core_width for one in operations if one.core_window is None)
 
 
-def windowed_widths(operations: Iterable[Operation]) -> tuple[tuple[int, float], ...]:
-    """The same where attention is bounded: tokens that one attends to at most, and width."""
+def windowed_widths(operations: Iterable[Operation]) -> tuple[tuple[Window, float], ...]:
+    """The same where attention is bounded: the bound, and the width."""
     return tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None)
 
 
-def attended_share(seq_length: int, window: int) -> float:
-    """Share of the causal half of the scores that lie inside a window: `(s w - w^2 / 2) / (s^2 / 2)`."""
-    if window >= seq_length:
+def attended_share(seq_length: int, window: Window) -> float:
+    """Share of the causal half of the scores inside a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s`."""
+    if window.tokens >= seq_length:
         return 1.0
-    return (seq_length * window - window**2 / 2.0) / (seq_length**2 / 2.0)
+    if window.chunked:
+        return window.tokens / seq_length
+    return (seq_length * window.tokens - window.tokens**2 / 2.0) / (seq_length**2 / 2.0)
 
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import INSIDE, repeated
-from simulator.cost.operations.record import Collective, Operation, Spread
+from simulator.cost.operations.record import Collective, Operation, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
     adapter_totals,
@@ -35,8 +35,8 @@ class Work:
     """LoRA parameters on those products; nothing without."""
     core_width: float
     """Width of attention's two products over all scores."""
-    windows: tuple[tuple[int, float], ...]
-    """Bounded attention: tokens that one attends to at most, and width."""
+    windows: tuple[tuple[Window, float], ...]
+    """Bounded attention: the bound, and the width."""
     core_flops: float
     """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]

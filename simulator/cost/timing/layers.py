@@ -250,7 +250,7 @@ def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array |
         seconds = work.core_flops * extents.of("tensor") / attention_rate(scenario)
     tile, length = scenario.coefficients.time.attention_tile_tokens, scenario.seq_length
     for window, width in work.windows:
-        cut = (1.0 + tile / min(window, length)) / (1.0 + tile / length)
+        cut = (1.0 + tile / min(window.tokens, length)) / (1.0 + tile / length)
         whole = attention_seconds(scenario, extents, width)
         seconds = seconds + whole * (attended_share(length, window) * cut)
     return seconds

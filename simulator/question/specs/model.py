@@ -212,6 +212,8 @@ class ModelSpec(Frozen):
     """Feed-forward part of every layer, a pattern that repeats; empty: dense layers first, then experts if any."""
     sliding_window: Size | None = None
     """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
+    window_chunked: Flag = False
+    """True when a sliding layer attends within consecutive chunks of that many tokens instead."""
     sliding_attention_heads: Size | None = None
     """Query heads of sliding layers where they have a number of their own, a count."""
     sliding_key_value_heads: Size | None = None
