@@ -8,8 +8,9 @@ import pytest
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.huggingface import FAMILIES, read_config
-from simulator.question.specs.model import Architecture, ModelSpec
+from simulator.question.specs.model import ModelSpec
 from tests.specs.small_configs import SMALL
 
 # What such files hold beside the shape; none of it may disturb.

@@ -6,65 +6,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simulator.errors import InputError
+from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_count
-
-Architecture = Literal[
-    "llama",
-    "mistral",
-    "ministral",
-    "ministral3",
-    "qwen2",
-    "qwen3",
-    "qwen3_vl_text",
-    "mimo",
-    "ernie4_5",
-    "glm",
-    "glm4",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "bloom",
-    "opt",
-    "mpt",
-    "starcoder2",
-    "nemotron",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "qwen3_vl_moe_text",
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "kimi_k2",
-    "glm4_moe",
-    "glm_moe_dsa",
-    "gpt_oss",
-    "minimax_m2",
-    "minimax_m3",
-    "minimax_m3_vl_text",
-    "llama4_text",
-    "mimo_v2_flash",
-    "step3p5",
-    "step3p7",
-    "ernie4_5_moe",
-    "olmoe",
-    "qwen3_next",
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-    "minimax",
-    "minimax_text_01",
-    "minimax_m1",
-    "nemotron_h",
-]
-"""Hugging Face ``model_type`` of the family the model belongs to."""
 
 MAXIMUM_LAYERS: Final = 10_000
 """Most layers a model may have, a count."""
