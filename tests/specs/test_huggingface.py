@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
-from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.architectures import Architecture
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.huggingface import FAMILIES, read_config
 from simulator.question.specs.model import ModelSpec
 from tests.specs.small_configs import SMALL
