@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
+    from simulator.answers.availability import Availability
+    from simulator.answers.offers import Offer
+    from simulator.answers.plan import Plan, plan
     from simulator.api import estimate, rank
     from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
@@ -18,9 +21,12 @@ if TYPE_CHECKING:
     from simulator.search.space import Space
 
 __all__ = [
+    "Availability",
     "Estimate",
     "InputError",
     "Layout",
+    "Offer",
+    "Plan",
     "Ranking",
     "SimulateError",
     "Space",
@@ -29,13 +35,17 @@ __all__ = [
     "estimate",
     "load_hardware",
     "load_model",
+    "plan",
     "rank",
 ]
 
 _HOMES = {
+    "Availability": "simulator.answers.availability",
     "Estimate": "simulator.cost.pricing.estimate",
     "InputError": "simulator.errors",
     "Layout": "simulator.question.scenario.layout",
+    "Offer": "simulator.answers.offers",
+    "Plan": "simulator.answers.plan",
     "Ranking": "simulator.search.result",
     "SimulateError": "simulator.errors",
     "Space": "simulator.search.space",
@@ -43,6 +53,7 @@ _HOMES = {
     "estimate": "simulator.api",
     "load_hardware": "simulator.question.specs.catalogue",
     "load_model": "simulator.question.specs.catalogue",
+    "plan": "simulator.answers.plan",
     "rank": "simulator.api",
 }
 

@@ -1,5 +1,18 @@
-"""`python -m simulator` is the command `simulate`."""
+"""The command line, as ``simulate`` and as ``python -m simulator``."""
 
-from simulator.show.cli.main import run
+import os
 
-run()
+
+def run() -> None:
+    """Run the command line; Ctrl-C ends it quietly from its first import on."""
+    try:
+        from simulator.show.cli.main import run as start  # noqa: PLC0415  what may be interrupted
+
+        start()
+    except KeyboardInterrupt:
+        # Nothing is half written that a normal end would finish; a traceback says nothing to whoever pressed the keys.
+        os._exit(130)
+
+
+if __name__ == "__main__":
+    run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Required, TypedDict, Unpack
 
 from simulator.cluster import cluster
@@ -16,7 +16,7 @@ from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.scenario.complete import NAMES, Question, Words, asked_layout, devices_taken, resolve
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
-from simulator.question.scenario.settings import check_count
+from simulator.question.scenario.settings import check_count, check_share
 from simulator.question.scenario.typed import LayoutFields
 from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import FrameworkName, Precision
@@ -25,6 +25,9 @@ from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
+
+MIN_FIT_PROBABILITY = 0.95
+"""Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
 class QuestionFields(TypedDict, total=False):
@@ -159,17 +162,22 @@ def rank(
     top: int = 10,
     variants: bool = False,
     progress: Progress | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[QuestionFields],
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
 
-    Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel sizes).
+    Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
+    them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
+    sizes).
     """
     started = time.perf_counter()
     space = space or Space()
     check_count("top", top)
+    check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
-    found = search(scenario, space, top=top, variants=variants, progress=progress)
+    least = min_fit_probability
+    found = search(scenario, space, top=top, variants=variants, progress=progress, least=least)
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
@@ -180,10 +188,11 @@ def rank(
         best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
-    remedies = () if best else tuple(_remedies(scenario, space))
-    fp8 = _fp8(scenario, space, progress)
+    risky = tuple(estimate_layout(scenario, layout) for layout in found.risky)
+    remedies = () if best else tuple(_remedies(scenario, space, least))
+    fp8 = _fp8(scenario, space, least)
     return Ranking(
-        query=_query(scenario, question, space),
+        query=_query(scenario, question, space) | {"min_fit_probability": least},
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
             evaluated=found.evaluated,
@@ -192,12 +201,48 @@ def rank(
             elapsed_seconds=time.perf_counter() - started,
         ),
         estimates=best,
+        risky=risky,
         starved=starved,
         nearest=nearest,
         remedies=remedies,
         reasons=() if best else tuple(_reasons(scenario, found.examples)),
         fp8=fp8,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The fastest layout of a question."""
+
+    recommended: Estimate | None
+    """Likely enough to fit."""
+    nearest: Estimate | None
+    """Where none is: the fastest that may fit, else the one that needs least; None where no layout keeps the rules."""
+
+
+def fastest(
+    *,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    **question: Unpack[QuestionFields],
+) -> Fastest:
+    """The first layout of `rank`, which takes the same arguments, without what a ranking tells beside it."""
+    check_share("min_fit_probability", min_fit_probability)
+    scenario = scenario_of(**question)
+    found = search(scenario, space or Space(), top=1, least=min_fit_probability)
+    chosen = found.fastest or found.risky or found.starved or found.nearest
+    priced = estimate_layout(scenario, chosen[0]) if chosen else None
+    return Fastest(priced, None) if found.fastest else Fastest(None, priced)
+
+
+def feasible(
+    *, space: Space | None = None, top: int = 1000, **question: Unpack[QuestionFields]
+) -> tuple[Estimate, ...]:
+    """Every layout that fits, or the `top` fastest of them, as plain estimates without intervals."""
+    check_count("top", top)
+    scenario = scenario_of(**question)
+    found = search(scenario, space or Space(), top=top, variants=True)
+    return tuple(bare_estimate(scenario, layout) for layout in found.fastest)
 
 
 def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:
@@ -242,24 +287,24 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, space: Space, progress: Progress | None) -> Estimate | None:
+def _fp8(scenario: Scenario, space: Space, least: float) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = search(narrow, space, top=1, progress=progress)
+    found = search(narrow, space, top=1, least=least)
     return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
 
 
-def _remedies(scenario: Scenario, space: Space) -> Iterator[Remedy]:
+def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
-    for change, other, wider in _changes(scenario, space):
-        found = search(other, wider, top=1)
+    for change, other, wider in _changes(scenario, space, least):
+        found = search(other, wider, top=1, least=least)
         if found.fastest:
             yield Remedy(change, estimate_layout(other, found.fastest[0]))
 
 
-def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, Space]]:
+def _changes(scenario: Scenario, space: Space, least: float) -> Iterator[tuple[str, Scenario, Space]]:
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default:
             free: dict[str, Any] = {axis.name: axis.default}
@@ -268,17 +313,17 @@ def _changes(scenario: Scenario, space: Space) -> Iterator[tuple[str, Scenario, 
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", scenario, replace(space, offload=(offload,))
     if not scenario.groups:
-        more = _enough_nodes(scenario, space)
+        more = _enough_nodes(scenario, space, least)
         if more is not None:
             yield f"--nodes {more.nodes}", more, space
 
 
-def _enough_nodes(scenario: Scenario, space: Space) -> Scenario | None:
+def _enough_nodes(scenario: Scenario, space: Space, least: float) -> Scenario | None:
     """The smallest cluster of whole nodes, up to 64 times as large, on which something fits; None if none does."""
     per_node = scenario.hardware.devices_per_node
 
     def fits(nodes: int) -> bool:
-        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1).fastest)
+        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1, least=least).fastest)
 
     low = scenario.devices // per_node
     high = low

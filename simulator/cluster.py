@@ -38,7 +38,7 @@ def cluster(
 
 
 def _calibrated(spec: HardwareSpec, devices: int, groups: tuple[NodeGroup, ...], calibration: str | None) -> Cluster:
-    used = applied(spec.family, calibration)
+    used = applied(spec.family, calibration, spec.name)
     return Cluster(hardware=spec, devices=devices, groups=groups, coefficients=used.coefficients(), calibration=used)
 
 
@@ -56,4 +56,4 @@ def _group(text: str, calibration: str | None) -> NodeGroup:
     per_node = spec.devices_per_node if found["devices"] is None else int(found["devices"])
     if not 1 <= per_node <= spec.devices_per_node or int(found["nodes"]) < 1:
         raise InputError(f"hardware group '{text}': from 1 node, and 1 to {spec.devices_per_node} devices of a node")
-    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration).coefficients())
+    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration, spec.name).coefficients())

@@ -14,14 +14,29 @@ that escapes is a defect of the simulator.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_COMMAND: Final = re.compile(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
+"""Where a line would be a command to a CI runner that prints it."""
+_LONG_WORD: Final = re.compile(r"\S{301,}")
+_LONGEST: Final = 2000
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` with every run of whitespace and control marks made one space."""
+    """Return text from outside as it may be shown: one line, without control and direction marks or CI commands.
+
+    Every run of such marks and of white space becomes one space; a space breaks up what a CI runner would obey.
+    """
     printable = "".join(mark if mark.isprintable() else " " for mark in text)
-    return " ".join(printable.split())
+    return _COMMAND.sub(" ", " ".join(printable.split()))
+
+
+def short_line(text: str) -> str:
+    """Return ``one_line`` of a message, with what it echoes at length cut in the middle."""
+    line = _LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", one_line(text))
+    return line if len(line) <= _LONGEST else f"{line[:1400]} ... {line[-500:]}"
 
 
 class SimulateError(Exception):
@@ -31,8 +46,8 @@ class SimulateError(Exception):
     """Status with which the command line ends when this error reaches it."""
 
     def __init__(self, message: str) -> None:
-        """Keep ``message``, folded to one line."""
-        super().__init__(one_line(message))
+        """Keep ``message``, folded to one line that is not too long to read."""
+        super().__init__(short_line(message))
 
 
 class InputError(SimulateError):

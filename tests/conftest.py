@@ -1,6 +1,6 @@
 """What the whole suite shares: one thread a process, no deadlines of single examples, and lanes for launches.
 
-With `-n 4 --dist loadgroup` a file is a worker's as a whole. Files that launch processes share two lanes, each a
+With `-n 4` a file is a worker's as a whole. Files that launch processes share two lanes, each a
 worker's from the start, so that no more than two launches run at a time.
 """
 
@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Before numpy and torch are imported: workers and launches share the cores, and threads that wait for each other spin.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -27,20 +29,31 @@ LONG: Final = ("calibration/test_pages.py", "probe/test_run.py", "docs/test_trac
 """What takes longest of the rest begins first."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False
+def _lane(place: str) -> str:
+    """The lane of a file of this folder; empty for one that launches nothing."""
+    return next((name for name, files in LANES.items() if place.startswith(files)), "")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Sends a file to one worker as a whole, and all files of a lane to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return _lane(file.removeprefix("tests/")) or file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
+    config.option.loadscopereorder = False  # the order below, not that of the files with most tests
+    return Lanes(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     places = {item: item.path.relative_to(config.rootpath / "tests").as_posix() for item in items}
     for item, place in places.items():
-        lane = next((name for name, files in LANES.items() if place.startswith(files)), "")
-        if item.get_closest_marker("launch") and not lane:
+        if item.get_closest_marker("launch") and not _lane(place):
             raise pytest.UsageError(f"tests/{place}: launches, but stands in no lane of tests/conftest.py")
-        if config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group(lane or place))
-    firsts = (*(files for files in LANES.values()), *((start,) for start in LONG))
+    firsts = (*LANES.values(), *((start,) for start in LONG))
     order = {
         item: next((n for n, files in enumerate(firsts) if place.startswith(files)), len(firsts))
         for item, place in places.items()

@@ -42,6 +42,8 @@ class Remark:
     message: str
     place: Place | None = None
     fix: str = ""
+    source: str = ""
+    """Where the framework checks it: repository, version, file and line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced
 from simulator.errors import InputError
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import MOST_CANDIDATES, Space, candidates
 from simulator.search.walk import walk
 
+Index = NDArray[np.intp]
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
+_JUDGED_AT_ONCE = 32
+MOST_RISKY = 3
+"""Risky layouts that a search remembers."""
+_BASE = 8192.0
+"""Above every size in a split."""
 
 
 @dataclass(slots=True)
@@ -38,13 +45,42 @@ class Shortlist:
 
     def offer(self, block: LayoutBlock, keys: Array, where: NDArray[np.bool_]) -> None:
         """Consider the layouts of `block` selected by `where`."""
-        index = np.flatnonzero(where)
+        self._keep(block, keys, self._worth(block, keys, np.flatnonzero(where)))
+
+    def offer_likely(self, scenario: Scenario, priced: Priced, where: NDArray[np.bool_], least: float) -> Index:
+        """Consider by speed the layouts that fit with at least a probability; returns others that would be kept.
+
+        Only what would be kept is judged, the best first and some at a time: what is kept of one lot leaves less to
+        judge of the next.
+        """
+        refused = [np.empty(0, dtype=np.intp)]
+        block, keys, left = priced.block, priced.step.total, np.flatnonzero(where)
+        left = left[np.argsort(keys[left], kind="stable")]
+        while True:
+            lot = self._worth(block, keys, left, distinct=False)[:_JUDGED_AT_ONCE]
+            if not len(lot):
+                return np.concatenate(refused)
+            passed = _likely(scenario, priced, lot, least)
+            refused.append(lot[~passed])
+            self._keep(block, keys, self._worth(block, keys, lot[passed]))
+            left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
+
+    def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
+        """The positions that could still be kept, best first; with `distinct` one of each split."""
         if len(self.entries) == self.limit:
             index = index[keys[index] < self.entries[-1][0]]
         index = index[np.argsort(keys[index], kind="stable")]
-        if not self.variants:
-            index = index[np.sort(np.unique(_split_codes(block)[index], return_index=True)[1])]
-        best = [(float(keys[i]), block.layout(i)) for i in index[: self.limit]]
+        if self.variants or not len(index):
+            return index
+        codes = _split_codes(block)[index]
+        if distinct:
+            return index[np.sort(np.unique(codes, return_index=True)[1])]
+        known = {_split_code(layout): key for key, _, layout in self.entries if _same_block(layout, block)}
+        beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, keys[index], strict=True)]
+        return index[~np.array(beaten, dtype=np.bool_)]
+
+    def _keep(self, block: LayoutBlock, keys: Array, index: Index) -> None:
+        best = [(float(keys[i]), block.layout(int(i))) for i in index[: self.limit]]
         merged = [*self.entries, *((key, layout.split, layout) for key, layout in best)]
         merged.sort(key=lambda entry: entry[0])
         kept: dict[object, tuple[float, tuple[int, ...], Layout]] = {}
@@ -53,12 +89,31 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
+def _likely(scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+    """Which layouts fit with at least a probability; without a calibration nothing tells, and all pass."""
+    if scenario.calibration is None or least <= 0.0:
+        return np.ones(len(index), dtype=np.bool_)
+    likely: Mask = scenario.calibration.likely_to_fit(scenario, priced, index, least)
+    return likely
+
+
+def _same_block(layout: Layout, block: LayoutBlock) -> bool:
+    """Whether a layout has the sizes of a split that a block's layouts share."""
+    return all(getattr(layout, size.name) == getattr(block, size.name) for size in SPLIT if size.per_block)
+
+
+def _split_code(layout: Layout) -> float:
+    """`_split_codes` of one layout."""
+    sizes = (getattr(layout, size.name) for size in SPLIT if not size.per_block)
+    return reduce(lambda code, size: code * _BASE + size, sizes, 0.0)
+
+
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
     code = np.zeros(len(block))
     for size in SPLIT:
         if not size.per_block:
-            code = code * 8192.0 + getattr(block, size.name)
+            code = code * _BASE + getattr(block, size.name)
     return code
 
 
@@ -70,6 +125,8 @@ class Found:
     feasible: int
     rejected: dict[str, int]
     fastest: list[Layout]
+    risky: list[Layout]
+    """The fastest layouts that fit, but less likely than asked for."""
     starved: list[Layout]
     nearest: list[Layout]
     """The layouts that need least of those that do not fit."""
@@ -77,13 +134,20 @@ class Found:
     """One layout for each rule that dropped any."""
 
 
-def search(
-    scenario: Scenario, space: Space, *, top: int = 10, variants: bool = False, progress: Progress | None = None
+def search(  # noqa: PLR0913  a question, and how much of the answer to keep
+    scenario: Scenario,
+    space: Space,
+    *,
+    top: int = 10,
+    variants: bool = False,
+    progress: Progress | None = None,
+    least: float = 0.0,
 ) -> Found:
-    """Look at every candidate of the space once, and keep the best few."""
+    """Look at every candidate of the space once, and keep the best few that fit with at least probability `least`."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
+    risky = Shortlist(MOST_RISKY, variants)
     done = feasible = 0
     total = candidates(scenario, space)
     if total > MOST_CANDIDATES:
@@ -99,13 +163,15 @@ def search(
         priced = judged.priced
         if priced is not None:
             feasible += _count(priced, counts)
-            fastest.offer(priced.block, priced.step.total, priced.verdict == FITS)
+            refused = np.zeros(len(priced.block), dtype=np.bool_)
+            refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
+            risky.offer(priced.block, priced.step.total, refused)
             starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
             nearest.offer(priced.block, priced.device_bytes, priced.verdict == DOES_NOT_FIT)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
-    return Found(done, feasible, rejected, fastest.layouts, starved.layouts, nearest.layouts, examples)
+    return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
 
 
 def _count(priced: Priced, counts: Counter[str]) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.layout import layout_object
+from simulator.tabular import Tabular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(Tabular):
     """Layouts of one question, fastest first."""
 
     query: Mapping[str, object]
@@ -41,7 +44,9 @@ class Ranking:
     """Names in `query` that the user left to their default."""
     counts: Counts
     estimates: tuple[Estimate, ...]
-    """Layouts that fit, best first."""
+    """Layouts that fit with at least the probability asked for, best first."""
+    risky: tuple[Estimate, ...] = ()
+    """The fastest layouts that fit on the estimate, with less than the least probability asked for."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None
@@ -52,3 +57,25 @@ class Ranking:
     """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
     """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
+
+    def __repr__(self) -> str:
+        """One line: the question, how many layouts fit, the best."""
+        asked = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
+        found = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
+        best = f", best {self.estimates[0]!r}" if self.estimates else ""
+        return f"<Ranking {asked}: {found}{best}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layout, best first: its fields by key, speed and memory."""
+        return [
+            {
+                "rank": rank,
+                **layout_object(one.layout),
+                "tokens_per_second": one.throughput.tokens_per_second_per_device * one.devices,
+                "mfu": one.throughput.mfu,
+                "step_seconds": one.throughput.step_seconds,
+                "device_bytes": one.memory.device_bytes,
+                "fit_probability": one.memory.fit_probability,
+            }
+            for rank, one in enumerate(self.estimates, start=1)
+        ]

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.evidence.calibration.fit import NOISE, names_of
 from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows, shipped_tables
+from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import Kind, priors
 from simulator.question.units import MIB
@@ -23,6 +23,12 @@ ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consiste
 @lru_cache(maxsize=1)
 def shipped_rows() -> tuple[MeasuredRow, ...]:
     return tuple(row for table in shipped_tables() for row in read_rows(table))
+
+
+@lru_cache(maxsize=1)
+def all_rows() -> tuple[MeasuredRow, ...]:
+    """The shipped rows and those of the public tables."""
+    return (*shipped_rows(), *(row for table in public_tables() for row in read_rows(table)))
 
 
 def row(key: str) -> MeasuredRow:

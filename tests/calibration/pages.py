@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.targets import held
 from simulator.evidence.calibration.assessment import Assessment, assess, figures
+from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
 from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration
 from simulator.question.coefficients.values import Kind
 from simulator.show.report.accuracy import accuracy_text, targets_table
+from simulator.show.report.accuracy_sources import class_table, sources_text
 from simulator.show.report.as_json import dumps
 from simulator.show.report.calibration import meaning_table, value_table
-from tests.calibration.measured import shipped_rows
+from tests.calibration.measured import all_rows, shipped_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "calibration"
 RECORD = FOLDER / "accuracy.json"
-SHIPPED: Mapping[str, tuple[Kind, ...]] = {
-    "hopper": ("memory", "time"),
-    "blackwell": ("memory", "time"),
-    "ascend-910": ("time",),
-}
-"""Families with a calibration of their own, and what of it; docs/calibration.md says why these."""
+OWN: Mapping[str, str] = {"z2000": "hopper"}
+"""Clusters fitted to their own rows, and their families."""
+FAMILIES = ("hopper", "ampere", "ascend-910", "blackwell", "other")
+"""Families whose coefficients the rows of all sources give."""
+SHIPPED = (*OWN, *FAMILIES)
+KINDS: tuple[Kind, ...] = ("memory", "time")
 KNOWN = ("cpu",)
 """Families with coefficients that need no rows."""
 ANEW_HINT = "python -m tests.calibration.pages writes it anew"
@@ -38,20 +41,21 @@ def shipped(family: str) -> Calibration:
 
 def calibration_blocks() -> dict[str, str]:
     """Tables of `docs/calibration.md` by marker."""
-    kinds: tuple[Kind, ...] = ("memory", "time")
-    found = {f"meaning-{kind}": meaning_table(kind) for kind in kinds}
-    for family, fitted in SHIPPED.items():
-        calibration = shipped(family)
-        found |= {f"{family}-{kind}": value_table(kind, calibration) for kind in fitted}
+    found = {f"meaning-{kind}": meaning_table(kind) for kind in KINDS}
+    for name in SHIPPED:
+        found |= {f"{name}-{kind}": value_table(kind, shipped(name)) for kind in KINDS}
     return found
 
 
-def blocks(assessed: Assessment) -> dict[Path, dict[str, str]]:
+def blocks(assessed: Assessment, judged: Sequence[SourcesJudged]) -> dict[Path, dict[str, str]]:
     """Everything quoted, by page and marker."""
     return {
-        ROOT / "docs" / "accuracy.md": {"accuracy": accuracy_text(assessed, "markdown").rstrip("\n")},
+        ROOT / "docs" / "accuracy.md": {
+            "accuracy": accuracy_text(assessed, "markdown").rstrip("\n"),
+            "sources": sources_text(judged, "markdown").rstrip("\n"),
+        },
         ROOT / "docs" / "calibration.md": calibration_blocks(),
-        ROOT / "README.md": {"accuracy": targets_table(assessed)},
+        ROOT / "README.md": {"accuracy": targets_table(assessed), "sources": class_table(judged)},
     }
 
 
@@ -89,11 +93,14 @@ def record(assessed: Assessment) -> dict[str, float]:
 
 if __name__ == "__main__":
     samples = prepared(shipped_rows())
-    for family in SHIPPED:
+    for name, family in OWN.items():
         text = calibration_text(fit_family(family, samples).calibration())
-        (FOLDER / f"{family}.yaml").write_text(text, encoding="utf-8")
+        (FOLDER / f"{name}.yaml").write_text(text, encoding="utf-8")
+    sources = tuple(judge_sources(kind, prepared(all_rows())) for kind in ("time", "memory"))
+    for calibration in published(sources):
+        (FOLDER / f"{calibration.family}.yaml").write_text(calibration_text(calibration), encoding="utf-8")
     judged = held(assess(shipped_rows()))
-    for path, found in blocks(judged).items():
+    for path, found in blocks(judged, sources).items():
         page = path.read_text(encoding="utf-8")
         for name, block in found.items():
             page = written_anew(page, name, block)

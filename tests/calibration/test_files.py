@@ -18,7 +18,14 @@ from simulator.question.scenario.layout import Layout
 from tests.calibration.pages import FOLDER, SHIPPED, shipped
 
 LAYOUT = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=8, sequence_parallel=True)
-HARDWARE = {"hopper": "z2000", "blackwell": "b200-sxm", "ascend-910": "ascend-910b-64g-8"}
+HARDWARE = {
+    "z2000": "z2000",
+    "hopper": "h100-sxm-80g",
+    "ampere": "a100-sxm-80g",
+    "blackwell": "b200-sxm",
+    "ascend-910": "ascend-910b-64g-8",
+    "other": "mi300x",
+}
 
 
 def ask(**question: Any) -> simulator.Estimate:
@@ -52,7 +59,7 @@ def test_the_order_of_a_file_does_not_matter(tmp_path: Path) -> None:
 
 def test_an_unknown_coefficient_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    text = (FOLDER / "hopper.yaml").read_text(encoding="utf-8")
+    text = (FOLDER / "z2000.yaml").read_text(encoding="utf-8")
     path.write_text(text.replace("workspace_bytes", "workspace"), encoding="utf-8")
     with pytest.raises(InputError, match=r"memory\.coefficients\.workspace: unknown coefficient; allowed: workspace_b"):
         ask(calibration=str(path))
@@ -60,7 +67,7 @@ def test_an_unknown_coefficient_is_refused(tmp_path: Path) -> None:
 
 def test_an_edited_value_changes_the_estimate(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    document = yaml.safe_load((FOLDER / "hopper.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load((FOLDER / "z2000.yaml").read_text(encoding="utf-8"))
     document["time"]["coefficients"]["gemm_efficiency"]["value"] = 0.5
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     assert ask(calibration=str(path)).throughput.step_seconds > 1.1 * ask().throughput.step_seconds
@@ -75,7 +82,7 @@ def test_priors_have_no_interval() -> None:
 
 
 def document() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((FOLDER / "hopper.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "z2000.yaml").read_text(encoding="utf-8"))
     return found
 
 
@@ -111,6 +118,9 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
         (("time", "covariance", 0, 0), 1e300, "ten times the width"),
         (("time", "covariance", 0), [1.0], "not a calibration file"),
         (("range", "sizes", "devices"), [], "not a calibration file"),
+        (("range", "sizes", "devices"), ["nan", 8], "not a calibration file"),
+        (("range", "sizes", "devices"), [1, "inf"], "not a calibration file"),
+        (("range", "sizes", "devices"), [True, 8], "not a calibration file"),
         (("range",), None, "not a calibration file"),
         (("tables",), 5, "not a calibration file"),
         (("memory", "rows_left_out"), [1], "not a calibration file"),

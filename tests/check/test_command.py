@@ -131,7 +131,7 @@ def test_shares_are_bounded(share: str) -> None:
         ((MEGATRON, "--model-field", "hidden_size=big"), "must be a whole number"),
         ((MEGATRON, "--model-field", "qk_norm=2"), "allowed are true and false"),
         ((MEGATRON, "--model-field", "hidden_size=2", "--model-field", "hidden_size=4"), "given as '2' and as '4'"),
-        ((MEGATRON, "--baseline", "nothing.json"), "--baseline nothing.json: cannot be read"),
+        ((MEGATRON, "--baseline", "nothing.json"), "--baseline nothing.json: no such file"),
         ((MEGATRON, "--option", "nothing=1"), "unknown switch"),
         ((MEGATRON, "--framework", "megatron", "--option", "nothing=1"), "unknown switch"),
     ],
@@ -155,11 +155,20 @@ def test_baseline_reports_what_changed(tmp_path: Path) -> None:
 
 def test_baselines_that_are_none(tmp_path: Path) -> None:
     file = tmp_path / "baseline.json"
-    for text in ("{", "[]", '{"results": [1]}', "[" * 100_000):
+    result = '{"results": [{"file": "x", "title": "", "outcome": "fits", "passed": true, "estimate": {"memory": '
+    figures = [
+        f'{result}{{"device_mib": {mib}}}, "throughput": {{"step_time_s": 1}}}}}}]}}'
+        for mib in ("1e-320", "-1", "true", '"x"', "1" + "0" * 400)
+    ]
+    for text in ("[]", '{"results": [1]}', *figures):
         file.write_text(text, encoding="utf-8")
         assert "is not what `simulate check --format json` writes" in refusal(
             "check", MEGATRON, "--baseline", str(file)
         )
+    for text in ("{", "[" * 100_000, '{"results": Infinity}', '{"results": 1e999}'):
+        file.write_text(text, encoding="utf-8")
+        assert f"--baseline {file}" in refusal("check", MEGATRON, "--baseline", str(file))
+    assert "not a regular file" in refusal("check", MEGATRON, "--baseline", "/dev/zero")
 
 
 DEGREES = """[model]
@@ -190,5 +199,7 @@ def test_the_degrees_of_torchtitan_size_the_cluster(tmp_path: Path) -> None:
     (found,) = checked(str(file), "--nodes", "2", code=3)
     assert "not modelled" in found["reasons"][0]
     file.write_text(DEGREES.replace("replicate_degree = 2", "replicate_degree = 1").replace("= 8\n", "= -1\n"), "utf-8")
-    (found,) = checked(str(file), code=3)
-    assert "--nodes N" in found["reasons"][0]
+    (found,) = checked(str(file))
+    assert found["estimate"]["devices"] == 8
+    (assumed,) = [remark for remark in found["remarks"] if remark["rule"] == "nodes-assumed"]
+    assert assumed["fix"] == "--nodes N"

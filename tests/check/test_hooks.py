@@ -1,7 +1,12 @@
 """The pre-commit hook, the GitHub Action and the page that shows them."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,7 @@ import yaml
 
 from simulator.recipes.check.verdict import OUTCOMES
 from simulator.show.cli.check import CHECK_FORMATS
-from tests.check.recipes import ROOT
+from tests.check.recipes import EXAMPLES, ROOT
 from tests.cli.running import run
 from tests.docs.pages import blocks, code_words, page
 
@@ -77,8 +82,97 @@ def test_action_takes_its_inputs_by_environment_only() -> None:
         assert not step.get("run") or step["shell"] == "bash"
     given = set(re.findall(r"inputs\.([a-z-]+)", str(steps)))
     assert given == set(action()["inputs"])
-    assert "simulate check $FILES" in steps[-1]["run"]
     assert "--format github" in steps[-1]["run"]
+    assert re.search(r' -- "\$\{files\[@\]\}"\s*$', steps[-1]["run"])
+
+
+def test_action_runs_nothing_that_is_not_pinned() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    uses = re.findall(r"uses: (\S+)", workflow + (ROOT / "action.yml").read_text(encoding="utf-8"))
+    assert uses
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one) for one in uses)
+    for step in action()["runs"]["steps"]:
+        for command in re.findall(r"^ *python .*", step.get("run", ""), re.MULTILINE):
+            assert command.strip().startswith("python -I -m ")
+    pinned = (ROOT / ".github" / "action-requirements.txt").read_text(encoding="utf-8")
+    names = {match[1].lower() for match in re.finditer(r"^([\w-]+)==\S+ \\\n    --hash=sha256:", pinned, re.MULTILINE)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    assert {re.split(r"[<>=]", one)[0] for one in needed} <= names
+    assert names == set(re.findall(r"^([\w-]+)==", pinned, re.MULTILINE))
+
+
+def run_action(checkout: Path, python: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """The last step of the action, as a runner starts it."""
+    shell = shutil.which("bash")
+    assert shell is not None
+    given = {"files": "**/*.sh", "hardware": "z2000", "options": "", **inputs}
+    env = {key.upper(): value for key, value in given.items()}
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    command = [shell, "--noprofile", "--norc", "-eo", "pipefail", "-c", action()["runs"]["steps"][-1]["run"]]
+    env |= {"PATH": path, "HOME": str(checkout)}
+    return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+
+
+HOSTILE_NAMES = (
+    "--model=tiny.yaml",
+    "--output=x",
+    "--exit-zero",
+    "-q",
+    "--",
+    "a b.sh",
+    "::error::x.sh",
+    "$(touch made).sh",
+)
+
+
+@pytest.fixture
+def hostile_checkout(tmp_path: Path) -> Path:
+    """A pull request whose files are called like options and modules."""
+    script = (
+        (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("--num-layers 32", "--num-layers 99")
+    )
+    folder = tmp_path / "checkout"
+    (folder / "recipes").mkdir(parents=True)
+    trap = "import pathlib; pathlib.Path('trapped').write_text('run')\nraise SystemExit(0)\n"
+    for module in ("pip", "simulator", "click", "re2", "numpy", "yaml", "sitecustomize", "json", "tree_sitter"):
+        (folder / f"{module}.py").write_text(trap, encoding="utf-8")
+    for name in HOSTILE_NAMES:
+        (folder / "recipes" / name).write_text(script, encoding="utf-8")
+        (folder / name).write_text(script, encoding="utf-8")
+    (folder / "pip.conf").write_text("[global]\nindex-url = file:///nowhere\n", encoding="utf-8")
+    return folder
+
+
+def test_action_on_a_hostile_checkout(hostile_checkout: Path) -> None:
+    before = {path: path.read_bytes() for path in hostile_checkout.rglob("*") if path.is_file()}
+    python = Path(sys.executable)
+    plain = run_action(hostile_checkout, python, files="recipes/a*.sh recipes/*x.sh")
+    assert "::error" in plain.stdout
+    failed = plain.returncode
+    assert failed in (1, 2, 3)
+    for files in ("*", "recipes/*", "**/*", "-* recipes/*.sh"):
+        found = run_action(hostile_checkout, python, files=files)
+        assert found.returncode in (2, failed), found.stderr
+        assert "no such option" not in found.stderr
+    # Only a file's own name starts with it: no line of the log is a command that a file name made.
+    assert not re.search(r"^\s*::error::x", found.stdout, re.MULTILINE)
+    after = {path: path.read_bytes() for path in hostile_checkout.rglob("*") if path.is_file()}
+    assert after == before
+    assert run_action(hostile_checkout, python, files="none*.sh").returncode == 2
+
+
+@pytest.mark.package
+def test_action_installs_what_is_pinned(hostile_checkout: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    shell = shutil.which("bash")
+    assert shell is not None
+    step = next(step for step in action()["runs"]["steps"] if "pip" in step.get("run", ""))
+    env = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "GITHUB_ACTION_PATH": str(ROOT)}
+    subprocess.run([shell, "-eo", "pipefail", "-c", step["run"]], cwd=hostile_checkout, env=env, check=True)
+    assert "::error" in run_action(hostile_checkout, python, files="recipes/*").stdout
+    assert not (hostile_checkout / "trapped").exists()
 
 
 def test_page_shows_configuration_that_parses() -> None:
@@ -118,7 +212,7 @@ def commands() -> list[str]:
 
 
 def test_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for command in commands():
         words = shlex.split(command)

@@ -8,7 +8,7 @@ from simulator.question.frameworks.profile import PROFILES
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.main import cli
-from simulator.show.cli.options import FORMATS
+from simulator.show.cli.options import ANSWER_FORMATS
 from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import BLOCKS, documented, help_of
 from tests.cli.running import run
@@ -50,7 +50,7 @@ def test_the_default_command_has_the_options_of_rank() -> None:
 
 def test_words_are_those_the_simulator_knows() -> None:
     assert tuple(PROFILES) == FRAMEWORKS
-    assert tuple(RANKING_REPORTERS) == FORMATS
+    assert (*RANKING_REPORTERS, "html") == ANSWER_FORMATS
 
 
 def test_version() -> None:

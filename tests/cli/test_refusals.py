@@ -11,7 +11,10 @@ from tests.cli.running import TINY, refusal, run
     ("args", "said"),
     [
         (("--modle", "x"), "no such option '--modle', did you mean '--model'?"),
-        (("modles",), "no such command 'modles', did you mean 'models'?; commands: rank, estimate, models"),
+        (
+            ("modles",),
+            "no such command 'modles', did you mean 'models'?; commands: rank, estimate, plan",
+        ),
         (("--model", "llama3.1-8b", "estimate"), "--model stands before the command 'estimate'"),
         (("--tp", "2", "hardware"), "--tp stands before the command 'hardware'"),
         (("--nodes", "2"), "missing option '--model'"),

@@ -28,6 +28,12 @@ startup.compare([sys.executable, "-c", "pass"], [sys.executable, "-c", "pass"], 
 startup.say_machine()
 print(startup.simulate()[0])
 """
+CHECK = """
+import sys
+from benchmarks import check_files
+sys.argv = ["check_files", "examples/recipes"]
+check_files.main()
+"""
 SEARCH = """
 import json
 from benchmarks import search_memory
@@ -43,7 +49,9 @@ def output(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("code", "expected"), [(PRICE, "layouts/s per core"), (START, "processor: ")])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(PRICE, "layouts/s per core"), (START, "processor: "), (CHECK, "3 files, 3 launches: ")]
+)
 def test_benchmark_runs(code: str, expected: str) -> None:
     assert expected in output(code)
 

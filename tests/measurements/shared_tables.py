@@ -8,7 +8,15 @@ from simulator.evidence.measurements.rows import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared") / "measured"
-ANNOTATIONS = ("layers_per_virtual_stage_from_script", "devices_from_figures", "status", "evidence")
+ANNOTATIONS = (
+    "layers_per_virtual_stage_from_script",
+    "devices_from_figures",
+    "status",
+    "evidence",
+    "organisation",
+    "options_source",
+    "filled",
+)
 ROWS = {
     "a100-paddlenlp": 4,
     "ascend-mindspeed": 10,
@@ -76,4 +84,4 @@ def expected(table: str, row: dict[str, str]) -> dict[str, str]:
 
 def measurement(row: dict[str, str]) -> tuple[str, ...]:
     """The cells of a row that are not annotations."""
-    return tuple(row[name] for name in COLUMNS if name not in ANNOTATIONS)
+    return tuple(f"{name}={row[name]}" for name in COLUMNS if name not in ANNOTATIONS and row.get(name))

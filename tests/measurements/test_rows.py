@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_row_survives_writing(tmp_path: Path) -> None:
         ("precision", "bf8", ":2: column 'precision': 'bf8', did you mean 'fp8'?; allowed are bf16, fp16, fp8, fp32"),
         ("status", "relabeled", ":2: column 'status': 'relabeled', did you mean 'relabelled'?; allowed are"),
         ("step_time_s", "30", ":2: mine:1: step_time_ms and step_time_s are both given"),
-        ("memory_kind", "", ":2: mine:1: memory_kind must be given with memory_mib or memory_gib"),
+        ("memory_mib", "", ":2: mine:1: memory_kind must be given with memory_mib or memory_gib"),
         ("error", "crashed", ":2: mine:1: error must be blank when outcome is ok"),
         ("step_samples", "", ":2: mine:1: step_samples must be given with"),
         ("evidence", "bell \a", ":2: column 'evidence': text must be one line of printable characters"),
@@ -113,11 +114,29 @@ def test_headers_are_strict(tmp_path: Path) -> None:
     assert refusal(written(tmp_path, {}, header=(*COLUMNS, "step_time_msec"))) == (
         ":1: unknown column 'step_time_msec', did you mean 'step_time_ms'?"
     )
-    assert refusal(written(tmp_path, {}, header=COLUMNS[:-1])).startswith(":1: missing column 'evidence'")
+    without = tuple(name for name in COLUMNS if name != "seq_length")
+    assert refusal(written(tmp_path, {}, header=without)).startswith(":1: missing column 'seq_length'; needed are")
     assert refusal(written(tmp_path, {}, header=(*COLUMNS, "row"))) == ":1: column 'row' stands twice"
     empty = tmp_path / "empty.csv"
     empty.write_text("", encoding="utf-8")
-    assert refusal(empty).startswith(":1: missing column 'table'")
+    assert refusal(empty).startswith(":1: missing column 'hardware'")
+
+
+def test_optional_columns_are_optional(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    needed = "hardware,devices,seq_length,micro_batch_size,global_batch_size,step_time_s"
+    path.write_text(f"{needed}\nz2000,8,8192,1,64,2.5\nz2000,8,8192,1,128,4.9\n", encoding="utf-8")
+    first, second = read_rows(path)
+    assert (first.key, second.key) == ("mine:1", "mine:2")
+    assert (first.framework, first.precision, first.tensor_parallel, first.outcome) == ("megatron", "bf16", 1, "ok")
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    header = "hardware,devices,seq_length,micro_batch_size,global_batch_size,step_time_s,memory"
+    path.write_text(f"{header}\nz2000,x,8192,1,,2.5,1\n\nz2000,8,8192,1,64,-1,1\n", encoding="utf-8")
+    told = [re.match(r":?(\d+): ", text) for text in refusal(path).split("; ") if re.match(r":?\d+: ", text)]
+    assert [found[1] for found in told if found] == ["1", "2", "2", "4"]
 
 
 def test_columns_may_stand_in_any_order(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ TP8 = {"tensor_parallel": 8, "recompute": "full", "seq_length": 1024}
 TP8_FP32 = TP8 | {"precision": "fp32", "recompute": "none"}
 PP2 = {"tensor_parallel": 2, "pipeline_parallel": 2, "seq_length": 4096}
 PP2_FP32 = PP2 | {"precision": "fp32", "zero_stage": 0}
+CHUNKS = PP2 | {"virtual_stages": 2}
+PP8 = {"pipeline_parallel": 8, "seq_length": 1024}
 BLOCK = {"recompute": "full", "recompute_method": "block", "micro_batch_size": 2}
 
 # (what, replicas, micro batches, pipeline rank, traced MiB)
@@ -58,6 +60,16 @@ TRACED: list[tuple[dict[str, Any], int, int, int, float]] = [
     (PP2_FP32, 1, 2, 0, 14933.6),
     (PP2_FP32, 1, 4, 0, 17910.8),
     (PP2_FP32, 1, 2, 1, 17715.8),
+    ({"zero_stage": 1, "recompute": "selective", "seq_length": 4096}, 4, 2, 0, 35320.9),
+    (PP2 | {"recompute": "full"}, 4, 4, 1, 8852.0),
+    (PP2_FP32 | {"zero_stage": 3}, 2, 4, 0, 15476.6),
+    (PP8, 2, 8, 0, 10787.6),
+    (PP8, 2, 8, 7, 10013.3),
+    (CHUNKS, 4, 4, 1, 11591.6),
+    (CHUNKS, 4, 8, 1, 11975.7),
+    (CHUNKS | {"zero_stage": 2}, 4, 4, 0, 11241.0),
+    (CHUNKS | {"zero_stage": 0, "recompute": "full"}, 4, 4, 1, 16441.9),
+    ({"pipeline_parallel": 4, "virtual_stages": 2, "seq_length": 1024, "precision": "fp32"}, 2, 8, 0, 17948.6),
 ]
 
 
@@ -85,7 +97,7 @@ def test_the_peak_is_what_torch_allocates(
     what: dict[str, Any], replicas: int, micro_batches: int, stage: int, traced: float
 ) -> None:
     memory = priced(what, replicas, micro_batches)
-    assert memory.allocated[stage, 0] / MIB == pytest.approx(traced, rel=0.005)
+    assert memory.allocated[stage, 0] / MIB == pytest.approx(traced, rel=0.0035)
     parts = memory.parts()
     assert sum(float(value[stage, 0]) for value in parts.values()) == pytest.approx(float(memory.device[stage, 0]))
 

@@ -60,11 +60,18 @@ def test_a_prediction_layer_keeps_what_a_layer_keeps() -> None:
     assert (first, last) == (2 * T * (DENSE + MOE), T * (2 + 1) * MOE)
 
 
-@pytest.mark.parametrize(("devices", "experts"), [(1, 1), (2, 2)])
-def test_offload_by_tensor_brings_back_the_experts_of_a_rank_at_once(devices: int, experts: int) -> None:
-    """Experts are one grouped tensor: 8 matrices of 64 x 48; the dense layer's largest has 64 x 160."""
+@pytest.mark.parametrize(("devices", "experts", "zero_stage"), [(1, 1, 0), (2, 2, 0), (4, 4, 1)])
+def test_offload_by_tensor_brings_back_the_experts_of_a_rank_at_once(
+    devices: int, experts: int, zero_stage: int
+) -> None:
+    """Experts are one grouped tensor: 8 matrices of 64 x 48; the dense layer's largest has 64 x 160.
+
+    No other rank has a rank's experts to shard them with; the dense layers are sharded over all.
+    """
     scenario = question(small_moe(vocab_size=8), seq_length=2, devices=devices)
-    found = stage(scenario, offload="optimizer_tensorwise", expert_parallel=experts, zero_stage=0, micro_batch_size=1)
+    found = stage(
+        scenario, offload="optimizer_tensorwise", expert_parallel=experts, zero_stage=zero_stage, micro_batch_size=1
+    )
     assert found.moment == "optimizer step"
     assert found.parts_bytes["optimizer"] == 12 * 8 * 64 * 48 / experts
 
@@ -164,3 +171,54 @@ def test_a_sharding_group_is_no_larger_than_the_ranks_with_the_same_parameters(
     if degree >= 8:
         free = estimate_layout(question(small_moe(vocab_size=8), devices=8), layout)
         assert found.throughput.parts_seconds == free.throughput.parts_seconds
+
+
+def test_experts_split_over_replicas_gather_their_tokens() -> None:
+    """Expert tensor parallel 2 over two replicas: both ranks' copies, with half an expert's width."""
+    scenario = question(small_moe(vocab_size=8), devices=2)
+    layer = MOE + 2 * 2 * 2 * 64
+    found = stage(scenario, expert_tensor_parallel=2)
+    assert found.parts_bytes["activations"] == T * (DENSE + 3 * layer)
+
+
+def test_full_recompute_keeps_the_inputs_of_its_units() -> None:
+    """The residual stream 2 h at every unit's start, of either kind of layer; a list without the mode is idle."""
+    scenario = question(small_moe(vocab_size=8))
+    for unit, inputs in ((1, 4), (2, 2)):
+        found = stage(scenario, recompute="full", recompute_layers=unit)
+        assert found.parts_bytes["activations"] == T * inputs * 2 * 64
+    first = stage(scenario, recompute="full", recompute_method="block", recompute_layers=2)
+    assert first.parts_bytes["activations"] == T * (2 * 2 * 64 + 2 * MOE)
+    listed = stage(scenario, recompute="full", recompute_method="list", recompute_layer_list=(0, 3))
+    assert listed.parts_bytes["activations"] == T * (2 * 2 * 64 + 2 * MOE)
+    idle = stage(scenario, recompute_method="list", recompute_layer_list=(0, 3))
+    assert idle.parts_bytes == stage(scenario).parts_bytes
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_fp8_keeps_what_its_products_start_from_in_8_bits(split: int) -> None:
+    """Norm outputs, the product of SwiGLU and a copy of attention's output; each rank its part."""
+    options = {"tp_comm_overlap": "false"}
+    scenario = question(small_dense(vocab_size=8), precision="fp8", devices=split, options=options)
+    found = stage(scenario, tensor_parallel=split, sequence_parallel=split > 1)
+    narrow = DENSE - 2 * 64 - 160 + 64
+    assert found.parts_bytes["activations"] == T * 4 * narrow / split
+
+
+@pytest.mark.parametrize("profile", ["megatron", "torch"])
+@pytest.mark.parametrize("prediction", [0, 1])
+def test_fp8_adds_two_bytes_for_every_linear_weight(profile: str, prediction: int) -> None:
+    """A layer's weights in 8 bits and their transpose; of a prediction layer those of its layer."""
+    dense = small_dense(vocab_size=8, num_nextn_predict_layers=prediction)
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160
+    expert = 2 * 64 * 64 + 2 * 64 * 32 + 64 * 8 + (8 + 1) * 3 * 64 * 48
+    moe = small_moe(vocab_size=8, num_nextn_predict_layers=prediction)
+    for model, weights in ((dense, (4 + prediction) * layer), (moe, layer + (3 + prediction) * expert)):
+        without, cached = (
+            stage(
+                question(model, profile, precision="fp8", options={"fp8_weight_cache": word, "mtp": "true"}),
+                zero_stage=1,
+            ).parts_bytes["parameters"]
+            for word in ("false", "true")
+        )
+        assert cached - without == 2 * weights

@@ -11,8 +11,9 @@ import pytest
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
-from tests.scenario.cases import ROUND, layout_of, scenario_of, small_mla
+from tests.scenario.cases import ROUND, layout_of, scenario_of, small_dense, small_mla, small_moe
 
 BARE = replace(
     ROUND,
@@ -24,7 +25,7 @@ MATMUL = PROJECTIONS + 3 * 4096 * 14_336
 PARAMETERS = 8_030_261_248
 
 
-def llama(model: str = "llama3.1-8b", **fields: Any) -> Scenario:
+def llama(model: ModelSpec | str = "llama3.1-8b", **fields: Any) -> Scenario:
     return scenario_of(model, coefficients=BARE, **fields)
 
 
@@ -130,3 +131,116 @@ def test_hardware_flops_of_latent_attention_count_both_widths() -> None:
     found = estimated(scenario, recompute="selective").throughput
     added = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
     assert added / found.tokens_per_second_per_device == pytest.approx(4 * 2 * 64 * 4 * (24 + 20))
+
+
+def test_attention_computed_again_loses_to_the_collectives_beside_it() -> None:
+    """Half of what overlaps is exposed; the products lose an eighth of their time."""
+    found = parts(llama(), tensor_parallel=2, sequence_parallel=True, recompute="attention")["recompute"]
+    gemm = T * PROJECTIONS / 494.5e12
+    core, moved = T * T * 4096 / 247.25e12, 2 * T * (4096 + 1024) / 1675e9
+    collective = 0.5 * 2 * T * 4096 / 337.5e9 + 2e-6
+    assert found == pytest.approx(2 * M * LAYERS * (gemm * 9 / 8 + core + moved + collective))
+
+
+def test_the_vocabulary_s_work_is_divided_over_the_tensor_parallel_group() -> None:
+    """Half the products and half the logits on each of two ranks, for twice the micro batches."""
+    whole, half = parts(llama()), parts(llama(), tensor_parallel=2, sequence_parallel=True)
+    assert half["vocabulary"] == pytest.approx(whole["vocabulary"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pipeline_parallel": 4, "virtual_stages": 2, "offload": "optimizer"},
+        {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2, "recompute": "full"},
+        {"pipeline_parallel": 2, "offload": "activations", "micro_batch_size": 4, "recompute": "selective"},
+    ],
+)
+def test_a_step_is_the_sum_of_its_parts(fields: dict[str, Any]) -> None:
+    found = estimated(scenario_of("llama3.1-8b", coefficients=ROUND), **fields).throughput
+    assert min(found.parts_seconds.values()) >= 0
+    assert found.step_seconds == pytest.approx(sum(found.parts_seconds.values()))
+    busiest = max(stage.forward_seconds + stage.backward_seconds for stage in found.stages)
+    assert found.step_seconds > 128 / fields.get("micro_batch_size", 1) * busiest
+
+
+def test_a_frozen_output_layer_has_no_weight_gradient() -> None:
+    products, logits = 2 * T * 4096 * 128_256 / 494.5e12, 16 * T * 128_256 / 1675e9
+    assert parts(llama(lora_rank=8))["vocabulary"] == pytest.approx(M * 2 * (products + logits))
+
+
+def test_a_prediction_layer_multiplies_by_its_layer_and_its_projection() -> None:
+    """The projection joins two vectors of h; the output layer counts under the vocabulary."""
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160
+    found = []
+    for word in ("false", "true"):
+        scenario = llama(model=small_dense(num_nextn_predict_layers=1), options={"mtp": word})
+        found.append(parts(scenario)["gemm"])
+    assert found[0] == pytest.approx(M * 3 * 2 * T * 4 * layer / 494.5e12)
+    assert found[1] - found[0] == pytest.approx(M * 3 * 2 * T * (layer + 2 * 64 * 64) / 494.5e12)
+
+
+def with_time(**values: float) -> Scenario:
+    return replace(llama(), coefficients=replace(BARE, time=replace(BARE.time, **values)))
+
+
+def test_what_attention_does_beside_its_products() -> None:
+    """Per score the work of so many features of a head's 128; per sequence that of so many more tokens."""
+    plain = parts(llama())["attention"]
+    assert parts(with_time(attention_score_width=64))["attention"] == pytest.approx(1.5 * plain)
+    assert parts(with_time(attention_tile_tokens=2048))["attention"] == pytest.approx(1.25 * plain)
+
+
+def test_the_host_s_part_of_tensor_parallelism() -> None:
+    """A layer's calls once a micro batch in both passes together, and those of the ends."""
+    split = {"tensor_parallel": 2, "sequence_parallel": True}
+    found = parts(with_time(tensor_overhead_seconds=0.5), **split)
+    assert found["overhead"] == pytest.approx(2 * M * LAYERS * 0.5)
+    assert parts(with_time(tensor_overhead_seconds=0.5))["overhead"] == 0
+    ends = parts(with_time(tensor_ends_overhead_seconds=0.5), **split)["vocabulary"]
+    assert ends - parts(llama(), **split)["vocabulary"] == pytest.approx(2 * M * 0.5)
+
+
+def test_adapters_of_recomputed_attention_are_multiplied_again() -> None:
+    """One matrix of each pair is split over the ranks, the other meets a rank's part of the tokens."""
+    sizes: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "recompute": "attention"}
+    options = {"tp_comm_overlap": "false"}
+    small, large = (parts(llama(lora_rank=rank, options=options), **sizes)["recompute"] for rank in (8, 16))
+    widths = 2 * (4096 + 4096) + 2 * (4096 + 1024)
+    assert large - small == pytest.approx(2 * M * LAYERS * 2 * T * 8 * widths / 2 / 494.5e12, rel=1e-6)
+
+
+def test_a_step_waits_for_the_rank_with_most_parameters() -> None:
+    """The first of two ranks: its layers and the input table, 30 bytes per parameter, over 4 replicas."""
+    found = parts(llama(), stage_layers=(18, 14), pipeline_parallel=2)["optimizer"]
+    first = 18 * (MATMUL + 2 * 4096) + 128_256 * 4096
+    assert found == pytest.approx(30 * first / 4 / 1675e9)
+
+
+def test_only_a_model_with_prediction_layers_tells_that_they_are_left_out() -> None:
+    told = [
+        any("multi-token-prediction" in note for note in estimated(llama(model=model)).provenance.notes)
+        for model in (small_dense(num_nextn_predict_layers=1), small_dense())
+    ]
+    assert told == [True, False]
+
+
+@pytest.mark.parametrize(("zero_stage", "exchanges"), [(0, 1), (1, 1 + 1), (2, M + 1), (3, M + 2 * M)])
+def test_every_exchange_of_a_layer_takes_its_time(zero_stage: int, exchanges: int) -> None:
+    """Scatters once a step, from ZeRO 2 on once a micro batch; gathers once a step, under ZeRO 3 in either pass.
+
+    Of layers of either kind, the input table and the output layer.
+    """
+    for model, pieces in (("llama3.1-8b", LAYERS + 2), (small_moe(), 4 + 2)):
+        plain = llama(model=model, devices=8)
+        slow = replace(plain, coefficients=replace(BARE, time=replace(BARE.time, shard_overhead_seconds=0.5)))
+        before, after = (parts(scenario, zero_stage=zero_stage)["data_parallel"] for scenario in (plain, slow))
+        assert after - before == pytest.approx(pieces * exchanges * 0.5)
+
+
+def test_replicas_exchange_what_is_trained() -> None:
+    """Adapters of rank 8: 4 bytes of gradients and 2 of parameters; a quarter of what overlaps is exposed."""
+    adapters = LAYERS * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14_336))
+    per_byte = 7 / 8 / 337.5e9 + 7 * 2e-6 / 2**30
+    assert parts(llama(lora_rank=8))["data_parallel"] == pytest.approx(adapters * 6 * per_byte / 4)

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-from simulator.recipes.readers import deepspeed, megatron_flags, nemo, paddle_flags, torchtitan
+from simulator.recipes.readers import deepspeed, nemo, torchtitan
 from simulator.recipes.readers.given import Flag
 
 TABLES: Mapping[str, Mapping[str, Flag]] = {
-    "Megatron flags": megatron_flags.FLAGS,
-    "Paddle flags and keys": paddle_flags.FLAGS,
     "NeMo and Megatron-Bridge keys": nemo.FLAGS,
     "torchtitan keys": torchtitan.FLAGS,
     "Trainer flags and DeepSpeed keys": deepspeed.FLAGS,
@@ -16,8 +14,7 @@ TABLES: Mapping[str, Mapping[str, Flag]] = {
 
 def rendered(heading: str) -> str:
     table = TABLES[heading]
-    dashes = heading.startswith("Megatron flags")
-    rows = [f"| `{'--' + name.replace('_', '-') if dashes else name}` | {flag.about} |" for name, flag in table.items()]
+    rows = [f"| `{name}` | {flag.about} |" for name, flag in table.items()]
     return "\n".join(["| name | read as |", "|---|---|", *rows])
 
 

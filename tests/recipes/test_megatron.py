@@ -166,19 +166,21 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--recompute-activations --recompute-granularity full", "contradiction", "full counts"),
         ("--recompute-method uniform", "contradiction", "no effect"),
         ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
-        ("--use-torch-fsdp2", "not-modelled", "--use-torch-fsdp2: Megatron's FSDP"),
+        ("--use-torch-fsdp2", "not-modelled", "--use-torch-fsdp2: FSDP"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
-        ("--optimizer sgd", "not-modelled", "sgd is priced as Adam"),
-        ("--optimizer muon", "not-modelled", "muon is priced as Adam"),
-        ("--fp8-param-gather", "not-modelled", "weights in fp8"),
+        ("--optimizer sgd", "not-modelled", "sgd: only Adam"),
+        ("--optimizer muon", "not-modelled", "muon: only Adam"),
+        ("--fp8-param-gather", "not-modelled", "weights of fewer bits"),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),
         ("--normalization LayerNorm", "not-modelled", "LayerNorm"),
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
         ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
+        ("--num-experts 8 8 16", "not-modelled", "unequal numbers of experts"),
+        ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
         ("--recompute-modules mlp", "not-modelled", "core_attn"),
-        ("--enable-zero-bubble", "not-modelled", "schedule"),
+        ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
         ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
         ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
@@ -277,7 +279,8 @@ def test_cluster(launch: str, nodes: int | None, devices: int | None, tmp_path: 
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
     missing = {affected for unknown in recipe.unknowns for affected in unknown.affects}
     assert ("nodes" in missing) == (nodes is None)
-    assert ("devices_per_node" in missing) == (devices is None)
+    # Where neither launcher nor environment says, all devices of a node are meant.
+    assert "devices_per_node" not in missing
 
 
 def test_several_launches_in_one_file(tmp_path: Path) -> None:

@@ -134,18 +134,22 @@ def test_keys_that_are_not_read(tmp_path: Path) -> None:
     more = """  some_new_memory_switch: true
   another_offload: false
   init_method_std: 0.01
+  fp8: true
   fp8_param: true
-  optim: {name: adafactor, grad_sync_dtype: bf16, lr: 1e-4}
+  optim: {name: adafactor, grad_sync_mode: true, lr: 1e-4, sched: {name: CosineAnnealing, warmup_steps: 5}}
   tokenizer: {library: x, vocab_file: y}
 exp_manager: {new_parallel_thing: 4}
 """
     recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
-    assert sorted(remark.place.line for remark in recipe.remarks if remark.place) == [16, 19, 20, 20]
+    assert sorted(remark.place.line for remark in recipe.remarks if remark.place) == [16, 20, 21, 21]
     assert about(recipe, "unknown-flag") == [
         "model.some_new_memory_switch is not read; it may change memory or speed",
-        "model.optim.grad_sync_dtype is not read; it may change memory or speed",
+        "model.optim.grad_sync_mode is not read; it may change memory or speed",
     ]
-    assert about(recipe, "not-modelled")[1] == "optimizer adafactor is priced as Adam"
+    assert [text.partition(":")[0] for text in about(recipe, "not-modelled")] == [
+        "fp8_param_gather",
+        "optimizer adafactor",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,3 +173,62 @@ def test_a_configuration_without_a_shape_lacks_no_flag(tmp_path: Path) -> None:
     recipe = read("model:\n  tensor_model_parallel_size: 2\n  _target_: my.OwnProvider\n", tmp_path)
     assert recipe.model is None
     assert "not-modelled" not in rules(recipe)
+
+
+@pytest.mark.parametrize(
+    ("more", "stage", "options"),
+    [
+        ("  optim: {name: mcore_distributed_optim, sched: {name: CosineAnnealing}}\n", 1, {}),
+        ("  optim: {name: distributed_fused_adam}\n", 1, {}),
+        ("  optim: {name: fused_adam}\n", 0, {}),
+        ("  optim: {name: mcore_distributed_optim, grad_sync_dtype: bf16}\n", 1, {"gradient_dtype": "bf16"}),
+        ("  megatron_amp_O2: false\n", 0, {"parameter_dtype": "fp32", "master_weights": "false"}),
+    ],
+)
+def test_optimizers(more: str, stage: int, options: dict[str, str], tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == stage
+    assert options.items() <= recipe.options.items()
+    assert rules(recipe) == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [
+        ("  fp8: false\n  fp8_hybrid: true\n  fp8_params: true\n", "bf16"),
+        ("  fp8: true\n  fp8_hybrid: true\n", "fp8"),
+        ("  fp8: hybrid\n", "fp8"),
+    ],
+)
+def test_fp8_is_on_where_its_own_key_is(more: str, precision: str, tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert recipe.precision == precision
+    assert rules(recipe) == set()
+
+
+def test_vocabularies(tmp_path: Path) -> None:
+    text = (
+        TEXT.replace("TP", "2").replace("  vocab_size: 128256\n", "").replace("hidden_size: 4096", "hidden_size: 4608")
+    )
+    assert read(f"{text}  override_vocab_size: 51200\n", tmp_path).model_fields["vocab_size"] == 51200
+    recipe = read(f"{text}  tokenizer: {{library: megatron, type: GPT2BPETokenizer}}\n", tmp_path)
+    assert recipe.model_fields["vocab_size"] == 50432
+
+
+def test_torch_fsdp_is_refused(tmp_path: Path) -> None:
+    (remark,) = read(f"{TEXT.replace('TP', '2')}  fsdp: true\n", tmp_path).remarks
+    assert (remark.rule, remark.severity, remark.place and remark.place.line) == ("not-modelled", "error", 16)
+
+
+def test_the_launcher_of_nemo_1(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    (tmp_path / "conf" / "training" / "llama").mkdir(parents=True)
+    (tmp_path / "conf" / "training" / "llama" / "x.yaml").write_text(TEXT.replace("TP", "2"), encoding="utf-8")
+    text = (
+        "python3 main.py training=llama/x training.trainer.num_nodes=4 training.model.micro_batch_size=2 \\\n  +a=b\n"
+    )
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.layout.micro_batch_size, recipe.model) == (4, 2, "llama3-8b")

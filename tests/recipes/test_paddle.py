@@ -14,7 +14,8 @@ BASE = """--model_name_or_path baidu/ERNIE-4.5-21B-A3B-Paddle --max_seq_len 4096
  --gradient_accumulation_steps 4 --bf16 --fp16_opt_level O2 --tensor_parallel_degree 2 --sequence_parallel 1
  --moe_group mp
  --pipeline_parallel_config disable_partial_send_recv"""
-DENSE = BASE.replace("baidu/ERNIE-4.5-21B-A3B-Paddle", "facebook/llama-13b").replace("--moe_group mp", "")
+LLAMA = "facebook/llama-13b"
+DENSE = BASE.replace("baidu/ERNIE-4.5-21B-A3B-Paddle", LLAMA).replace("--moe_group mp", "")
 
 
 def read(flags: str, folder: Path, launcher: str = "--gpus 0,1,2,3") -> Recipe:
@@ -127,7 +128,7 @@ def test_lora(flags: str, rank: int | None, tmp_path: Path) -> None:
         ("--use_sparse_head_and_loss_fn", "upper-bound"),
         ("--sequence_parallel 0", "no-sequence-parallel"),
         ("--tensor_parallel_degree 1", "inactive-flag"),
-        ("--pipeline_parallel_degree 2 --pipeline_parallel_config x", "partial-send-recv"),
+        ("--stage DPO --pipeline_parallel_degree 2 --pipeline_parallel_config x", "partial-send-recv"),
         ("--max_steps 10 --warmup_steps 20", "warmup-exceeds-steps"),
         ("--sharding stage9", "unknown-value"),
         ("--fp16", "contradiction"),
@@ -163,6 +164,12 @@ def test_remarks(flags: str, rule: str, tmp_path: Path) -> None:
         ("mistralai/Mistral-7B-Instruct", "mistral-7b-v0.1"),
         ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
         ("somebody/else", None),
+        ("Qwen/Qwen2-7B-Instruct", "qwen2.5-7b"),
+        ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
+        ("model_configs/ERNIE-4p5-300B-A47B", "ernie-4.5-300b-a47b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct-AWQ", None),
+        ("meta-llama/Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16", None),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
     ],
 )
 def test_model_names(name: str, model: str | None, tmp_path: Path) -> None:
@@ -270,3 +277,50 @@ def test_a_bad_list(tmp_path: Path) -> None:
 def test_fix_and_place_of_a_repeated_flag(tmp_path: Path) -> None:
     (message,) = about(read(f"{BASE} --offload_optim 1 --offload_optim", tmp_path), "repeated-flag")
     assert message == "--offload_optim is given 2 times: '1' on line 2, then bare on line 2; the last one counts"
+
+
+@pytest.mark.parametrize(
+    ("flags", "option"),
+    [
+        ("--_attn_implementation eager", ("flash_attention", "false")),
+        ("--attn_implementation flashmask", ("flash_attention", None)),
+        ("--pp_release_grads 1", ("release_grads", "true")),
+        ("--num_nextn_predict_layers 1", ("mtp", "true")),
+        ("--num_nextn_predict_layers 0", ("mtp", None)),
+    ],
+)
+def test_other_names_of_switches(flags: str, option: tuple[str, str | None], tmp_path: Path) -> None:
+    assert read(f"{BASE} {flags}", tmp_path).options.get(option[0]) == option[1]
+
+
+def test_a_recipe_may_set_shapes(tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --num_hidden_layers 4 --moe_num_experts 16 --moe_k 2", tmp_path)
+    assert recipe.model_fields == {"num_hidden_layers": 4, "num_experts": 16, "num_experts_per_tok": 2}
+
+
+def test_experts_of_mixtral_are_split_and_others_whole(tmp_path: Path) -> None:
+    sizes = "--tensor_parallel_degree 4"
+    mixtral = read(f"{DENSE.replace(LLAMA, 'mixtral-8x7b-v0.1')} {sizes}", tmp_path).layout
+    deepseek = read(f"{DENSE.replace(LLAMA, 'deepseek-v2-lite')} {sizes}", tmp_path).layout
+    assert mixtral is not None
+    assert deepseek is not None
+    assert (mixtral.expert_tensor_parallel, deepseek.expert_tensor_parallel) == (4, 1)
+
+
+def test_experts_spread_over_ranks_that_nobody_counts(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE.replace(LLAMA, 'mixtral-8x7b-v0.1')} --use_expert_parallel 1", tmp_path)
+    assert about(recipe, "not-modelled") == ["experts are spread over ranks; over how many is not said"]
+
+
+def test_keys_in_sections(tmp_path: Path) -> None:
+    file = tmp_path / "pretrain.yaml"
+    file.write_text(
+        "model_args:\n  model_name_or_path: llama-7b\n  max_seq_length: 4096\n"
+        "trainer_args:\n  tensor_model_parallel_size: 8\n  per_device_train_batch_size: 2\n  bf16: true\n"
+        "  sharding: stage1\n  pre_alloc_memory: 60\n"
+    )
+    (recipe,) = read_recipe(file)
+    assert (recipe.dialect, recipe.model, recipe.seq_length) == ("paddle-yaml", "llama-7b", 4096)
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size) == (8, 2)
+    assert [remark.severity for remark in recipe.remarks if remark.rule == "not-modelled"] == ["warning"]

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
-from simulator.show.report.as_json import dumps, estimate_object, mib, plain, ranking_object, schema, significant
+from simulator.question.vocabulary import PRECISIONS
+from simulator.show.report.as_json import (
+    dumps,
+    estimate_object,
+    mib,
+    plain,
+    ranking_object,
+    ranking_text,
+    schema,
+    significant,
+)
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
 from simulator.show.report.listing import LISTING_REPORTERS
 from simulator.show.report.presentation import Presentation
@@ -67,6 +77,17 @@ def test_the_schema_knows_every_word_of_a_layout() -> None:
     assert words["recompute"]["enum"] == list(RECOMPUTE_MODES)
     assert words["recompute_method"]["enum"] == list(RECOMPUTE_METHODS)
     assert words["offload"]["enum"] == list(OFFLOADS)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_answer_of_every_precision_is_valid(precision: str) -> None:
+    assert schema()["$defs"]["estimate"]["properties"]["precision"]["enum"] == list(PRECISIONS)
+    check(estimate_object(replace(samples.estimate(), precision=precision), PLAIN), "estimate")
+
+
+def test_a_ranking_as_text_is_the_ranking() -> None:
+    for ranking in (samples.ranking(), samples.ranking(estimates=()), samples.hopeless()):
+        assert ranking_text(ranking, PLAIN) == dumps(ranking_object(ranking, PLAIN))
 
 
 def test_every_key_is_in_the_schema() -> None:

@@ -1,5 +1,6 @@
 """What the tables for people say, and when."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from simulator.cost.pricing.estimate import Interval
 from simulator.question.units import GIB
 from simulator.show.report.estimate_table import estimate_table
+from simulator.show.report.grid import Style
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.ranking_table import ranking_table
 from simulator.show.report.text import probability_text
@@ -158,8 +160,8 @@ def test_days_are_left_open_for_a_layout_without_speed() -> None:
     assert table.splitlines()[4].endswith("- |")
 
 
-def test_estimate_shows_training_intervals_and_broken_rules() -> None:
-    priced = samples.refused()
+def test_estimate_shows_training_and_intervals() -> None:
+    priced = samples.estimate()
     priced = replace(
         priced,
         lora_rank=8,
@@ -169,15 +171,23 @@ def test_estimate_shows_training_intervals_and_broken_rules() -> None:
     text = estimate_table(priced, Presentation(train_tokens=10**11, price_per_device_hour=1.0), "table")
     for said in (
         "LoRA of rank 8",
-        "tp 3 does not divide 32 heads",
         "90 % interval of the need: 49.00 to 51.00 GiB; probability that it fits: 99.0 %",
-        "step ms, 90 % interval",
-        "1900 to 2100",
+        "step s, 90 % interval",
+        "1.90 to 2.10",
         "days for 100B tokens",
         "device hours",
-        "cost",
+        "cost                              2.78k (2.64k-2.92k)",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize("style", ["table", "markdown"])
+def test_a_refused_layout_has_no_figures(style: Style) -> None:
+    # What no run can have needs no memory and takes no time; its parts may be of no whole layer or micro batch.
+    text = estimate_table(samples.refused(), PLAIN, style)
+    assert "tp 3 does not divide 32 heads" in text
+    assert "refused: 1 rule broken" in text
+    assert not re.search(r"GiB|tokens/s|step ms|MFU %", text)
 
 
 def test_no_probability_is_shown_as_certain() -> None:
@@ -204,3 +214,43 @@ def test_estimate_without_stages_or_parts_is_still_shown() -> None:
     assert "Memory by stage" not in text
     assert "Time of one step" not in text
     assert "Speed" in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("devices", [1, 2**20])
+def test_no_row_is_wider_than_the_terminal(width: int, devices: int) -> None:
+    estimates = tuple(replace(samples.calibrated(), devices=devices) for _ in range(12))
+    presentation = Presentation(width=width, train_tokens=10**13, price_per_device_hour=2.5, verbosity=-1)
+    lines = ranking_table(samples.ranking(estimates=estimates), presentation, "table").splitlines()
+    assert max(map(len, lines)) <= width
+    shown = " ".join(lines[0].split())
+    assert all(name in shown for name in ("# TP PP", "mbs", "step"))
+    every = ranking_table(samples.ranking(estimates=estimates), replace(presentation, width=None), "table")
+    assert (len(lines[0]) == len(every.splitlines()[0])) == (width == 200)
+
+
+def test_columns_that_were_left_out_are_named() -> None:
+    ranking = samples.ranking(estimates=(samples.calibrated(),))
+    narrow = ranking_table(ranking, Presentation(width=80), "table")
+    assert "Too narrow for: " in narrow
+    assert "tokens/s/device" in narrow.split("Too narrow for: ")[1].splitlines()[0]
+    assert "Too narrow for: " not in ranking_table(ranking, Presentation(width=80), "markdown")
+
+
+def test_a_part_of_the_layout_that_tells_rows_apart_is_never_left_out() -> None:
+    estimates = (samples.calibrated(), samples.estimate(context_parallel=2, data_parallel=2, recompute="full"))
+    header = ranking_table(samples.ranking(estimates=estimates), Presentation(width=40), "table").splitlines()[2]
+    assert "CP" in header
+    assert "recompute" in header
+
+
+def test_what_is_faster_and_risky_stands_apart() -> None:
+    risky = replace(samples.calibrated(), memory=replace(samples.calibrated().memory, fit_probability=0.6))
+    faster = replace(risky, throughput=samples.throughput(1.0))
+    slower = replace(risky, throughput=samples.throughput(3.0))
+    ranking = samples.ranking(risky=(faster, slower), query={**samples.QUERY, "min_fit_probability": 0.95})
+    text = ranking_table(ranking, PLAIN, "table")
+    assert text.count("Risky, not recommended") == 1
+    assert "fits with 60.0 %, 95.0 % is asked for" in text
+    nothing = replace(ranking, estimates=(), starved=())
+    assert "less than the probability asked for" in ranking_table(nothing, PLAIN, "table")

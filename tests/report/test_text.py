@@ -13,6 +13,7 @@ from simulator.show.report.text import (
     gib,
     layout_text,
     mfu_text,
+    money,
     percent,
     recompute_text,
     settings_text,
@@ -86,3 +87,11 @@ def test_layout_text_tells_what_is_not_plain() -> None:
 def test_settings_text() -> None:
     settings = {"tp": (1, 2), "nodes": None, "options": {"mtp": "true"}, "sequence_parallel": True, "flag": False}
     assert settings_text(settings) == "--tp 1,2, --options mtp=true, --sequence-parallel"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (0.5, "0.5"), (99.94, "99.9"), (999.4, "999"), (999.6, "1.00k"), (258_861, "259k"), (1.41e6, "1.41M")],
+)
+def test_money_has_three_digits(value: float, shown: str) -> None:
+    assert money(value) == shown

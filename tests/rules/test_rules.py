@@ -43,6 +43,12 @@ CASES: dict[str, list[Case]] = {
     "ffn": [
         Case({"tensor_parallel": 2}, {}, small_dense(intermediate_size=161)),
         Case(SEQUENCE, {}, small_moe(moe_intermediate_size=47)),
+        # Without dense layers nothing has the dense width.
+        Case(
+            SEQUENCE | {"expert_tensor_parallel": 2},
+            SEQUENCE,
+            small_moe(first_k_dense_replace=0, intermediate_size=161, moe_intermediate_size=47, num_shared_experts=0),
+        ),
         Case(
             SEQUENCE | {"expert_tensor_parallel": 2},
             SEQUENCE,

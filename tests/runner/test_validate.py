@@ -202,7 +202,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     said = refusal(*QUESTION, code=3)
-    assert said == "--engine reference: torch is not installed; pip install 'simulate-training[runner]' brings it"
+    assert said == "--engine reference: torch is not installed; pip install '.[runner]' in a checkout brings it"
     assert list(Path().iterdir()) == []
 
 

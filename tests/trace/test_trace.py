@@ -188,7 +188,7 @@ TINY = ("trace", "--model", "llama3.2-1b", "--hardware", "h100-sxm-80g", "--devi
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    said = "trace: torch is not installed; pip install 'simulate-training[runner]' brings it"
+    said = "trace: torch is not installed; pip install '.[runner]' in a checkout brings it"
     assert refusal(*TINY, code=3) == said
 
 

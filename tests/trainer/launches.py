@@ -20,7 +20,7 @@ from tests.project.tree import ROOT
 
 NEEDS_TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
-    reason="torch is not installed; pip install 'simulate-training[runner]' brings it",
+    reason="torch is not installed; pip install '.[runner]' in a checkout brings it",
 )
 TINY = ROOT / "examples" / "models" / "tiny.yaml"
 TRAINER = "simulator.lab.trainer"

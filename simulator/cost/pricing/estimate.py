@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from simulator.cost.pricing.violation import Violation
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, sizes_text
+from simulator.question.units import to_gib
+from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
 """`starved`: so near capacity that the allocator keeps freeing and asking again; it may run, slowly."""
@@ -115,7 +117,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Tabular):
     """One layout, priced."""
 
     model: str
@@ -132,3 +134,30 @@ class Estimate:
     throughput: ThroughputEstimate
     violations: tuple[Violation, ...]
     provenance: Provenance
+
+    def __repr__(self) -> str:
+        """One line: the question, the layout, the verdict."""
+        asked = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
+        need = f"{to_gib(self.memory.device_bytes):.1f} of {to_gib(self.memory.capacity_bytes):.1f} GiB"
+        step = f"{self.throughput.step_seconds:.4g} s a step"
+        return f"<Estimate {asked}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each pipeline rank: its layers, and its bytes by part."""
+        return [
+            {
+                "stage": stage.stage,
+                "layers": stage.layers,
+                **{f"{name}_bytes": size for name, size in stage.parts_bytes.items()},
+                "allocated_bytes": stage.allocated_bytes,
+                "device_bytes": stage.device_bytes,
+                "moment": stage.moment,
+            }
+            for stage in self.memory.stages
+        ]
+
+
+def layout_sizes(layout: Layout) -> str:
+    """The sizes of a layout on one line."""
+    sizes = sizes_text(layout, "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch_size")
+    return sizes if layout.recompute == "none" else f"{sizes} recompute {layout.recompute}"

@@ -5,18 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.cost.pricing.estimate import Estimate, Provenance, Status
-from simulator.evidence.calibration.ranges import CARRIED_OVER, WIDENING, status_of
-from simulator.evidence.calibration.store import Calibration, read_calibration, shipped_calibration
-from simulator.evidence.calibration.uncertainty import memory_interval, time_interval
+from simulator.cost.pricing.price import Priced, usable_bytes
+from simulator.evidence.calibration.ranges import status_of
+from simulator.evidence.calibration.store import (
+    OTHER_FAMILY,
+    Calibration,
+    FittedPart,
+    read_calibration,
+    shipped_calibration,
+)
+from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import replaced
+from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.scenario.block import Mask
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
+Index = NDArray[np.intp]
+
 PRIMARY_FAMILY = "hopper"
-"""The family with most rows; its coefficients, shares of a device's peaks, serve hardware without rows of its own."""
+"""The family of the main table, whose targets are held."""
 
 _WORST: tuple[Status, ...] = ("measured", "interpolated", "analytic", "assumed")
+_COVERED: tuple[Status, ...] = ("measured", "interpolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +66,36 @@ class Applied:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""
         return with_calibration(scenario, estimate, self)
 
+    def likely_to_fit(self, scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+        """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
 
-def applied(family: str, choice: str | None = None) -> Applied:
-    """The calibrations for a hardware family.
+        Without a calibration of memory nothing tells, and all pass.
+        """
+        if self.memory is None or self.memory.memory is None:
+            return np.ones(len(index), dtype=np.bool_)
+        block, part = priced.block.take(index), self.memory.memory
+        outside = _own(self.memory, part, "memory", "analytic")
+        spread = relative_deviations("memory", scenario, block, part)
+        if outside is not part:
+            covered = (_status("memory", self.memory, scenario, block.layout(i)) in _COVERED for i in range(len(block)))
+            beyond = relative_deviations("memory", scenario, block, outside)
+            spread = np.where(np.fromiter(covered, dtype=np.bool_, count=len(block)), spread, beyond)
+        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
+        margins = np.log(capacity / priced.device_bytes[index]) / spread
+        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
+
+
+def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:
+    """The calibrations for a hardware family, and for the `cluster` where its spec has one of its own.
 
     `choice` is None for the shipped ones, `none` for the priors, or the path of a calibration file. A kind that a file
-    has no coefficients of comes from what ships for the family, and else from the primary family.
+    has no coefficients of comes from what ships for the cluster, the family, and else from what all families say.
     """
     if choice == "none":
         return Applied(None, None)
-    shipped, primary = shipped_calibration(family), shipped_calibration(PRIMARY_FAMILY)
-    candidates = [one for one in (read_calibration(Path(choice)) if choice else None, shipped, primary) if one]
+    names = [name for name in (cluster, family, OTHER_FAMILY) if name]
+    shipped = [found for name in names if (found := shipped_calibration(name)) is not None]
+    candidates = [*([read_calibration(Path(choice))] if choice else []), *shipped]
     return Applied(
         next((one for one in candidates if one.memory), None), next((one for one in candidates if one.time), None)
     )
@@ -75,34 +109,50 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         if calibration is None:
             statuses.append("analytic")
             continue
+        status = _status(kind, calibration, scenario, estimate.layout)
         if kind == "memory" and calibration.memory is not None and calibration.memory.known:
             # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
             notes.append(f"memory: {calibration.memory.known}")
-            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, 1.0))
+            result = replace(result, memory=memory_interval(scenario, result, calibration.memory))
             continue
-        status = status_of(calibration.range, calibration.family, scenario, estimate.layout)
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
-            memory = memory_interval(scenario, result, calibration.memory, WIDENING[status])
-            result = replace(result, memory=memory)
+            result = replace(
+                result,
+                memory=memory_interval(scenario, result, _own(calibration, calibration.memory, "memory", status)),
+            )
         elif calibration.time is not None:
-            beside = CARRIED_OVER if status == "assumed" else 0.0
-            throughput = time_interval(scenario, result, calibration.time, WIDENING[status], beside)
-            result = replace(result, throughput=throughput)
+            result = replace(
+                result, throughput=time_interval(scenario, result, _own(calibration, calibration.time, "time", status))
+            )
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+
+
+def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status) -> FittedPart:
+    """A part as it serves a layout: outside the range of own rows, these scatter as the family's sources do."""
+    family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
+    others = None if family is None else family.part(kind)
+    if others is None or part.noise_by or status in _COVERED:
+        return part
+    return replace(part, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
+
+
+def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> Status:
+    """How well a layout is covered; memory of which nothing was fitted has no range to be outside of."""
+    if kind == "memory" and calibration.memory is not None and calibration.memory.known:
+        return "measured"
+    return status_of(calibration.range, calibration.family, scenario, layout)
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:
     """What a reader must know of the status, in one sentence."""
     if status == "assumed":
-        note = (
-            f"{kind}: no measured run of family {scenario.hardware.family}; coefficients of {calibration.family} as "
-            f"shares of this device's peaks, {WIDENING[status]:g} times the uncertainty"
-        )
-        return [note if kind == "memory" else f"{note} and {100 * CARRIED_OVER:.0f} % beside it"]
+        family = scenario.hardware.family
+        where = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
+        return [f"{where} from the families that have some, and the interval as wide as families differ"]
     if status == "analytic":
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
-        return [f"outside the calibrated range, {WIDENING[status]:g} times the uncertainty: {reasons}"]
+        return [f"outside the calibrated range: {reasons}"]
     return []

@@ -33,6 +33,8 @@ MEMORY_TOLERANCE = 0.03
 """Misfit of memory that an explanation may have."""
 SPEED_TOLERANCE = 0.04
 """Misfit of speed that an explanation may have."""
+FULL = 0.95
+"""Share of the usable memory that a starved run holds at least."""
 STANDS_OUT = 3.0
 """Standard deviations of the rows' scatter beyond which a row that is used is pointed at."""
 
@@ -117,9 +119,15 @@ def device_doubts(samples: Sequence[Sample]) -> Iterator[Doubt]:
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
-    """Whether a row that ran needs more than a framework can comfortably use."""
-    limit = coefficients.memory.starved_from * sample.scenario.hardware.usable_memory_bytes
-    return predict_device_memory(sample, coefficients) > limit
+    """Whether a row that ran needs more than a framework can comfortably use, by prediction and by its own figure.
+
+    A prediction alone calls no run starved: the coefficients may be those that are wrong.
+    """
+    usable = sample.scenario.hardware.usable_memory_bytes
+    held = sample.row.memory_bytes if sample.row.compares_with == "device" else None
+    if held is None or held < FULL * usable:
+        return False
+    return predict_device_memory(sample, coefficients) > coefficients.memory.starved_from * usable
 
 
 def misfits(samples: Sequence[Sample], memory: Fit | None, time: Fit | None, fitted: Coefficients) -> Iterator[Doubt]:

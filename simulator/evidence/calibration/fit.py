@@ -9,8 +9,8 @@ must not bend a coefficient.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ NOISE: dict[Kind, float] = {"memory": 0.01, "time": 0.012}
 """Expected relative scatter of a measured figure around the model."""
 OUTLIER = 6.0
 """Standard deviations beyond which a row is left out: of the scatter seen, and no less than the one expected."""
+FEW_ROWS = 4.0
+"""Rows' worth of belief that own rows scatter as known ones do."""
 UNFITTED = (
     "link_efficiency",
     "expert_exposed",
@@ -124,6 +126,20 @@ class Problem:
         return np.array([float(getattr(part, name)) for name in self.names])
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of one kind of coefficients before a fit."""
+
+    errors: Mapping[str, float]
+    """Standard errors of the values that the fit starts from, in their units."""
+    noise: float
+    """Relative scatter of such rows, believed as that of FEW_ROWS rows."""
+
+    def scatter(self, seen: float, rows: int) -> float:
+        """The scatter of some rows: what is seen of them, and what is known of others."""
+        return float(np.sqrt((rows * seen**2 + FEW_ROWS * self.noise**2) / (rows + FEW_ROWS)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freedom:
     """How far a fit may go from where it starts."""
@@ -134,6 +150,8 @@ class Freedom:
     """Whether coefficients that shipped rows leave open are moved too."""
     noise: float | None = None
     """Expected relative scatter of the rows; None for the usual one of their kind."""
+    start: Mapping[Kind, Start] = field(default_factory=dict)
+    """For each kind, what is known of the values that the fit starts from; else the priors' spreads hold."""
 
 
 def problem(
@@ -145,7 +163,10 @@ def problem(
     names = names_of(kind, base, every=freedom.every)
     known = priors(kind)
     part = base.memory if kind == "memory" else base.time
-    scale = np.array([freedom.spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names])
+    start = freedom.start.get(kind)
+    errors = start.errors if start is not None else {}
+    wide = {n: freedom.spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names}
+    scale = np.array([errors.get(n, wide[n]) for n in names])
     return Problem(kind, tuple(samples), base, names, scale)
 
 
@@ -183,20 +204,24 @@ def fit(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None,
     """Fit one kind of coefficients to rows, leaving out those that do not belong."""
     task = problem(kind, samples, base, freedom)
     expected = (freedom and freedom.noise) or NOISE[kind]
+    start = freedom.start.get(kind) if freedom is not None else None
     keep = np.ones(len(task.samples), dtype=np.bool_)
     values = task.prior_values
     errors = np.zeros(len(task.samples))
-    noise = expected
+    noise = expected if start is None else start.noise
     for _ in range(8):
         values = solve(task, keep, noise=noise, start=values)
         errors = np.log(task.predicted(values) / task.measured)
         scatter = max(robust_scatter(errors[keep]), expected)
+        if start is not None:
+            scatter = start.scatter(scatter, int(np.sum(keep)))
         inside = np.abs(errors) <= OUTLIER * scatter
         if (inside == keep).all() and abs(min(scatter, 5.0 * expected) - noise) <= 0.1 * noise:
             break
         # A platform whose rows scatter widely must still be able to move the priors.
         keep, noise = inside, min(scatter, 5.0 * expected)
-    return _result(task, keep, values, errors)
+    found = _result(task, keep, values, errors)
+    return found if start is None else dataclasses.replace(found, noise=start.scatter(found.noise, len(found.keys)))
 
 
 def robust_scatter(errors: Vector) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +12,6 @@ from simulator.cost.pricing.estimate import Status
 from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
-
-WIDENING: dict[Status, float] = {"measured": 1.0, "interpolated": 1.0, "analytic": 2.0, "assumed": 3.0}
-"""Factor on the standard deviation by provenance: outside the calibrated range, and on hardware without rows."""
-
-CARRIED_OVER = 0.20
-"""Relative standard deviation of step time beside that, on hardware without rows: how much efficiencies differ between
-families, from the families that have rows of their own."""
-
 
 _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
@@ -103,10 +96,17 @@ class CalibratedRange:
     def from_document(cls, document: Mapping[str, Any]) -> CalibratedRange:
         """Back from a file; raises KeyError, TypeError or ValueError for what is not one."""
         return cls(
-            sizes={str(k): (float(v[0]), float(v[1])) for k, v in document["sizes"].items()},
+            sizes={str(k): (_bound(v[0]), _bound(v[1])) for k, v in document["sizes"].items()},
             seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
             runs=tuple(str(x) for x in document["runs"]),
         )
+
+
+def _bound(value: object) -> float:
+    """A finite number of a file, not text that reads as one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:40]!r} is no finite number")
+    return float(value)
 
 
 def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> Status:

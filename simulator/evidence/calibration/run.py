@@ -50,7 +50,7 @@ class FamilyFit:
             tables=tuple(tables),
             memory=_part(memory) if memory else self.known_memory,
             time=_part(time) if time else None,
-            range=_range([s for s in self.samples if s.key in used] or self.samples),
+            range=range_of([s for s in self.samples if s.key in used] or self.samples),
         )
 
     def fit(self, kind: Kind) -> Fit | None:
@@ -78,7 +78,7 @@ class FamilyFit:
 
 def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
     """Samples of the rows that ran and name a model and hardware this project knows."""
-    return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.model and row.hardware)
+    return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.asks)
 
 
 def fit_family(
@@ -148,7 +148,7 @@ def _part(fitted: Fit) -> FittedPart:
     )
 
 
-def _range(samples: Sequence[Sample]) -> CalibratedRange:
+def range_of(samples: Sequence[Sample]) -> CalibratedRange:
     """The range that the samples cover."""
     sizes: dict[str, tuple[float, float]] = {}
     seen: dict[str, set[str]] = {}

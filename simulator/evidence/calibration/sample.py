@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
@@ -36,6 +36,8 @@ class Sample:
     layout: Layout
     block: LayoutBlock
     has: StageContents
+    memory: MemoryByStage
+    """Under the priors; time reads of it what no coefficient moves."""
 
     @property
     def key(self) -> str:
@@ -55,7 +57,8 @@ def sample_of(row: MeasuredRow) -> Sample:
     """
     scenario, layout = by_its_figures(row)
     block = block_of([layout])
-    return Sample(row, scenario, layout, block, stage_contents(scenario, block))
+    has = stage_contents(scenario, block)
+    return Sample(row, scenario, layout, block, has, memory_by_stage(scenario, block, has))
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
@@ -90,13 +93,21 @@ def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str]
     repeated = np.zeros(sets, dtype=np.intp)
     scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
     block = sample.block.take(repeated)
-    memory = memory_by_stage(scenario, block, sample.has)
     if kind == "memory":
-        allocated = sample.row.compares_with == "allocated"
-        return np.asarray(np.max(memory.allocated if allocated else memory.device, axis=0))
-    seconds = step_seconds(scenario, block, memory).total
+        return _memory(sample.row, memory_by_stage(scenario, block, sample.has))
+    seconds = step_seconds(scenario, block, sample.memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
     return np.asarray(flops / seconds / scenario.devices / 1e12)
+
+
+def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
+    """The bytes that the row measured: of its kind, on its rank."""
+    kinds = {"allocated": memory.allocated, "device": memory.device}
+    stages = kinds.get(row.compares_with or "device")
+    if stages is None:
+        stages = memory.device - memory.outside.context
+    ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
+    return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 
 
 def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from simulator.question.specs.folders import data_folder
 
 Matrix = NDArray[np.float64]
 
+OTHER_FAMILY = "other"
+"""Stands for the device families without rows: what all others say of them."""
+_MOST_NAMED = 3
 MOST_NOISE = 1.0
 """Largest relative scatter that a file may hold."""
 MOST_VARIANCE = 100.0
@@ -43,6 +46,8 @@ class FittedPart:
     """Row and its relative error."""
     decided_by: Mapping[str, tuple[str, ...]]
     """For each coefficient, the rows that decide most of it."""
+    noise_by: Mapping[str, float] = field(default_factory=dict)
+    """The same by what scatters alike: `dense` and `moe` models, or kinds of memory figure; may be empty."""
     known: str = ""
     """Why the values need no rows, in one sentence; empty for fitted ones."""
 
@@ -72,7 +77,12 @@ class Calibration:
     @property
     def name(self) -> str:
         """Shown in every estimate's provenance."""
-        return f"{self.family} ({', '.join(self.tables) or 'known'})"
+        many = len(self.tables) > _MOST_NAMED
+        return f"{self.family} ({f'{len(self.tables)} sources' if many else ', '.join(self.tables) or 'known'})"
+
+    def part(self, kind: Kind) -> FittedPart | None:
+        """The coefficients of one kind."""
+        return self.memory if kind == "memory" else self.time
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The coefficient set that formulas take; what was not fitted comes from `base`."""
@@ -124,8 +134,10 @@ def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
         }
         for (name, value), error in zip(part.values.items(), errors, strict=True)
     }
+    by_sort = {"noise_by": {sort: _rounded(noise) for sort, noise in part.noise_by.items()}} if part.noise_by else {}
     return {
         "noise": _rounded(part.noise),
+        **by_sort,
         "coefficients": coefficients,
         "covariance_order": list(part.names),
         "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
@@ -173,8 +185,10 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
     if not values:
         raise InputError(f"{path}: {kind}.coefficients: at least one is needed")
     noise = float(document["noise"])
-    if not 0.0 < noise <= MOST_NOISE:
-        raise InputError(f"{path}: {kind}.noise: {noise:g} is not above 0 and at most {MOST_NOISE:g}")
+    noise_by = {str(sort): float(value) for sort, value in (document.get("noise_by") or {}).items()}
+    for name, value in {"noise": noise, **{f"noise_by.{sort}": value for sort, value in noise_by.items()}}.items():
+        if not 0.0 < value <= MOST_NOISE:
+            raise InputError(f"{path}: {kind}.{name}: {value:g} is not above 0 and at most {MOST_NOISE:g}")
     if reason:
         return FittedPart(values, np.zeros((len(values), len(values))), noise, (), {}, {}, known=reason)
     covariance = np.array(document["covariance"], dtype=np.float64)
@@ -189,6 +203,7 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
             str(name): tuple(str(k) for k in entry.get("decided_by", ()))
             for name, entry in document["coefficients"].items()
         },
+        noise_by=noise_by,
     )
 
 
@@ -218,7 +233,7 @@ def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) ->
 
 
 @lru_cache(maxsize=32)
-def shipped_calibration(family: str) -> Calibration | None:
-    """The calibration shipped for a hardware family, or None."""
-    path = data_folder("calibration") / f"{family}.yaml"
+def shipped_calibration(name: str) -> Calibration | None:
+    """The calibration shipped for a hardware family, or for a cluster by the name of its spec; None without one."""
+    path = data_folder("calibration") / f"{name}.yaml"
     return read_calibration(path) if path.is_file() else None

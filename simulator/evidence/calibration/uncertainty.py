@@ -14,7 +14,7 @@ from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.coefficients.values import Kind, priors, replaced
-from simulator.question.scenario.block import block_of
+from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -24,51 +24,66 @@ NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def relative_deviation(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
-    """Relative standard deviation of a prediction: `sqrt(g' C g + noise^2)`, g the logarithmic slopes.
+def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
+    """Relative standard deviation of each prediction of a block, `sqrt(g' C g + noise^2)`, g the logarithmic slopes.
 
-    The layout is priced once, in a block of as many copies as coefficients, each copy with one coefficient moved.
+    The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
     known = priors(kind)
     steps = np.array([1e-3 * (known[name].high - known[name].low) for name in part.names])
     centre = part.vector[:, None]
-    figures = _figures(kind, scenario, layout, part, np.hstack([centre, centre + np.diag(steps)]))
-    slopes = np.log(figures[1:] / figures[0]) / steps
-    return math.sqrt(max(float(slopes @ part.covariance @ slopes), 0.0) + part.noise**2)
+    values = np.hstack([centre, centre + np.diag(steps)])
+    copies = values.shape[1]
+    moved = replace(
+        scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
+    )
+    # Every copy has coefficients of its own, so no two are alike.
+    tiled = replace(block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies)), alike=None)
+    figures = _figures(kind, scenario, moved, tiled).reshape(len(block), copies)
+    slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
+    variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
+    noise = part.noise_by.get(_sort(kind, scenario), part.noise)
+    return np.asarray(np.sqrt(variance + noise**2))
 
 
-def _figures(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart, values: Vector) -> Vector:
-    """Device bytes or step seconds of the layout under each column of coefficient values."""
-    moved = replace(scenario, coefficients=replaced(scenario.coefficients, kind, part.names, values))
-    one = block_of([layout])
-    block = one.take(np.zeros(values.shape[1], dtype=np.intp))
-    has = stage_contents(moved, one)
+def _sort(kind: Kind, scenario: Scenario) -> str:
+    """What a prediction scatters like; of memory the device's figure is given."""
     if kind == "memory":
-        return np.asarray(np.max(memory_by_stage(moved, block, has).device, axis=0))
-    # Time reads of memory what no time coefficient moves: one copy serves all columns.
-    return step_seconds(moved, block, memory_by_stage(scenario, one, has)).total
+        return "device"
+    return "moe" if scenario.model.is_moe else "dense"
 
 
-def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float) -> MemoryEstimate:
+def relative_deviation(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
+    """`relative_deviations` of one layout."""
+    return float(relative_deviations(kind, scenario, block_of([layout]), part)[0])
+
+
+def _figures(kind: Kind, scenario: Scenario, moved: Scenario, block: LayoutBlock) -> Vector:
+    """Device bytes or step seconds of every layout under the moved coefficients."""
+    if kind == "memory":
+        return np.asarray(np.max(memory_by_stage(moved, block, stage_contents(moved, block)).device, axis=0))
+    # Time reads of memory what no time coefficient moves.
+    return step_seconds(moved, block, memory_by_stage(scenario, block, stage_contents(scenario, block))).total
+
+
+def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> MemoryEstimate:
     """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
-    spread = widening * relative_deviation("memory", scenario, estimate.layout, part)
+    spread = relative_deviation("memory", scenario, estimate.layout, part)
     need, capacity = estimate.memory.device_bytes, estimate.memory.capacity_bytes
     return replace(
         estimate.memory,
         interval_bytes=_interval(need, spread),
-        fit_probability=_normal_below(math.log(capacity / need) / spread),
+        fit_probability=normal_below(math.log(capacity / need) / spread),
     )
 
 
-def time_interval(
-    scenario: Scenario, estimate: Estimate, part: FittedPart, widening: float, beside: float = 0.0
-) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time; `beside` is a deviation of another origin."""
-    spread = math.hypot(widening * relative_deviation("time", scenario, estimate.layout, part), beside)
+def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> ThroughputEstimate:
+    """The throughput estimate with the 90 % interval of the step time."""
+    spread = relative_deviation("time", scenario, estimate.layout, part)
     return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, spread))
 
 
-def _normal_below(deviations: float) -> float:
+def normal_below(deviations: float) -> float:
     """Probability that a normal variable is below its mean plus so many standard deviations."""
     return 0.5 * math.erfc(-deviations / math.sqrt(2.0))
 

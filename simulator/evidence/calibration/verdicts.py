@@ -39,7 +39,7 @@ def row_verdicts(
 ) -> Iterator[RowVerdict]:
     """Verdicts on the rows of a family that ran or ran out of memory, as they are stated."""
     for row in rows:
-        if row.outcome == "error" or not row.model:
+        if row.outcome == "error" or not row.asks:
             continue
         sample = sample_of(row)
         if family is not None and sample.scenario.hardware.family != family:

@@ -11,7 +11,8 @@ from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import AskedRecomputeMethod, FrameworkName, Offload, Precision, RecomputeMode
 
 Outcome = Literal["ok", "oom", "error"]
-MemoryKind = Literal["allocated", "device", "unstated"]
+MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
+MemoryRank = Literal["fullest", "last", "mean"]
 Status = Literal[
     "consistent",
     "assumed_layout",
@@ -22,6 +23,9 @@ Status = Literal[
     "starved",
     "failed",
     "no_spec",
+    "stand_in",
+    "duplicate",
+    "unpriced",
 ]
 
 STATUSES: Final[dict[Status, str]] = {
@@ -38,11 +42,17 @@ STATUSES: Final[dict[Status, str]] = {
     "memory nor its speed is a sample.",
     "failed": "The run ended for a reason other than memory. It says nothing about fit or speed.",
     "no_spec": "The model's shape is not shipped, so nothing can be predicted for the row.",
+    "stand_in": "The model is priced by a gated network of equal parameters and FLOPs, since its own is not gated. The "
+    "speed counts; the memory, which differs between the two, does not.",
+    "duplicate": "The run stands in another row already; `evidence` names it. Nothing counts.",
+    "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
+    "`evidence` says what. Nothing counts.",
 }
 """What each status means and which figures of such a row count."""
 
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout"})
-_SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
+_SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained", "stand_in"})
+_ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +73,17 @@ class Spread:
 class MeasuredRow:
     """One run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
 
-    table: str
+    table: str = ""
     """Short name of the table the row belongs to; with `row` it names the run."""
-    row: int
+    row: int = 1
     """Number of the row in its source's table, from 1."""
-    source: str
+    source: str = ""
     """Document or public page the row comes from."""
     source_ref: str = ""
     """Place within the source: section, file, case."""
-    model_as_stated: str
+    model_as_stated: str = ""
     """The model in the source's words."""
-    hardware_as_stated: str
+    hardware_as_stated: str = ""
     """The hardware in the source's words."""
     model: str = ""
     """Name or path of the model spec; blank when no spec has the shape."""
@@ -81,13 +91,13 @@ class MeasuredRow:
     """Decoder layers when the model was truncated, a count; blank for all its layers."""
     hardware: str
     """Name or path of the hardware spec."""
-    framework: FrameworkName
+    framework: FrameworkName = "megatron"
     """Framework profile the run is priced with."""
     options: tuple[tuple[str, str], ...] = ()
     """Switches that differ from the profile's defaults, `NAME=VALUE` joined by `;`."""
     devices: int
     """Devices of the run as stated, a count."""
-    precision: Precision
+    precision: Precision = "bf16"
     """Compute type of the matrix products."""
     seq_length: int
     """Tokens per sequence, a count."""
@@ -95,13 +105,13 @@ class MeasuredRow:
     """Sequences per micro batch on one replica, a count."""
     global_batch_size: int
     """Sequences per optimizer step over all replicas, a count."""
-    tensor_parallel: int
+    tensor_parallel: int = 1
     """Ranks that share every weight matrix, a count."""
-    pipeline_parallel: int
+    pipeline_parallel: int = 1
     """Pipeline ranks, a count."""
-    context_parallel: int
+    context_parallel: int = 1
     """Ranks that share one sequence, a count."""
-    expert_parallel: int
+    expert_parallel: int = 1
     """Ranks over which routed experts are spread, a count."""
     expert_tensor_parallel: int | None = None
     """Ranks that share every routed expert, a count; blank for 1."""
@@ -115,7 +125,7 @@ class MeasuredRow:
     """What is sharded over data-parallel ranks, 0 to 3; blank for 1, the optimizer state."""
     sequence_parallel: bool | None = None
     """Whether the sequence is split over the tensor-parallel group; blank for yes when that has several ranks."""
-    recompute: RecomputeMode
+    recompute: RecomputeMode = "none"
     """What the backward pass computes again, in the simulator's words."""
     recompute_method: AskedRecomputeMethod | None = None
     """For full recompute: every layer in units, or the first layers of each chunk; blank for `uniform`."""
@@ -125,12 +135,14 @@ class MeasuredRow:
     """What is kept in host memory between uses."""
     lora_rank: int | None = None
     """Rank of the trained adapters, a count; blank when all weights are trained."""
-    outcome: Outcome
+    outcome: Outcome = "ok"
     """`ok`: it ran; `oom`: memory ran out; `error`: it ended for another reason."""
     error: str = ""
     """Error text of a run that did not end well, verbatim on one line."""
     tflops_per_device: float | None = None
     """Model FLOPs per second and device, attention counted in full, in TFLOP/s."""
+    stated_tflops_per_device: float | None = None
+    """TFLOP/s per device as the source counts them, where that is another way; never compared."""
     tokens_per_second_per_device: float | None = None
     """Tokens per second and device."""
     step_time_ms: float | None = None
@@ -154,7 +166,10 @@ class MeasuredRow:
     memory_reserved_gib: float | None = None
     """Most memory the framework's allocator held from the driver, in GiB."""
     memory_kind: MemoryKind | None = None
-    """What `memory_*` is: `allocated` to tensors at the peak, what the `device` tool shows, or `unstated`."""
+    """What `memory_*` is: `allocated` to tensors at the peak, `reserved` by the allocator, what the `device` tool
+    shows, or `unstated`."""
+    memory_rank: MemoryRank | None = None
+    """Pipeline rank the memory is of; blank for the fullest."""
     source_notes: str = ""
     """What else the source's table says, verbatim."""
     layers_per_virtual_stage_from_script: int | None = None
@@ -165,6 +180,12 @@ class MeasuredRow:
     """Annotation: how far the row can be trusted."""
     evidence: str = ""
     """Annotation: one sentence with the reason for the annotations."""
+    organisation: str = ""
+    """Annotation: who ran it; blank for whoever the table is named after."""
+    options_source: str = ""
+    """Annotation: where the switches in `options` are documented; blank where they are a reading."""
+    filled: tuple[str, ...] = ()
+    """Annotation: columns that the source leaves blank and a reading fills, joined by `|`."""
 
     def __post_init__(self) -> None:
         """Refuse a row that contradicts itself. Raises InputError naming row and column."""
@@ -215,11 +236,18 @@ class MeasuredRow:
         return _bytes(self.memory_reserved_mib, self.memory_reserved_gib)
 
     @property
-    def compares_with(self) -> Literal["allocated", "device"] | None:
+    def asks(self) -> bool:
+        """Whether the row is a question that can be priced."""
+        return bool(self.model) and self.status not in _ASKS_NOTHING
+
+    @property
+    def compares_with(self) -> Literal["allocated", "reserved", "device"] | None:
         """Predicted figure the memory compares with; an unstated kind is read as the device's. None without memory."""
-        if self.memory_kind is None:
+        if self.memory_bytes is None:
             return None
-        return "allocated" if self.memory_kind == "allocated" else "device"
+        if self.memory_kind is None or self.memory_kind == "unstated":
+            return "device"
+        return self.memory_kind
 
     @property
     def memory_counts(self) -> bool:
@@ -259,13 +287,13 @@ def _problem(row: MeasuredRow) -> str:
     stages, pipeline = len(row.stage_layers), row.pipeline_parallel
     checks = (
         (
-            (row.memory_bytes is None) != (row.memory_kind is None),
-            "memory_kind must be given with memory_mib or memory_gib, and only then",
+            row.memory_bytes is None and row.memory_kind is not None,
+            "memory_kind must be given with memory_mib or memory_gib only",
         ),
         (stages not in (0, pipeline), f"stage_layers has {stages} stages; pipeline_parallel is {pipeline}"),
         (row.outcome == "ok" and row.error != "", "error must be blank when outcome is ok"),
         (
-            row.outcome == "ok" and row.memory_bytes is None and not _has_speed(row),
+            row.outcome == "ok" and row.memory_bytes is None and not (_has_speed(row) or row.stated_tflops_per_device),
             "outcome ok needs a speed, a step time or a memory figure",
         ),
         (

@@ -7,20 +7,20 @@ import dataclasses
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 from simulator.errors import InputError, did_you_mean
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 
-__all__ = ["COLUMNS", "MeasuredRow", "read_rows", "rows_text", "shipped_tables", "write_rows"]
+__all__ = ["COLUMNS", "MeasuredRow", "public_tables", "read_rows", "rows_text", "shipped_tables", "write_rows"]
 
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
 
-_PACKAGE: Final = Path(__file__).resolve().parents[2]
 _MAXIMUM_BYTES: Final = 16 * MIB
 _HIGHEST_COUNT: Final = 2**31
 _WHOLE: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -36,31 +36,50 @@ def shipped_tables() -> tuple[Path, ...]:
 
     A wheel carries them inside the package, under ``_data``; in a checkout they stand beside the package.
     """
-    folder = Path("calibration") / "measured"
-    installed = _PACKAGE / "_data" / folder
-    found = installed if installed.is_dir() else _PACKAGE.parent / folder
-    return tuple(sorted(found.glob("*.csv")))
+    return tuple(sorted((data_folder("calibration") / "measured").glob("*.csv")))
+
+
+def public_tables() -> tuple[Path, ...]:
+    """Return the tables of public runs of many organisations, in order of name."""
+    return tuple(sorted((data_folder("calibration") / "measured" / "public").glob("*.csv")))
 
 
 def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a table. Raises InputError naming file, line and column."""
+    """Return the rows of a table; blank or missing columns have their defaults, `table` and `row` from the file.
+
+    Models and hardware named by a file beside the table are found there. Raises InputError with all problems of the
+    file, each with its line and column.
+    """
     reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     rows: list[MeasuredRow] = []
-    keys: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    problems: list[str] = []
     try:
         header = next(reader, [])
-        _check_header(f"{path}:1", header)
+        problems += _header_problems(f"{path}:1", header)
+        known = [name for name in header if name in COLUMNS]
         for cells in reader:
-            if not cells:
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
                 continue
             where = f"{path}:{reader.line_num}"
-            row = _row(where, header, cells)
-            if row.key in keys:
-                raise InputError(f"{where}: {row.key} stands in line {keys[row.key]} already; row must differ")
-            keys[row.key] = reader.line_num
+            if len(cells) != len(header):
+                problems.append(f"{where}: {len(cells)} cells; the header has {len(header)}")
+                continue
+            texts = {name: text for name, text in zip(header, cells, strict=True) if name in known}
+            given = {"table": path.stem, "row": str(len(lines) + 1)}
+            given |= {name: text for name, text in texts.items() if text or name in _REQUIRED}
+            row = _row(where, given, path.parent, problems)
+            if row is None:
+                continue
+            if row.key in lines:
+                problems.append(f"{where}: {row.key} stands in line {lines[row.key]} already; row must differ")
+            lines[row.key] = reader.line_num
             rows.append(row)
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not valid CSV: {error}") from error
+        problems.append(f"{path}:{reader.line_num}: not valid CSV: {error}")
+    if problems:
+        first, *others = dict.fromkeys(problems)
+        raise InputError("; ".join([first, *(text.removeprefix(f"{path}:") for text in others)]))
     return tuple(rows)
 
 
@@ -98,31 +117,43 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def _check_header(where: str, header: Sequence[str]) -> None:
-    for name in header:
+def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
+    """What is wrong with a header, one sentence each."""
+    for name in dict.fromkeys(header):
         if name not in COLUMNS:
-            raise InputError(f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}")
-        if header.count(name) > 1:
-            raise InputError(f"{where}: column '{name}' stands twice")
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        raise InputError(f"{where}: missing column '{missing[0]}'; a table has {len(COLUMNS)} columns")
+            yield f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}"
+        elif header.count(name) > 1:
+            yield f"{where}: column '{name}' stands twice"
+    for name in COLUMNS:
+        if name in _REQUIRED and name not in header:
+            yield f"{where}: missing column '{name}'; needed are {', '.join(sorted(_REQUIRED))}"
 
 
-def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> MeasuredRow:
-    if len(cells) != len(header):
-        raise InputError(f"{where}: {len(cells)} cells; the header has {len(header)}")
+def _row(where: str, texts: Mapping[str, str], folder: Path, problems: list[str]) -> MeasuredRow | None:
+    """The row of some cells, or None with what is wrong with each of them added to `problems`."""
     values: dict[str, Any] = {}
-    for name, text in zip(header, cells, strict=True):
+    found = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
+    for name, text in texts.items():
         if not text:
-            if name in _REQUIRED:
-                raise InputError(f"{where}: column '{name}' must not be blank")
             continue
-        values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
-    try:
-        return MeasuredRow(**values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        try:
+            values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
+        except InputError as error:
+            found.append(str(error))
+    if not found and set(texts) >= _REQUIRED:
+        values |= {name: _beside(folder, values.get(name, "")) for name in ("model", "hardware")}
+        try:
+            return MeasuredRow(**values)
+        except InputError as error:
+            found.append(f"{where}: {error}")
+    problems += found
+    return None
+
+
+def _beside(folder: Path, name: str) -> str:
+    """A spec's file beside the table, as a path; a shipped name or another path as it is."""
+    file = folder / name
+    return str(file) if name.endswith((".yaml", ".yml", ".json")) and file.is_file() else name
 
 
 def _read_text(where: str, _name: str, text: str) -> str:
@@ -156,6 +187,10 @@ def _read_counts(where: str, name: str, text: str) -> tuple[int, ...]:
     return tuple(_read_whole(where, name, part) for part in text.split("|"))
 
 
+def _read_words(_where: str, _name: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for part in text.split(";"):
@@ -185,6 +220,7 @@ def _reader(hint: Any) -> Callable[[str, str, str], Any]:
         float | None: _read_number,
         bool | None: _read_flag,
         tuple[int, ...]: _read_counts,
+        tuple[str, ...]: _read_words,
         tuple[tuple[str, str], ...]: _read_options,
     }
     if hint in plain:

@@ -44,7 +44,7 @@ class ReferenceEngine:
         """Raise UnsupportedError without torch, which is looked for and not imported."""
         if importlib.util.find_spec("torch") is None:
             raise UnsupportedError(
-                "--engine reference: torch is not installed; pip install 'simulate-training[runner]' brings it"
+                "--engine reference: torch is not installed; pip install '.[runner]' in a checkout brings it"
             )
 
     def prepare(self, pick: Pick, folder: Path) -> Command:

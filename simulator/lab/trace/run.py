@@ -47,7 +47,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Compa
     count = scenario.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
     check_job(_job(scenario, layout, count))
     if importlib.util.find_spec("torch") is None:
-        raise UnsupportedError("trace: torch is not installed; pip install 'simulate-training[runner]' brings it")
+        raise UnsupportedError("trace: torch is not installed; pip install '.[runner]' in a checkout brings it")
     chosen = priced.memory.binding_stage if stage is None else stage
     job = _job(scenario, layout, _enough(layout, chosen, count))
     traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))
@@ -84,7 +84,7 @@ def _in_a_process(request: TraceRequest) -> Traced:
     """Trace in a new process: torch keeps what it learnt of a process group, and may end a process on its own."""
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "simulator.lab.trace"],
+            [sys.executable, "-P", "-m", "simulator.lab.trace"],
             input=json.dumps(asdict(request)),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
             capture_output=True,

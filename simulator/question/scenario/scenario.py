@@ -31,6 +31,9 @@ class Calibrated(Protocol):
     def judged(self, scenario: Scenario, estimate: Any) -> Any:
         """The estimate of a layout with intervals, the probability that it fits, and where its numbers come from."""
 
+    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
+        """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:

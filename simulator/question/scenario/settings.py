@@ -112,6 +112,12 @@ def check_count(name: str, value: object, largest: int = LARGEST_COUNT) -> None:
         raise InputError(f"{name} {value!r}: must be a whole number from 1 to {largest}")
 
 
+def check_share(name: str, value: object) -> None:
+    """Raise InputError unless `value` is a number from 0 to 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1.0:
+        raise InputError(f"{name} {value!r}: must be a number from 0 to 1")
+
+
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise InputError unless `value` is one of `choices`."""
     if value not in choices:

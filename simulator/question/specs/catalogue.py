@@ -1,5 +1,6 @@
 """Specs by name or path: shipped YAML, the user's own YAML, or a Hugging Face configuration."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +36,15 @@ def load_model(name_or_path: str) -> ModelSpec:
 def load_hardware(name_or_path: str) -> HardwareSpec:
     """Return hardware by shipped name or by the path of a spec in YAML. Raises InputError."""
     file = spec_file("hardware", name_or_path)
-    if file is None:
-        file = _own_file("hardware", name_or_path)
+    if file is not None:
+        return _shipped_hardware(file)
+    own = _own_file("hardware", name_or_path)
+    return validated(str(own), HardwareSpec, read_yaml(own))
+
+
+@lru_cache(maxsize=64)
+def _shipped_hardware(file: Path) -> HardwareSpec:
+    """Return a shipped spec; many questions in a row are asked of the same few."""
     return validated(str(file), HardwareSpec, read_yaml(file))
 
 

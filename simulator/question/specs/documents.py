@@ -4,6 +4,10 @@ Only mappings with text keys, lists, text, whole numbers, finite numbers,
 true, false and null come out. No Python object is ever constructed from a
 file. Refused with a one-line InputError: files over one mebibyte, duplicate
 keys, aliases, merge keys, tags, non-finite numbers, deep nesting.
+
+`loose` reads what the loaders of frameworks take (YAML 1.1): aliases and
+merge keys, yes and no, octal numbers, keys that are numbers, and a key that
+is given twice with one value. What aliases repeat counts for its whole size.
 """
 
 import json
@@ -14,26 +18,36 @@ from typing import Any, Final
 
 import yaml
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.question.units import MIB
 
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""
 _MAXIMUM_DEPTH: Final = 32
+_MAXIMUM_VALUES: Final = 200_000
+"""Most values of a document once its aliases are written out."""
+_CHARACTER_WORK: Final = 10
+"""Units of work of a character of a document."""
+_EVENT_WORK: Final = 600
+"""Units of work of one event of the YAML parser."""
+_MAXIMUM_DIRECTIVES: Final = 100
+"""Most lines that begin with %: the parser compares each directive with all others."""
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _TAG: Final = "tag:yaml.org,2002:"
+_TRUE: Final = ("true", "yes", "on")
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(file: Path) -> Any:
+def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return what the YAML file holds, as plain values; None for an empty file."""
-    return parse_yaml(str(file), _read(file))
+    return parse_yaml(str(file), read_limited(file), loose=loose)
 
 
-def parse_yaml(file: str, text: str) -> Any:
+def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
     """Return what the text of a YAML file holds, as plain values; None for an empty one."""
     try:
-        return _YamlReader(file, text).document()
+        return _YamlReader(file, text, loose=loose).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -44,7 +58,7 @@ def parse_yaml(file: str, text: str) -> Any:
 
 def read_json(file: Path, *, infinite: bool = False) -> Any:
     """Return what the JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
-    return parse_json(str(file), _read(file), infinite=infinite)
+    return parse_json(str(file), read_limited(file), infinite=infinite)
 
 
 def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
@@ -67,6 +81,7 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
         value = float(text)
         return value if math.isfinite(value) else constant(text[:40])
 
+    charge(_CHARACTER_WORK * len(text))
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
@@ -77,18 +92,20 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
         raise InputError(f"{file}: not valid JSON: nested too deep") from error
 
 
-def _read(file: Path) -> str:
-    """Return the text of a regular file of acceptable size."""
+def read_limited(file: Path, maximum: int = MAXIMUM_BYTES) -> str:
+    """Return the text of a regular file of at most `maximum` bytes. Raises InputError."""
     try:
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
         if not file.is_file():
             raise InputError(f"{file}: no such file")
         with file.open("rb") as stream:
-            data = stream.read(MAXIMUM_BYTES + 1)
+            data = stream.read(maximum + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{file}: cannot be read: {reason}") from error
-    if len(data) > MAXIMUM_BYTES:
-        raise InputError(f"{file}: too large; at most {MAXIMUM_BYTES} bytes")
+    if len(data) > maximum:
+        raise InputError(f"{file}: too large; at most {maximum} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,9 +119,15 @@ class _YamlReader:
     parser or Python runs out of stack, and aliases before they multiply.
     """
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, text: str, *, loose: bool) -> None:
         self._file = file
+        if text.count("\n%") > _MAXIMUM_DIRECTIVES:
+            raise InputError(f"{file}: more than {_MAXIMUM_DIRECTIVES} lines that begin with %")
+        charge(_CHARACTER_WORK * len(text))
         self._loader = _Loader(text)
+        self._loose = loose
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._values = 0
 
     def document(self) -> Any:
         """Return the value of the only document; None if there is none."""
@@ -120,18 +143,47 @@ class _YamlReader:
 
     def _value(self, event: yaml.Event, depth: int) -> Any:
         """Return the value that starts with ``event``."""
+        charge(_EVENT_WORK)
         if depth > _MAXIMUM_DEPTH:
             raise self._refusal(event, f"nested deeper than {_MAXIMUM_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
-            raise self._refusal(event, "aliases are not allowed; write the value again")
+            return self._alias(event)
+        before = self._values
+        self._count(event, 1)
+        found = self._content(event, depth)
+        anchor = getattr(event, "anchor", None)
+        if self._loose and anchor:
+            self._anchors[anchor] = (found, self._values - before)
+        return found
+
+    def _content(self, event: yaml.Event, depth: int) -> Any:
+        """Return the scalar, mapping or list that starts with ``event``."""
         if isinstance(event, yaml.ScalarEvent):
             tag = event.tag or self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-            return _scalar(self._where(event), tag, event.value)
+            scalar = _loose_scalar if self._loose else _scalar
+            return scalar(self._where(event), tag, event.value)
         if isinstance(event, yaml.CollectionStartEvent) and event.tag is not None:
             raise self._refusal(event, f"tag '{event.tag[:60]}' is not allowed")
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
         return self._sequence(depth)
+
+    def _alias(self, event: yaml.AliasEvent) -> Any:
+        """Return the value that an alias repeats."""
+        if not self._loose:
+            raise self._refusal(event, "aliases are not allowed; write the value again")
+        name = str(event.anchor)
+        if name not in self._anchors:
+            raise self._refusal(event, f"alias '{name[:60]}' has no anchor before it")
+        found, size = self._anchors[name]
+        self._count(event, size)
+        return found
+
+    def _count(self, event: yaml.Event, size: int) -> None:
+        """Refuse a document that its aliases make too large."""
+        self._values += size
+        if self._values > _MAXIMUM_VALUES:
+            raise self._refusal(event, f"more than {_MAXIMUM_VALUES} values")
 
     def _sequence(self, depth: int) -> list[Any]:
         """Return the list whose start was just taken."""
@@ -143,13 +195,25 @@ class _YamlReader:
     def _mapping(self, depth: int) -> dict[str, Any]:
         """Return the mapping whose start was just taken."""
         found: dict[str, Any] = {}
+        merged: list[Any] = []
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             key = self._value(event, depth + 1)
+            merge = self._loose and key == "<<" and not getattr(event, "style", None)
+            if isinstance(key, int | float) and self._loose:
+                key = str(key)
             if not isinstance(key, str):
                 raise self._refusal(event, f"key '{str(key)[:60]}' is not text")
-            if key in found:
+            value = self._value(self._loader.get_event(), depth + 1)
+            if merge:
+                merged += value if isinstance(value, list) else [value]
+            elif key in found and not (self._loose and found[key] == value):
                 raise self._refusal(event, f"duplicate key '{key[:60]}'")
-            found[key] = self._value(self._loader.get_event(), depth + 1)
+            else:
+                found[key] = value
+        for one in merged:
+            if not isinstance(one, dict):
+                raise InputError(f"{self._file}: '<<' merges mappings only")
+            found = one | found
         return found
 
     def _where(self, event: yaml.Event) -> str:
@@ -178,6 +242,32 @@ def _scalar(where: str, tag: str, text: str) -> Any:
     if kind == "float":
         return _finite(where, text)
     raise InputError(f"{where}: '{text[:40]}' ({kind[:60]}) is not allowed; write a plain number or quoted text")
+
+
+def _loose_scalar(where: str, tag: str, text: str) -> Any:
+    """Return the plain value of a scalar as YAML 1.1 has it; what is no plain value stays text."""
+    kind = tag.removeprefix(_TAG)
+    if kind == "bool":
+        return text.lower() in _TRUE
+    if kind == "int":
+        return _loose_int(text)
+    if kind == "float":
+        try:
+            return _finite(where, text.replace("_", ""))
+        except InputError:
+            return text
+    return text if kind == "merge" else _scalar(where, tag, text)
+
+
+def _loose_int(text: str) -> int | str:
+    """Return the whole number that YAML 1.1 has: also octal, hexadecimal, binary, and with underscores."""
+    digits = text.replace("_", "").lower()
+    octal = re.fullmatch(r"([-+]?)0([0-7]{1,30})", digits)
+    if octal:
+        return int(f"{octal[1]}{octal[2]}", 8)
+    if re.fullmatch(r"[-+]?(0x[0-9a-f]{1,16}|0b[01]{1,64})", digits):
+        return int(digits, 0)
+    return int(digits) if _WHOLE.fullmatch(digits) else text
 
 
 def _finite(where: str, text: str) -> float:

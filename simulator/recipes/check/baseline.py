@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,13 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simulator.errors import InputError
+from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import OUTCOMES, Checked
 
 Kind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOTICED = 0.001
 """Relative change of memory or step time that counts as drift."""
 _MOST_BYTES = 100_000_000
+_LARGEST = 1e15
+"""Above every figure of memory, in MiB, and of time, in seconds, that is ever written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +87,41 @@ Baseline = Mapping[Key, tuple[str, Stored]]
 def read_baseline(file: str) -> Baseline:
     """The results in a file written by `simulate check --format json`. Raises InputError."""
     try:
-        path = Path(file)
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"--baseline {file}: is larger than {_MOST_BYTES // 10**6} MB")
-        value = json.loads(path.read_text(encoding="utf-8"))
-        results = [(str(x["file"]), str(x["title"]), _stored(x)) for x in value["results"]]
-        keys = _keys((name, title) for name, title, _ in results)
-        return {key: (name, stored) for key, (name, _, stored) in zip(keys, results, strict=True)}
-    except OSError as error:
-        raise InputError(f"--baseline {file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        value = parse_json(file, read_limited(Path(file), _MOST_BYTES))
+    except InputError as error:
+        raise InputError(f"--baseline {error}") from error
+    try:
+        results = [(_text(x["file"]), _text(x["title"]), _stored(x)) for x in value["results"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"--baseline {file}: is not what `simulate check --format json` writes") from error
+    keys = _keys((name, title) for name, title, _ in results)
+    return {key: (name, stored) for key, (name, _, stored) in zip(keys, results, strict=True)}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _figure(value: object, least: float) -> float:
+    """A figure as the command writes it: finite, and neither nothing nor beyond any machine."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    if not least <= value <= _LARGEST:
+        raise ValueError
+    return float(value)
 
 
 def _stored(value: Mapping[str, Any]) -> Stored:
     estimate = value["estimate"]
+    if not isinstance(value["passed"], bool) or value["outcome"] not in OUTCOMES:
+        raise TypeError
     return Stored(
-        outcome=str(value["outcome"]),
-        passed=bool(value["passed"]),
-        device_mib=None if estimate is None else float(estimate["memory"]["device_mib"]),
-        step_time_s=None if estimate is None else float(estimate["throughput"]["step_time_s"]),
+        outcome=_text(value["outcome"]),
+        passed=value["passed"],
+        device_mib=None if estimate is None else _figure(estimate["memory"]["device_mib"], 1e-3),
+        step_time_s=None if estimate is None else _figure(estimate["throughput"]["step_time_s"], 1e-9),
     )
 
 

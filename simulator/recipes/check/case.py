@@ -16,7 +16,7 @@ from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.model import recipe_model
+from simulator.recipes.check.model import needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
 from simulator.recipes.rules.frameworks import UNEVEN_STAGES
 from simulator.recipes.rules.launch import Launch, Mark
@@ -73,7 +73,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     given = told.layout
     if missing or model is None or given is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
-    machines = _cluster(told, like)
+    machines = _cluster(told, like, model)
     given, more = _as_launched(told, given)
     question = Question(
         model=model,
@@ -86,8 +86,8 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         lora_rank=told.value("lora_rank"),
     )
     scenario, layout = resolve(question, _fields(told, given), _words(recipe))
-    layout = replace(layout, virtual_stages=_virtual_stages(told, layout))
-    found = (*recipe.remarks, *remarks, *more, *_notes(told, scenario, layout))
+    layout, unsharded = _as_sharded(told, replace(layout, virtual_stages=_virtual_stages(told, layout)))
+    found = (*recipe.remarks, *remarks, *more, *unsharded, *_notes(told, scenario, layout))
     return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
 
 
@@ -148,7 +148,7 @@ def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:
         if needing:
             open_settings |= set(needing)
             yield _unknown_value(unknown, needing)
-    for name, absent, message, fix, known_by in _absences(told, model, sized=sized):
+    for name, absent, message, fix, known_by in _absences(told, model):
         if absent and not open_settings & known_by:
             yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
 
@@ -168,17 +168,20 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
 _Absence = tuple[str, bool, str, str, frozenset[str]]
 
 
-def _absences(told: _Told, model: ModelSpec | None, *, sized: bool) -> tuple[_Absence, ...]:
+def _absences(told: _Told, model: ModelSpec | None) -> tuple[_Absence, ...]:
     """What a question needs: (name, whether it is absent, message, fix, settings that would tell it)."""
     recipe = told.recipe
     batch = told.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
     said = "the recipe does not say"
+    bare = model is None and told.asked.model is None and needs_vocabulary(recipe, told.asked.model_fields)
+    no_model = ("the recipe names no model that is known", "--model NAME")
+    if bare:
+        no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
     return (
-        ("model", model is None, "the recipe names no model that is known", "--model NAME", _MODEL_SETTINGS),
+        ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", told.layout is None, f"{said} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
         ("seq-length", told.value("seq_length") is None, f"{said} how long a sequence is", "--seq-length N", _SEQUENCE),
         ("precision", told.value("precision") is None, f"{said} its precision", "--precision bf16", _PRECISION),
-        ("nodes", not sized and _size(told) is None, f"{said} how many nodes run it", "--nodes N", CLUSTER_SETTINGS),
         ("global-batch-size", batch, f"{said} how large a step is", "--global-batch-size N", _BATCH),
     )
 
@@ -216,8 +219,8 @@ def _size(told: _Told) -> int | None:
     return recipe.layout.devices
 
 
-def _cluster(told: _Told, like: Case | None) -> Cluster:
-    """The machines: as the user says, else as many nodes as the recipe launches."""
+def _cluster(told: _Told, like: Case | None, model: ModelSpec) -> Cluster:
+    """The machines: as the user says, else as many nodes as the recipe launches, else as few as its degrees fill."""
     recipe, asked = told.recipe, told.asked
     if like is not None:
         return _resized(told, like)
@@ -236,9 +239,27 @@ def _cluster(told: _Told, like: Case | None) -> Cluster:
                 "devices_per_node",
                 "nodes",
             )
-        nodes = asked.nodes or recipe.nodes or 1
+        nodes = asked.nodes or recipe.nodes or _fewest_nodes(told.layout, model, per_node)
         found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
     return found
+
+
+def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int:
+    """The fewest whole nodes that the degrees fill; 1 where none do."""
+    if layout is None:
+        return 1
+    replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+    experts = layout.expert_parallel * layout.expert_tensor_parallel if model.is_moe else 1
+
+    def filled(nodes: int) -> bool:
+        devices = nodes * per_node
+        return devices % replica == 0 and devices // layout.pipeline_parallel % experts == 0
+
+    return next((nodes for nodes in range(1, _MOST_ASSUMED + 1) if filled(nodes)), 1)
+
+
+_MOST_ASSUMED = 1024
+"""Most nodes that are assumed where nobody says how many."""
 
 
 def _resized(told: _Told, like: Case) -> Cluster:
@@ -267,6 +288,21 @@ def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
         place=told.recipe.places.get("sequence_parallel"),
     )
     return replace(layout, sequence_parallel=False), [remark]
+
+
+def _as_sharded(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
+    """Paddle empties `sharding` where nothing is left to shard over (training_args.py:922 of paddlenlp 2.8.1)."""
+    alone = layout.data_parallel * layout.context_parallel == 1
+    # Stage 1 over one replica is no other question; only higher ones would be refused beside a pipeline.
+    if layout.zero_stage < 2 or not alone or told.recipe.framework != "paddle":
+        return layout, []
+    remark = Remark(
+        rule="sharding-off",
+        severity="note",
+        message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
+        place=told.recipe.places.get("zero_stage"),
+    )
+    return replace(layout, zero_stage=0), [remark]
 
 
 def _fields(told: _Told, layout: Layout) -> dict[str, Any]:
@@ -327,6 +363,24 @@ def _options(told: _Told, layout: Layout) -> dict[str, str]:
 
 HARDWARE_ASSUMED = "hardware-assumed"
 """Rule of the remark that nobody named the hardware."""
+NODES_ASSUMED = "nodes-assumed"
+"""Rule of the remark that nobody said how many nodes run it."""
+
+
+def _assumed_machines(told: _Told, scenario: Scenario) -> Iterator[Remark]:
+    """The nodes, and the devices of a node, that nobody told."""
+    recipe, asked = told.recipe, told.asked
+    if asked.devices is not None or ":" in asked.hardware:
+        return
+    per_node = recipe.devices_per_node or scenario.hardware.devices_per_node
+    nodes = scenario.devices // per_node
+    if not asked.nodes and _size(told) is None:
+        shown = "one node is assumed" if nodes == 1 else f"{nodes} nodes are assumed, the fewest that its degrees fill"
+        text = f"the recipe does not say how many nodes run it: {shown}"
+        yield Remark(rule=NODES_ASSUMED, severity="note", message=text, fix="--nodes N")
+    if recipe.devices_per_node is None and scenario.devices == nodes * per_node:
+        text = f"the recipe does not say on how many devices of a node it starts: all {per_node} are taken"
+        yield Remark(rule="devices-assumed", severity="note", message=text, fix="--devices N")
 
 
 def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
@@ -338,6 +392,7 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
+    yield from _assumed_machines(told, scenario)
     base = told.recipe.layout
     set_by_recipe = "dp" in told.recipe.places and "data_parallel" not in told.asked.layout
     if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:

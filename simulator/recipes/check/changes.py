@@ -44,26 +44,40 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     def fitting(candidates: Iterable[_Try]) -> _Found:
         return _fitting(base, marks, gates, _distinct(candidates))
 
-    singles = list(_single(start))
+    singles = list(_single(start, marks))
     alone = fitting(singles)
-    found = alone or fitting(_further(singles, 2))
+    found = alone or fitting(_further(singles, 2, marks))
     if not found:
         recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
-        found = fitting(_further(_further(recomputed, 2), 3))
+        found = fitting(_further(_further(recomputed, 2, marks), 3, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
     wider = [] if ":" in case.asked.hardware or enough else list(_nodes(start))
-    more = fitting(wider) or fitting(_further(wider, 2))
+    more = fitting(wider) or fitting(_further(wider, 2, marks))
     if not more:
-        more = fitting(_further((x for x in _further(wider, 2) if "recompute" in x.axes), 3))
+        more = fitting(_further((x for x in _further(wider, 2, marks) if "recompute" in x.axes), 3, marks))
     fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
     smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
     return (*_best(found, MOST_SHOWN), *_best(smallest, MOST_WIDER))
 
 
-def _further(candidates: Iterable[_Try], changes: int) -> Iterator[_Try]:
+def nodes_that_pass(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> int | None:
+    """The fewest nodes, by doubling, on which the recipe passes as it is."""
+    start = _Try((), case, frozenset())
+    per_node = case.recipe.devices_per_node or case.scenario.hardware.devices_per_node
+    present = max(case.scenario.devices // per_node, 1)
+    for factor in _MORE_NODES:
+        if _fitting(base, marks, gates, _with(start, "nodes", "", {}, present * factor)):
+            return present * factor
+    return None
+
+
+_MORE_NODES = (2, 4, 8, 16, 32, 64, 128)
+
+
+def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
     """Every candidate with one more change."""
     for first in candidates:
-        yield from (second for second in _single(first) if len(second.options) == changes)
+        yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
 def _best(found: _Found, limit: int) -> Iterator[Change]:
@@ -80,7 +94,7 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     found: dict[Any, _Try] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
-        key = (candidate.case.layout, scenario.devices, scenario.global_batch_size)
+        key = (candidate.case.layout, scenario.devices, scenario.global_batch_size, scenario.framework)
         known = found.get(key)
         if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
             found[key] = candidate
@@ -104,14 +118,16 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
         if gates.broken(estimate):
             continue
         ratio = estimate.throughput.tokens_per_second_per_device / reference
-        found.append((candidate, Change(options=candidate.options, estimate=estimate, speed_ratio=ratio)))
+        change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
+        found.append((candidate, change))
     return found
 
 
-def _single(start: _Try) -> Iterator[_Try]:
+def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     """The candidates one change away, on the same devices."""
+    yield from _allocator(start)
     yield from _recompute(start)
-    yield from _offload(start)
+    yield from _offload(start, marks)
     yield from _micro_batch(start)
     yield from _sizes(start)
     yield from _experts(start)
@@ -119,8 +135,14 @@ def _single(start: _Try) -> Iterator[_Try]:
     yield from _chunks(start)
 
 
-def _with(
-    start: _Try, axis: str | tuple[str, ...], option: str, layout: Mapping[str, Any], nodes: int | None = None
+def _with(  # noqa: PLR0913  what an option may change
+    start: _Try,
+    axis: str | tuple[str, ...],
+    option: str,
+    layout: Mapping[str, Any],
+    nodes: int | None = None,
+    *,
+    switches: Mapping[str, str] | None = None,
 ) -> Iterator[_Try]:
     """One more change, where it is not of a kind that was made already: the recipe is asked anew with the option."""
     axes = {axis} if isinstance(axis, str) else set(axis)
@@ -130,7 +152,7 @@ def _with(
     fields = {**asked.layout, **layout}
     if "virtual_stages" in layout:
         fields.pop("layers_per_virtual_stage", None)
-    asked = replace(asked, layout=fields)
+    asked = replace(asked, layout=fields, options={**asked.options, **(switches or {})})
     if nodes is not None:
         asked = replace(asked, nodes=nodes, devices=None)
     try:
@@ -139,6 +161,19 @@ def _with(
         return
     if isinstance(case, Case):
         yield _Try((*start.options, option), case, start.axes | axes)
+
+
+def _allocator(start: _Try) -> Iterator[_Try]:
+    """Segments that grow, where the recipe's environment leaves PyTorch's allocator as it is."""
+    scenario = start.case.scenario
+    has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
+    if has_them and not scenario.framework.expandable_segments:
+        switch = {"expandable_segments": "true"}
+        yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
+
+
+_TORCH_ALLOCATOR = ("megatron", "torch")
+"""Frameworks that run on PyTorch."""
 
 
 def _recompute(start: _Try) -> Iterator[_Try]:
@@ -159,13 +194,42 @@ def _recompute(start: _Try) -> Iterator[_Try]:
         yield from _with(start, "recompute", option, full | {"recompute_method": "block", "recompute_layers": layers})
 
 
-def _offload(start: _Try) -> Iterator[_Try]:
+def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
+    """What the framework moves off the device by itself, or only under flags of its later versions."""
     present = start.case.layout.offload
     if present == "activations":
         yield from _with(start, "offload", "--offload none", {"offload": "none"})
+    if not _offloads_optimizer(start.case, marks):
+        return
     for kind in start.case.scenario.framework.limits.offloads:
         if present != kind and not (kind == "optimizer" and present != "none"):
             yield from _with(start, "offload", f"--offload {kind}", {"offload": kind})
+
+
+def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
+    """Whether the launch's framework could have the flags for it.
+
+    Megatron: NVIDIA's own from Megatron-core 0.12 on. Paddle: ERNIEKit and PaddleFormers; PaddleNLP 2.8.1 has none.
+    """
+    launch, vendor = case.launch(marks), case.scenario.hardware.vendor
+    if launch.flag(*_OFFLOAD_FLAGS) is not None:
+        return True
+    if case.recipe.framework == "paddle":
+        late = launch.flag("tensor-model-parallel-size", "fine-tuning", "stage") is not None
+        return late or case.scenario.model.architecture.startswith("ernie")
+    return (
+        case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
+    )
+
+
+_OFFLOAD_FLAGS = (
+    *("optimizer-cpu-offload", "use-precision-aware-optimizer"),
+    *("offload-optim", "tensorwise-offload-optimizer"),
+)
+
+
+_OWN_MEGATRON = ("Huawei", "Iluvatar")
+"""Makers of devices that run forks with flags of their own."""
 
 
 def _micro_batch(start: _Try) -> Iterator[_Try]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import NoRecipeError, SimulateError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
+from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Blocked, Case, ContradictionError, case_of
-from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.case import NODES_ASSUMED, Blocked, Case, ContradictionError, case_of
+from simulator.recipes.check.changes import changes_for, nodes_that_pass
 from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.peaks import peaks_of
+from simulator.recipes.check.positional import arguments_line
+from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import Checked, Gates, Outcome
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
@@ -25,14 +29,17 @@ from simulator.search.build import estimate_layout
 _SEVERITIES = ("error", "warning", "note")
 
 
-def check_files(
+def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made of
     files: Iterable[str],
     asked: Asked,
     gates: Gates,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
 ) -> tuple[Checked, ...]:
     """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+
+    Nothing outside `root`, by default the repository of each file, is read.
 
     Raises InputError for what is wrong with the question itself, whatever the file.
     """
@@ -42,12 +49,14 @@ def check_files(
     found: list[Checked] = []
     for file in files:
         try:
-            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment)
+            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment, root)
         except NoRecipeError as error:
             failed = _failed(file, "", error)
             found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
         except SimulateError as error:
             found.append(_failed(file, "", error))
+        except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
+            found.append(_failed(file, "", _defect(file, error)))
         else:
             found += [check_recipe(recipe, asked, gates) for recipe in recipes]
     return _with_unused_once(found)
@@ -86,6 +95,8 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(found)
 
 
+UPPER_BOUND = "upper-bound"
+"""Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -97,10 +108,15 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         if isinstance(case, Blocked):
             return _blocked(case)
         return _judged(case, gates)
-    except SimulateError as error:
+    except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
+        error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
         settings = error.settings if isinstance(error, ContradictionError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
+        unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
+        if unread:
+            reasons = (*(remark.message for remark in unread), *failed.reasons)
+            failed = replace(failed, outcome=_unread(unread) or failed.outcome, reasons=reasons)
         failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
         return replace(failed, remarks=_ordered(recipe.remarks))
 
@@ -113,14 +129,17 @@ def estimate_of(case: Case) -> Estimate:
 def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
-    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks))
+    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
     outcome: Outcome = "refused" if refusals else estimate.verdict
-    if any(refusal.rule == "not-modelled" for refusal in refusals):
-        outcome = "not_modelled"
+    outcome = _unread(refusals) or outcome
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
+    if not passed and outcome not in _UNREAD.values() and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
+        nodes = nodes_that_pass(case, estimate, marks, gates)
+        if nodes is not None:
+            return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
     reasons = tuple(refusal.message for refusal in refusals) or broken
-    priced = outcome != "not_modelled"
+    priced = outcome not in _UNREAD.values()
     return Checked(
         file=case.recipe.file,
         title=case.recipe.title,
@@ -135,7 +154,40 @@ def _judged(case: Case, gates: Gates) -> Checked:
         peaks=peaks_of(case.scenario, case.layout) if priced else None,
         without_offload=_on_device(case) if priced else None,
         changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
+        room=room_of(case) if priced and not refusals else None,
+        case=case,
     )
+
+
+def _too_few(estimate: Estimate, nodes: int) -> Remark:
+    """What hangs on the number of nodes that nobody told."""
+    need, usable = (to_gib(size) for size in (estimate.memory.device_bytes, estimate.memory.capacity_bytes))
+    return Remark(
+        rule="unknown-nodes",
+        severity="error",
+        message=(
+            f"the recipe does not say how many nodes run it: on {estimate.devices} devices it does not pass "
+            f"({need:.2f} of {usable:.2f} GiB), on {nodes} nodes it does"
+        ),
+        fix="--nodes N",
+    )
+
+
+_UNREAD: dict[str, Outcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}
+"""Outcomes of what a reader could not read or price, by the rule of its remark: nothing firm is said beside them."""
+
+
+def _unread(remarks: Iterable[Remark]) -> Outcome | None:
+    rules = {remark.rule for remark in remarks if remark.severity == "error"}
+    return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
+
+
+def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
+    """Where what is priced does not fit: settings that only lessen the need, and that are not priced."""
+    if estimate.verdict != "does_not_fit":
+        return ()
+    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND and remark.severity == "warning")
+    return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
@@ -174,16 +226,19 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
-    reasons = tuple(_sentence(remark) for remark in blocked.missing)
+    line = arguments_line(recipe, blocked.missing)
+    told = blocked.missing if line is None else (line, *blocked.missing)
+    unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
+    reasons = (*(remark.message for remark in unread), *(_sentence(remark) for remark in told))
     return Checked(
         file=recipe.file,
         title=recipe.title,
         framework=recipe.framework,
         dialect=recipe.dialect,
-        outcome="cannot_tell",
+        outcome=_unread(unread) or "cannot_tell",
         passed=False,
         reasons=reasons,
-        remarks=_ordered((*blocked.missing, *blocked.remarks)),
+        remarks=_ordered((*told, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
 
@@ -191,6 +246,12 @@ def _blocked(blocked: Blocked) -> Checked:
 def _sentence(remark: Remark) -> str:
     place = f"line {remark.place.line}: " if remark.place else ""
     return f"{place}{remark.message}" + (f" ({remark.fix})" if remark.fix else "")
+
+
+def _defect(file: str, error: Exception) -> InputError:
+    """What to say of an error that no file should cause, lack of memory included."""
+    told = f"{type(error).__name__}: {error}"[:200]
+    return InputError(f"{file}: cannot be judged: internal error: {told}; please report it")
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:

@@ -82,6 +82,12 @@ def recipe_model(
 _NEEDED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
+def needs_vocabulary(recipe: Recipe, fields: Mapping[str, object]) -> bool:
+    """Whether a recipe gives every size of its model but the vocabulary."""
+    shapes = {**recipe.model_fields, **fields}
+    return recipe.model is None and "vocab_size" not in shapes and _describes({**shapes, "vocab_size": 1})
+
+
 def _describes(shapes: Mapping[str, object]) -> bool:
     """Whether the shapes alone make a model."""
     return all(name in shapes for name in _NEEDED)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.recipes.check.case import Case
 from simulator.recipes.check.peaks import Peaks
+from simulator.recipes.check.room import Room
 from simulator.recipes.recipe import Place, Remark
 
 Outcome = Literal["fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"]
@@ -70,6 +72,10 @@ class Change:
     estimate: Estimate
     speed_ratio: float
     """Tokens per second and device over those of the recipe as it is, had it fit."""
+    case: Case
+    """The question that the recipe asks with the changes."""
+    patch: str = ""
+    """A unified diff of the recipe that makes them, where that was asked for and the text gives a hold."""
 
     @property
     def text(self) -> str:
@@ -98,6 +104,10 @@ class Checked:
     without_offload: Estimate | None = None
     """The same with everything on the device, where the recipe offloads."""
     changes: tuple[Change, ...] = ()
+    room: Room | None = None
+    """How far it could go on its devices, where it was priced."""
+    case: Case | None = None
+    """The question that was priced."""
 
     @property
     def name(self) -> str:

@@ -166,11 +166,13 @@ def _stages(case: Case) -> Iterator[str]:
     if even_cut(case):
         return
     middle = set(cut[1:-1])
-    if len(cut) < 2 or len(middle) > 1 or layout.virtual_stages > 1:
-        raise UnsupportedError(
-            f"layers {list(cut)}: Megatron-LM sets the first and the last stage apart; those between must be equal "
-            "(--stage-layers)"
-        )
+    if len(middle) > 1:
+        # Since Megatron-core 0.13: E the embedding, t a layer, m a prediction module, L the loss, | between stages.
+        mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
+        stages = ["t" * layers for layers in cut]
+        text = "|".join(["E" + stages[0], *stages[1:-1], f"{stages[-1]}{'m' * (mtp or 0)}L"])
+        yield flag("pipeline-model-parallel-layout", f"'{text}'")
+        return
     share = next(iter(middle), None)
     if cut[0] != share:
         yield flag("decoder-first-pipeline-num-layers", cut[0])
@@ -261,3 +263,10 @@ def _types(case: Case) -> Iterator[str]:
     if profile.optimizer_dtype == "bf16":
         extra = "" if case.layout.offload == "optimizer_tensorwise" else "--use-precision-aware-optimizer "
         yield f"{extra}--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+
+
+def megatron_words(case: Case) -> Iterator[str]:
+    """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
+    yield from _experts(case)
+    yield from _workload(case)
+    yield from _layout(case)

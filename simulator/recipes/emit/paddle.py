@@ -197,3 +197,10 @@ def _switches(case: Case, *, ernie: bool) -> Iterator[str]:
     if profile.cross_entropy_chunk_tokens:
         yield "--use_fused_head_and_loss_fn 1 --use_recompute_loss_fn 1 --use_sparse_head_and_loss_fn 0"
         yield flag("loss_subbatch_sequence_length", profile.cross_entropy_chunk_tokens)
+
+
+def paddle_words(case: Case) -> Iterator[str]:
+    """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
+    yield from _workload(case, ernie=case.scenario.model.architecture.startswith("ernie"))
+    yield from _layout(case)
+    yield from _recompute(case)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.complete import devices_taken
 from simulator.question.scenario.layout import Layout, layout_of_object
+from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FrameworkName, RecipeFormat
 from simulator.recipes.check.asked import Asked
@@ -20,7 +21,10 @@ from simulator.search.build import bare_estimate
 
 FRAMEWORKS: Mapping[RecipeFormat, FrameworkName] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
 """Profile of each kind of recipe."""
-_MOST_BYTES = 100_000_000
+MOST_BYTES = 100_000_000
+"""Largest file of estimates that is read."""
+_MOST = 10**15
+"""Largest count that such a file may hold."""
 _SAME = 0.005
 """Relative difference between a file's figures and those of its layout that still counts as the same question."""
 
@@ -40,10 +44,16 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     )
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices_taken(asked.layout))
-    return _priceable(case_of(recipe, asked))
+    return priceable(case_of(recipe, asked))
 
 
-def _priceable(case: Case | Blocked) -> Case:
+def target_of(framework: str) -> RecipeFormat:
+    """The kind of recipe that a framework's profile is written as."""
+    return next(target for target, name in FRAMEWORKS.items() if name == framework)
+
+
+def priceable(case: Case | Blocked) -> Case:
+    """The case, or one InputError with all that has to be told."""
     if isinstance(case, Blocked):
         raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
     return case
@@ -60,19 +70,44 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
     try:
         recipe, hardware = _recipe(file, chosen, target)
         options = {str(name): str(text) for name, text in (query.get("options") or {}).items()}
-        stated = float(chosen["memory"]["device_mib"]), float(chosen["throughput"]["step_time_s"])
-        devices = int(chosen["devices"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
+        devices = _count(chosen["devices"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
     untouched = asked == Asked(hardware_assumed=asked.hardware_assumed)
     if asked.hardware_assumed:
         asked = replace(asked, hardware=hardware)
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices)
-    case = _priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
+    case = priceable(case_of(recipe, replace(asked, options={**options, **asked.options})))
     if untouched:
         _compare(file, case, stated)
     return case
+
+
+def _count(value: object) -> int:
+    """A whole number of a file. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{str(value)[:40]!r} is no whole number")
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"a count must be from 0 to {_MOST}")
+    return value
+
+
+def _sound(value: object) -> Any:
+    """A setting of a layout: a count, a word, whether, nothing, or a list of counts. Raises TypeError or ValueError."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    return [_count(item) for item in value] if isinstance(value, list) else _count(value)
+
+
+def _figure(value: object) -> float:
+    """A finite amount of a file. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    if not 0 <= value <= _MOST or not math.isfinite(value):
+        raise ValueError(f"a figure must be from 0 to {_MOST}")
+    return float(value)
 
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
@@ -87,17 +122,7 @@ def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
 
 
 def _parsed(file: str, text: str | None) -> Any:
-    try:
-        if text is None:
-            path = Path(file)
-            if path.stat().st_size > _MOST_BYTES:
-                raise InputError(f"{file}: is larger than {_MOST_BYTES // 10**6} MB")
-            text = path.read_text(encoding="utf-8")
-        return json.loads(text)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: is not JSON: {error}") from error
+    return parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
 
 
 def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -129,18 +154,18 @@ def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[
     hardware = str(value["hardware"])
     if "," in hardware or ":" in hardware:
         raise UnsupportedError(f"{file}: hardware {hardware}: one recipe cannot launch several kinds of device")
-    cut = tuple(int(layers) for layers in layout["stage_layers"])
+    cut = tuple(_count(layers) for layers in layout["stage_layers"])
     recipe = Recipe(
         file=file,
         framework=FRAMEWORKS[target],
         dialect="estimate",
         model=str(value["model"]),
         model_fields={"num_hidden_layers": sum(cut)},
-        seq_length=int(layout["seq_length"]),
-        global_batch_size=int(layout["global_batch_size"]),
+        seq_length=_count(layout["seq_length"]),
+        global_batch_size=_count(layout["global_batch_size"]),
         precision=str(value["precision"]),
-        lora_rank=None if layout.get("lora_rank") is None else int(layout["lora_rank"]),
-        layout=layout_of_object(layout),
+        lora_rank=None if layout.get("lora_rank") is None else _count(layout["lora_rank"]),
+        layout=layout_of_object({name: _sound(setting) for name, setting in layout.items()}),
         nodes=1,
     )
     return recipe, hardware

@@ -145,3 +145,13 @@ def _checkpointing(case: Case) -> Iterator[str]:
             raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
         case _:
             assert_never(mode)
+
+
+def torchtitan_words(case: Case) -> Iterator[str]:
+    """The keys, `section.key = value`, that say a case's layout. Raises UnsupportedError for what there is none for."""
+    for section, keys in (
+        ("training", _training(case)),
+        ("parallelism", _parallelism(case)),
+        ("activation_checkpoint", _checkpointing(case)),
+    ):
+        yield from (f"{section}.{key}" for key in keys)

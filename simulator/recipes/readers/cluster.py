@@ -14,6 +14,8 @@ from simulator.recipes.shell.values import Cause, Value
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
 _MOST = 1 << 20
+_WORKERS = 8
+"""Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
 
 
 def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
@@ -29,6 +31,8 @@ def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
         return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=1)
     if launch.launcher == "deepspeed":
         return _deepspeed(launch, given)
+    if launch.launcher == "msrun":
+        return _msrun(launch, given)
     return _paddle(launch, given)
 
 
@@ -86,12 +90,23 @@ def _deepspeed(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return nodes, devices
 
 
+def _msrun(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+    """Nodes and processes of MindSpore's launcher, which is told all processes and those of a node: 8 unless it is."""
+    each = _count(given, launch.options, "devices_per_node", ("local_worker_num",), default=_WORKERS)
+    tasks = _count(given, launch.options, "nodes", ("worker_num",), default=_WORKERS)
+    if not each or not tasks:
+        return None, each
+    if tasks % each:
+        line = launch.options["worker_num"].line if "worker_num" in launch.options else launch.line
+        raise InputError(f"{given.file}:{line}: worker_num {tasks} is no multiple of local_worker_num {each}")
+    return tasks // each, each
+
+
 def _visible(launch: Launch, given: Given) -> int | None:
-    """Devices that the environment leaves visible."""
+    """Devices that the environment leaves visible; None, which is all of a node, where it names none."""
     for name in _VISIBLE:
         if name in launch.environment:
             return _listed(given, launch.environment[name], "devices_per_node")
-    given.need([Cause(launch.line, _VISIBLE[0])], "devices_per_node")
     return None
 
 

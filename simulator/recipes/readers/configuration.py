@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, written_keys
+from simulator.recipes.readers.home import told
 from simulator.recipes.shell.launch import Launch
 
 
@@ -28,5 +30,12 @@ def configuration(launch: Launch, file: str, name: str, line: int) -> Configurat
             return None
         where = f"{file}:{max(written.line, 1)}: {name[:200]}"
         return Configuration(file, tuple(written_keys(where, name, written)))
-    path = beside(file, name, line, launch.environment)
+    path = beside(file, name if told(name) is not None else _in_own_folder(file, name), line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
+
+
+def _in_own_folder(file: str, name: str) -> str:
+    """A name from the top of a repository, of a file in the recipe's own folder: the launch is started at the top."""
+    folders = PurePath(name).parent.parts
+    own = Path(file).resolve().parent.parts
+    return PurePath(name).name if folders and own[-len(folders) :] == folders else name

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Final
 
+from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout, Offload
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.configuration import configuration
+from simulator.recipes.readers.configuration import Configuration, configuration
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given, half_precision
 from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.named import named_model
 from simulator.recipes.readers.names import plain
-from simulator.recipes.recipe import Recipe
+from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.unread import remark_keys
+from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import Launch, plain_path
+from simulator.recipes.shell.values import text_value
 
 _VALUES: Final = {
     "model_name_or_path": "model",
@@ -32,6 +38,9 @@ _VALUES: Final = {
     "torch_dtype": "type of the stored weights",
     "attn_implementation": "flash attention",
     "finetuning_type": "LoRA or full (LLaMA-Factory); others are refused",
+    "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
+    "dtype": "precision (DeepSpeed-Chat)",
+    "lora_dim": "LoRA rank (DeepSpeed-Chat)",
     "quantization_bit": "refused: quantized weights are not modelled",
     "lora_r": "LoRA rank",
     "lora_rank": "LoRA rank",
@@ -52,6 +61,10 @@ _SWITCHES: Final = {
     "disable_gradient_checkpointing": "recompute none (LLaMA-Factory, where it is full)",
     "load_in_4bit": "refused: quantized weights are not modelled",
     "load_in_8bit": "refused: quantized weights are not modelled",
+    "offload": "offload of the optimizer (DeepSpeed-Chat)",
+    "use_liger_kernel": "switches cross_entropy_chunk_tokens, fused_rms_norm and fused_swiglu",
+    "enable_liger_kernel": "as use_liger_kernel (LLaMA-Factory)",
+    "pure_bf16": "weights, gradients and moments in bf16 (LLaMA-Factory)",
     "use_lora": "LoRA",
     "use_peft": "LoRA",
     "flash_attn": "flash attention",
@@ -62,10 +75,29 @@ _SWITCHES: Final = {
 FLAGS: Final = {name: Flag(about) for name, about in _VALUES.items()} | {
     name: Flag(about, "optional") for name, about in _SWITCHES.items()
 }
-_PASSED: Final = frozenset(
-    ["do_train", "do_eval", "tf32", "group_by_length", "gradient_checkpointing_kwargs", "weight_decay"]
+PASSED: Final = frozenset(
+    [
+        "do_train",
+        "do_eval",
+        "lazy_preprocess",
+        "tf32",
+        "group_by_length",
+        "gradient_checkpointing_kwargs",
+        "weight_decay",
+    ]
 )
 _LORA_RANK: Final = 8
+_HALF: Final = ("bfloat16", "float16")
+_PRESETS: Final = {
+    "z0": (0, False),
+    "z1": (1, False),
+    "z2": (2, False),
+    "z2_offload": (2, True),
+    "z3": (3, False),
+    "z3_offload": (3, True),
+}
+"""ZeRO stage and offload of the configurations that ms-swift 4.6 (`swift/config`) and LLaMA-Factory ff6d4d1
+(`examples/deepspeed`) ship, by their name without `ds_`, `zero` as `z`."""
 
 
 def is_trainer(names: Iterable[str]) -> bool:
@@ -75,56 +107,158 @@ def is_trainer(names: Iterable[str]) -> bool:
 
 def read_trainer(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
-    given = Given(file, FLAGS, _PASSED)
+    # The script's own flags are in no table.
+    table = read_of("transformers") | FLAGS
+    given = Given(file, table, (PASSED | passed_of("transformers")) - table.keys())
     given.add_arguments(launch.arguments)
-    deepspeed = _add_configuration(given, launch, file)
+    deepspeed = _is_chat(given) or add_deepspeed(given, launch)
     nodes, devices = cluster_of(launch, given)
-    name = given.text("model", "model_name_or_path") or ""
-    model = models.beside(name, Path(file)) or models.by_name(name)[0]
-    if model is None and name:
-        given.remark(
-            "unknown-model", "warning", f"model '{name[:80]}' is not known", "model_name_or_path", fix="--model NAME"
-        )
+    dialect = "deepspeed-shell" if deepspeed else "trainer-shell"
+    title = PurePath(launch.script.text).name
+    return trainer_recipe(given, title, dialect, nodes, devices, deepspeed=deepspeed)
+
+
+def trainer_recipe(  # noqa: PLR0913  what launches and configuration files have in common
+    given: Given, title: str, dialect: str, nodes: int | None, devices: int | None, *, deepspeed: bool
+) -> Recipe:
+    """The recipe of a trainer's flags, those of the DeepSpeed configuration among them."""
+    model = named_model(given, given.text("model", "model_name_or_path") or "", "model_name_or_path")
     precision = _precision(given)
     batch = _number(given, "global_batch_size", "train_batch_size", 2**27)
     steps = _number(given, "gradient_accumulation_steps", "gradient_accumulation_steps", 2**20)
+    rank = _lora(given)
+    sequence = _sequence(given)
+    options = _options(given, deepspeed=deepspeed, adapters=rank is not None)
+    layout = _layout(given)
     recipe = Recipe(
-        file=file,
-        title=PurePath(launch.script.text).name,
+        file=given.file,
+        title=title,
         framework="torch",
-        dialect="deepspeed-shell" if deepspeed else "trainer-shell",
+        dialect=dialect,
         model=model,
-        seq_length=_sequence(given),
+        seq_length=sequence,
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch else steps or 1,
         precision=precision,
-        lora_rank=_lora(given),
-        options=_options(given, deepspeed=deepspeed),
-        layout=_layout(given),
+        lora_rank=rank,
+        options=options | _liger(given, model, (sequence or 0) * layout.micro_batch_size),
+        layout=layout,
         nodes=nodes,
         devices_per_node=devices,
     )
     return finished(given, recipe)
 
 
-def _add_configuration(given: Given, launch: Launch, file: str) -> bool:
-    """Take the keys of the DeepSpeed configuration; whether there is one."""
+def note_samples(given: Given, name: str) -> None:
+    """Say that samples are padded to the longest of their batch only, so that the longest sequence is a bound."""
+    message = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    given.remark("upper-bound", "warning", message, name)
+
+
+def _is_chat(given: Given) -> bool:
+    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
+    if not given.has("zero_stage") or given.text("deepspeed", "deepspeed"):
+        return False
+    given.places.pop("deepspeed", None)
+    chat = {"zero_stage": "zero_optimization.stage", "lora_dim": "lora_rank"}
+    for name, key in chat.items():
+        entry = given.entry(name)
+        if entry is not None and not (name == "lora_dim" and entry.text == "0"):
+            given.add(key, entry.values, entry.value_line)
+    line = given.entries["zero_stage"][-1].place.line
+    if given.has("offload"):
+        given.add("zero_optimization.offload_optimizer.device", [text_value("cpu", line)], line)
+    kind = given.text("precision", "dtype") or "fp16"
+    given.add("bf16" if kind == "bf16" else "fp16", [], line)
+    return True
+
+
+def add_deepspeed(given: Given, launch: Launch | None) -> bool:
+    """Take the keys of the DeepSpeed configuration that the flags name; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
         return False
     name = entry.text
-    if not name or (entry.causes and launch.written(name) is None):
+    written = None if launch is None else launch.written(name)
+    if not name or (entry.causes and written is None):
         given.need(entry.causes, "zero_stage")
         return True
-    found = configuration(launch, file, name, entry.value_line)
-    if found is None:
+    found = _configuration(given, launch, name, entry.value_line)
+    if found is None and launch is not None:
         given.need(launch.files[plain_path(name)].causes, "zero_stage")
-        return True
-    for key in found.keys:
+    if found is not None:
+        remark_keys(given, _unread(found.keys), "deepspeed")
+    for key in found.keys if found else ():
         known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
         if known and key.dotted not in given.entries and key.values and key.values[0].text != "auto":
-            given.add(key.dotted, key.values, key.line, found.file)
+            given.add(key.dotted, key.values, key.line, found.file if found else "")
     return True
+
+
+def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
+    """The keys of a DeepSpeed configuration that a trainer does not take, under the names of DeepSpeed's table."""
+    for key in keys:
+        section = key.path[0]
+        on = key.name != "enabled" or (bool(key.values) and key.values[0].text != "false")
+        if section in _SECTIONS_OFF or "params" in key.path or key.dotted in FLAGS or not on:
+            continue
+        whole = len(key.path) > 1 and section not in _SECTIONS_READ
+        if key.values and key.values[0].text != "auto":
+            yield (section if whole else key.name), key
+
+
+_SECTIONS_OFF: Final = frozenset(
+    ["scheduler", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comms_logger", "activation_checkpointing"]
+)
+"""Sections that say how a run is followed, or what a trainer's model does not use."""
+_SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types", "aio"])
+
+
+def _configuration(given: Given, launch: Launch | None, name: str, line: int) -> Configuration | None:
+    """The configuration of that name: beside the recipe, else the one that a framework ships under it."""
+    preset = _PRESETS.get(PurePath(name).stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
+    built_in = "/" not in name and "." not in name
+    if preset is not None and built_in:
+        return _preset(given, preset, line)
+    try:
+        if launch is not None:
+            return configuration(launch, given.file, name, line)
+        path = beside(given.file, name, line)
+        return Configuration(str(path), tuple(keys_of(path, read_document(path))))
+    except InputError:
+        if preset is None or not name.startswith("examples/deepspeed/"):
+            raise
+        message = f"{name[:200]} is not beside the recipe: taken as LLaMA-Factory ships it"
+        given.remarks.append(Remark("base-configuration", "warning", message, Place(given.file, max(line, 1))))
+        return _preset(given, preset, line)
+
+
+def _preset(given: Given, preset: tuple[int, bool], line: int) -> Configuration:
+    stage, offload = preset
+    values = {"stage": str(stage)}
+    if offload:
+        values["offload_optimizer.device"] = "cpu"
+        values |= {"offload_param.device": "cpu"} if stage == 3 else {}
+    keys = [
+        Key(("zero_optimization", *name.split(".")), (text_value(text, line),), line, text)
+        for name, text in values.items()
+    ]
+    return Configuration(given.file, tuple(keys))
+
+
+def _liger(given: Given, model: str | None, tokens: int) -> dict[str, str]:
+    """What Liger's kernels change: head and loss work on as many tokens at a time as make logits of the input's size.
+
+    Chunks as `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5 cuts them.
+    """
+    on = given.switch("kernels", "use_liger_kernel") or given.switch("kernels", "enable_liger_kernel")
+    given.places.pop("kernels", None)
+    if not on or model is None or not tokens:
+        return {}
+    spec = models.load_model(model)
+    parts = -(-spec.vocab_size // spec.hidden_size)
+    chunk = 1 << (-(-tokens // parts) - 1).bit_length()
+    return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}
 
 
 def _number(given: Given, option: str, name: str, high: int) -> int | None:
@@ -179,12 +313,14 @@ def _lora(given: Given) -> int | None:
     given.places.pop("lora_rank", None)
     if kind not in (None, "full", "lora"):
         given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+    if kind == "full":
+        return None
     if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):
         return given.integer("lora_rank", "lora_r", "lora_rank", high=2**16) or _LORA_RANK
     return None
 
 
-def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
+def _options(given: Given, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     if deepspeed:
         wide = given.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
@@ -199,8 +335,11 @@ def _options(given: Given, *, deepspeed: bool) -> dict[str, str]:
         ratio = given.text("offload_fraction", "zero_optimization.offload_optimizer.ratio")
         if ratio is not None and re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0*)?|0", ratio, re.ASCII):
             found["offload_fraction"] = ratio
-    elif given.text("parameter_dtype", "torch_dtype") in ("bfloat16", "float16"):
+    elif given.switch("parameter_dtype", "pure_bf16") or given.text("parameter_dtype", "torch_dtype") in _HALF:
         found = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    elif adapters and given.has("finetuning_type"):
+        # LLaMA-Factory loads what it does not train in the type that it computes in.
+        found = {"parameter_dtype": "bf16"}
     attention = given.text("flash_attention", "attn_implementation")
     if attention is not None:
         found["flash_attention"] = str(attention != "eager").lower()

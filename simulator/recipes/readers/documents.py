@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import math
@@ -9,18 +10,36 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.question.specs.documents import MAXIMUM_BYTES, parse_json, parse_yaml, read_json, read_yaml
+from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
+from simulator.recipes.readers.home import kept_inside, root_of, told
 from simulator.recipes.shell.values import Value, text_value
 
 _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
 _MAXIMUM_KEYS: Final = 20_000
+_TOML_TEXT: Final = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
+    re.DOTALL,
+)
+"""Quoted text, closed or not, and comments, in which dots mean nothing."""
+_TOML_CHAIN: Final = re.compile(
+    rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
+)
+_TOML_WORK: Final = 300
+"""Units of work of a sign that separates keys, values and tables."""
+_LONG_NUMBER: Final = re.compile(r"(?<![\w-])[\w-]{4097}", re.ASCII)
+_KEY_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)["']?+\s*+(?=[:=\]]|$)""")
+"""A run of signs that a key may have, with what makes it one behind it."""
+_KEY_BEFORE: Final = frozenset("{,[\"' \t")
+_LINE_WORK: Final = 5
+"""Units of work of looking for keys in a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +66,26 @@ class Key:
         return ".".join(self.path)
 
 
-def beside(file: str, name: str, line: int, settings: Mapping[str, Value]) -> Path:
+def beside(file: str, name: str, line: int) -> Path:
     """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
 
-    `settings` tell where a file is whose name leads elsewhere. Raises InputError where there is none.
+    Only a setting of the user's may tell that it is elsewhere. Raises InputError where there is none, or where it is
+    outside the repository.
     """
-    named = settings[name].text if name in settings else name
-    if not named.startswith("~") and "\0" not in named and len(named) < _MAXIMUM_NAME:
+    named = told(name)
+    if named is not None:
+        with contextlib.suppress(OSError, ValueError):
+            if Path(named).is_file():
+                return Path(named)
+    elif not name.startswith(("~", "/")) and "\0" not in name and len(name) < _MAXIMUM_NAME:
         start = Path(file).parent
         inside = Path(os.path.normpath(start.absolute()))
-        above = [folder for folder in (inside, *inside.parents) if (folder / ".git").exists()][:1]
-        count = len(inside.parts) - len(above[0].parts) if above else 0
-        folders = [start / "/".join([".."] * steps) for steps in range(count + 1)]
-        if named is not name:
-            folders = [Path()]
-        elif named.startswith("/"):
-            folders = []
-        for folder in folders:
+        root = Path(os.path.normpath(root_of(Path(file)).absolute()))
+        count = len(inside.parts) - len(root.parts) if inside.is_relative_to(root) else 0
+        for folder in (start / "/".join([".."] * steps) for steps in range(count + 1)):
             with contextlib.suppress(OSError):
-                if (folder / named).is_file():
-                    return folder / named
+                if (folder / name).is_file():
+                    return kept_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
     shown = name[:200]
     raise InputError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
@@ -76,25 +95,9 @@ def beside(file: str, name: str, line: int, settings: Mapping[str, Value]) -> Pa
 
 def read_text(path: Path, *, newlines: bool = False) -> str:
     """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: a folder, not a file")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: not a regular file")
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
-        with path.open("rb") as stream:
-            data = stream.read(MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > MAXIMUM_BYTES:
-        raise InputError(f"{path}: too large; at most {MAXIMUM_BYTES} bytes")
-    if b"\0" in data:
+    text = read_limited(path)
+    if "\0" in text:
         raise InputError(f"{path}: a binary file, no recipe")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     return text if newlines else text.replace("\r\n", "\n")
 
 
@@ -106,7 +109,7 @@ def read_document(path: Path) -> dict[str, Any]:
     elif suffix == ".toml":
         found = _toml(path)
     else:
-        found = read_yaml(path)
+        found = read_yaml(path, loose=True)
     if not isinstance(found, dict):
         raise InputError(f"{path}: must hold a mapping of keys to values")
     return found
@@ -114,12 +117,25 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def _toml(path: Path) -> Any:
     text = read_text(path)
+    _check_toml(path, text)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from error
     except (RecursionError, ValueError) as error:
         raise InputError(f"{path}: not valid TOML: nested too deep, or a number too long") from error
+
+
+def _check_toml(path: Path, text: str) -> None:
+    """Refuse what the parser takes long for: it bounds neither how deep a key goes nor how many tables there are."""
+    bare = _TOML_TEXT.sub('"', text)
+    chain = _TOML_CHAIN.search(bare)
+    if chain is not None:
+        line = bare.count("\n", 0, chain.start()) + 1
+        raise InputError(f"{path}:{line}: not valid TOML: a key of more than {_MAXIMUM_DEPTH} parts")
+    if _LONG_NUMBER.search(bare):
+        raise InputError(f"{path}: not valid TOML: a number or a name too long")
+    charge(_TOML_WORK * sum(map(bare.count, "\n=[]{},.")) + 20 * len(text))
 
 
 def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
@@ -133,8 +149,8 @@ def written_keys(where: str, name: str, content: Value) -> list[Key]:
     A value that only the run knows is one.
     """
     text, holes = _marked(content, quotes=name.lower().endswith(".json"))
-    parse = parse_json if name.lower().endswith(".json") else parse_yaml
-    document = parse(where, text)
+    json = name.lower().endswith(".json")
+    document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     found = []
@@ -199,10 +215,14 @@ class _Lines:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
         self._at: dict[str, list[int]] = {}
-        for number, line in enumerate(lines, start=1):
-            for match in re.finditer(r"""(?:^|[{,\[\s.])["']?([\w.-]+)["']?\s*(?:[:=\]]|$)""", line.split(" #", 1)[0]):
-                for word in {match[1], match[1].rsplit(".", 1)[-1]}:
-                    self._at.setdefault(word, []).append(number)
+        for number, whole in enumerate(lines, start=1):
+            line = whole.split(" #", 1)[0]
+            charge(_LINE_WORK * (10 + len(line)))
+            for match in _KEY_TEXT.finditer(line):
+                starts = match.start() == 0 or line[match.start() - 1] in _KEY_BEFORE
+                word = match[1] if starts else match[1].partition(".")[2]
+                for name in {word, word.rpartition(".")[2]} - {""}:
+                    self._at.setdefault(name, []).append(number)
         self._parents: dict[tuple[str, ...], int] = {}
 
     def of(self, path: tuple[str, ...]) -> int:
@@ -211,7 +231,8 @@ class _Lines:
         for depth in range(1, len(path) + 1):
             part = path[:depth]
             if part not in self._parents:
-                numbers = self._at.get(path[depth - 1], ())
-                self._parents[part] = next((n for n in numbers if n >= start), start)
+                numbers: Sequence[int] = self._at.get(path[depth - 1], ())
+                place = bisect.bisect_left(numbers, start)
+                self._parents[part] = numbers[place] if place < len(numbers) else start
             start = self._parents[part]
         return start

@@ -5,24 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from simulator.errors import InputError
 from simulator.recipes.readers.names import is_irrelevant, misspelled, plain
+from simulator.recipes.readers.tables import Flag
 from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.recipes.shell.values import Cause, Value, split_fields, text_value
-
-Kind = Literal["value", "switch", "optional", "list"]
-"""What follows a flag: one value, nothing, a value or nothing, or several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A flag that a reader knows."""
-
-    about: str
-    """What it is read as; the documentation shows it."""
-    kind: Kind = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +47,8 @@ class Entry:
         return frozenset().union(*(value.causes for value in self.values))
 
 
+__all__ = ["Entry", "Flag", "Given", "half_precision"]
+
 ARGUMENTS: Final = frozenset("@*")
 """Names of the script's own arguments, all of them: nobody gave any."""
 ANY_FLAG: Final = "any_other_flag"
@@ -75,11 +66,17 @@ _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
 class Given:
     """Flags of one launch or keys of one file. Reading an unknown value notes what needs it."""
 
-    def __init__(self, file: str, table: Mapping[str, Flag], known: Iterable[str] = ()) -> None:
-        """`table` are the flags a reader takes, `known` those it may pass over."""
+    def __init__(
+        self, file: str, table: Mapping[str, Flag], known: Iterable[str] = (), *, complete: bool = False
+    ) -> None:
+        """`table` are the flags a reader takes or has to speak of, `known` those it may pass over.
+
+        `complete` says that both together are all the framework has: what is in neither is then never passed over.
+        """
         self.file = file
         self.table = table
         self.known = frozenset(known)
+        self.complete = complete
         self.entries: dict[str, list[Entry]] = {}
         self.places: dict[str, Place] = {}
         self.remarks: list[Remark] = []
@@ -155,7 +152,7 @@ class Given:
             self.bags |= word.causes
         paths: list[dict[str, list[Entry]]] = []
         for alternative in alternatives:
-            inner = Given(self.file, self.table, self.known)
+            inner = Given(self.file, self.table, self.known, complete=self.complete)
             inner.add_arguments(split_fields(alternative.unquoted()))
             paths.append(inner.entries)
             self._maybe |= inner._maybe
@@ -305,20 +302,24 @@ class Given:
             )
 
     def remark_unread(self) -> None:
-        """Say which flags no table has, if they may matter."""
+        """Say which flags are not read: those that no table has, and those that are known and not modelled."""
         names = (*self.table, *self.known)
         for name, entries in self.entries.items():
-            if name in self.table or name in self.known or is_irrelevant(name):
+            if name in self.known:
                 continue
-            near = misspelled(name, names)
-            self.remarks.append(
-                Remark(
-                    "unknown-flag",
-                    "warning",
-                    f"{entries[-1].spelled} is not read; it may change memory or speed{near}",
-                    entries[-1].place,
-                )
-            )
+            last, flag = entries[-1], self.table.get(name)
+            if flag is not None:
+                self._remark_unpriced(last, flag)
+            elif self.complete or not is_irrelevant(name):
+                said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, names)}"
+                self.remarks.append(Remark("unknown-flag", "error", said, last.place))
+
+    def _remark_unpriced(self, entry: Entry, flag: Flag) -> None:
+        if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):
+            return
+        severity: Severity = "error" if flag.weight == "verdict" else "warning"
+        rule = "upper-bound" if flag.weight == "bound" else "not-modelled"
+        self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place))
 
 
 def _shown(entry: Entry) -> str:

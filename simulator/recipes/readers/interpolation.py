@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from simulator.budget import charge
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.shell.values import Cause, Value, hole, joined, text_value
 
@@ -16,6 +17,8 @@ _MISSING: Final = "???"
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
+_ROUND_WORK: Final = 500
+"""Units of work of filling in one part."""
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,
@@ -30,6 +33,8 @@ class Interpolation:
     def __init__(self, keys: Iterable[Key], settings: Mapping[str, str]) -> None:
         self._keys = {key.dotted: key for key in keys}
         self._settings = settings
+        self._found: dict[str, str] = {}
+        """Values that were filled in before, by key."""
         self.used: set[str] = set()
         """Settings that were taken."""
         self.referred: set[str] = set()
@@ -67,6 +72,7 @@ class Interpolation:
     def _text(self, text: str, path: tuple[str, ...], depth: int) -> str | None:
         """A text with everything filled in; None where something is not known."""
         for _ in range(_MAXIMUM_ROUNDS):
+            charge(_ROUND_WORK + len(text))
             match = _INNERMOST.search(text)
             if match is None:
                 return None if "${" in text else text
@@ -100,11 +106,16 @@ class Interpolation:
         if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
             return None
         self.referred.add(key.dotted)
+        if key.dotted in self._found:
+            return self._found[key.dotted]
         text = key.values[0].text
         if text == _MISSING:
             given = self._asked(key.dotted, key.line)
             return given.text if given else None
-        return self._text(text, key.path, depth + 1)
+        found = self._text(text, key.path, depth + 1)
+        if found is not None:
+            self._found[key.dotted] = found
+        return found
 
     def _open(self, text: str, path: tuple[str, ...]) -> str:
         """Name of the first part that cannot be filled in: a variable of the environment, a key, or the part itself."""
@@ -117,5 +128,6 @@ class Interpolation:
                 resolver, _, rest = match[1].strip().partition(":")
                 return rest.split(",")[0].strip() if resolver in ("oc.env", "env") else match[0][:80]
             text = text[: match.start()] + inner + text[match.end() :]
+            charge(_ROUND_WORK + len(text))
             match = _INNERMOST.search(text)
         return ""

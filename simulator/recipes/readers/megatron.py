@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
@@ -12,7 +11,9 @@ from simulator.question.scenario.layout import SETTINGS, Layout, Offload, Recomp
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_flags import FLAGS, PASSED, TOKENIZERS
+from simulator.recipes.readers.megatron_cut import Cut, cut_of
+from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
+from simulator.recipes.readers.megatron_model import fields_of, is_gated, model_of
 from simulator.recipes.readers.megatron_options import options_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
@@ -30,7 +31,7 @@ def is_megatron(launch: Launch) -> bool:
 
 def read_megatron(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
-    given = Given(file, FLAGS, PASSED)
+    given = Given(file, FLAGS, PASSED, complete=True)
     given.add_arguments(launch.arguments)
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
@@ -46,10 +47,12 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
     devices: int | None,
 ) -> Recipe:
     """The recipe of Megatron's flags; `environment` is None where the recipe says nothing about it."""
-    model, fields = _model(given, _fields(given))
-    layers = fields.get("num_hidden_layers") or (models.load_model(model).num_hidden_layers if model else None)
-    virtual = given.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0)
-    layout = _layout(given, layers if isinstance(layers, int) else None, virtual or None)
+    model, fields = model_of(given, fields_of(given))
+    pipeline = given.integer("pp", "pipeline-model-parallel-size", high=2**16) or 1
+    places = given.integer("num_hidden_layers", "num-layers", low=0)
+    places = places or (models.load_model(model).num_hidden_layers if model else None)
+    cut = cut_of(given, places, pipeline)
+    layout = _layout(given, places, pipeline, cut)
     precision = _precision(given)
     global_batch = given.integer("global_batch_size", "global-batch-size", high=2**27)
     recipe = Recipe(
@@ -59,28 +62,24 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         dialect=dialect,
         model=model,
         model_fields=fields,
-        seq_length=given.integer("seq_length", "seq-length", high=2**27),
+        seq_length=given.integer("seq_length", "seq-length", "encoder-seq-length", high=2**27),
         global_batch_size=global_batch,
         gradient_accumulation_steps=None if global_batch or "global_batch_size" in given.incomplete else 1,
         precision=precision,
-        options=options_of(given, environment, layout),
+        lora_rank=_lora(given),
+        options=options_of(given, environment, layout, _key_value_heads(model, fields)),
         layout=layout,
-        virtual_stage_layers=virtual or None,
+        virtual_stage_layers=cut.layers_per_chunk,
         nodes=nodes,
         devices_per_node=devices,
     )
-    _schedule(given)
     _contradictions(given, recipe)
     return finished(given, recipe)
 
 
-def _schedule(given: Given) -> None:
-    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
-    for name in ("enable-zero-bubble", "zero-bubble-v-schedule", "enable-1f1b-v"):
-        if given.switch("schedule", name):
-            given.remark("not-modelled", "error", f"--{name}: this pipeline schedule is not modelled", name)
-    given.incomplete.discard("schedule")
-    given.places.pop("schedule", None)
+def _key_value_heads(model: str | None, fields: Mapping[str, Any]) -> int | None:
+    own: int | None = fields.get("num_key_value_heads")
+    return own or (models.load_model(model).num_key_value_heads if model else None)
 
 
 def finished(given: Given, recipe: Recipe) -> Recipe:
@@ -101,194 +100,46 @@ def finished(given: Given, recipe: Recipe) -> Recipe:
     return dataclasses.replace(found, unknowns=given.unknowns(), remarks=tuple(remarks))
 
 
-def _fields(given: Given) -> dict[str, Any]:
-    """The model's shape as the flags give it."""
-    sizes = {
-        "num_hidden_layers": ("num-layers",),
-        "hidden_size": ("hidden-size",),
-        "intermediate_size": ("ffn-hidden-size",),
-        "num_attention_heads": ("num-attention-heads",),
-        "head_dim": ("kv-channels",),
-        "max_position_embeddings": ("max-position-embeddings",),
-        "num_experts": ("num-experts",),
-        "num_experts_per_tok": ("moe-router-topk",),
-        "moe_intermediate_size": ("moe-ffn-hidden-size",),
-        "q_lora_rank": ("q-lora-rank",),
-        "kv_lora_rank": ("kv-lora-rank",),
-        "qk_nope_head_dim": ("qk-head-dim",),
-        "qk_rope_head_dim": ("qk-pos-emb-head-dim",),
-        "v_head_dim": ("v-head-dim",),
-        "num_nextn_predict_layers": ("mtp-num-layers",),
-    }
-    found: dict[str, Any] = {}
-    for field, names in sizes.items():
-        number = given.integer(field, *names, low=0)
-        if number is not None:
-            found[field] = number
-    heads = found.get("num_attention_heads")
-    groups = given.integer("num_key_value_heads", "num-query-groups")
-    grouped = given.switch("num_key_value_heads", "group-query-attention")
-    if heads and "num_key_value_heads" not in given.incomplete:
-        found["num_key_value_heads"] = groups if grouped and groups else heads
-    if "tie_word_embeddings" not in given.incomplete:
-        found["tie_word_embeddings"] = not given.switch("tie_word_embeddings", "untie-embeddings-and-output-weights")
-    found["attention_bias"] = given.switch("attention_bias", "add-qkv-bias")
-    found["qk_norm"] = given.switch("qk_norm", "qk-layernorm")
-    _derive(given, found)
-    return found
-
-
-def _derive(given: Given, found: dict[str, Any]) -> None:
-    """Sizes that follow from others, as Megatron derives them."""
-    hidden, heads = found.get("hidden_size"), found.get("num_attention_heads")
-    if hidden and heads and "head_dim" not in found and "head_dim" not in given.incomplete and hidden % heads == 0:
-        found["head_dim"] = hidden // heads
-    if hidden and "intermediate_size" not in found and "intermediate_size" not in given.incomplete:
-        gated = given.switch("intermediate_size", "swiglu")
-        found["intermediate_size"] = int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    if found.get("num_experts"):
-        found.setdefault("num_experts_per_tok", 2)
-        found.setdefault("moe_intermediate_size", found.get("intermediate_size"))
-        shared = given.integer("num_shared_experts", "moe-shared-expert-intermediate-size")
-        if shared and found["moe_intermediate_size"]:
-            found["num_shared_experts"] = max(1, shared // found["moe_intermediate_size"])
-        found["first_k_dense_replace"] = _leading_dense(given)
-    else:
-        for field in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
-            found.pop(field, None)
-    if given.switch("attention", "multi-latent-attention"):
-        found["attention"] = "mla"
-        if found.get("qk_nope_head_dim") and found.get("qk_rope_head_dim"):
-            found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
-    else:
-        for field in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-            found.pop(field, None)
-
-
-def _leading_dense(given: Given) -> int:
-    """Dense layers before the first with experts, of `--moe-layer-freq`."""
-    text = (given.text("first_k_dense_replace", "moe-layer-freq") or "1").replace(" ", "")
-    match = re.fullmatch(r"[(\[]*\[?0\]?\*(\d{1,4})\+\[?1\]?\*\d{1,4}[)\]]*", text, re.ASCII)
-    if match:
-        return int(match[1])
-    if text != "1":
-        given.remark(
-            "not-modelled",
-            "error",
-            f"--moe-layer-freq {text[:40]}: only leading dense layers are modelled",
-            "moe-layer-freq",
-        )
-    return 0
-
-
-def _model(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The shipped model of that shape, and the fields in which the recipe differs from it."""
-    vocabulary, assumed = _vocabulary(given)
-    shape = {**fields, **({"vocab_size": vocabulary} if vocabulary else {})}
-    model = models.by_shape(shape)
-    padding = given.integer("vocab_size", "make-vocab-size-divisible-by") or 128
-    padding *= given.integer("tp", "tensor-model-parallel-size") or 1
-    if model is None:
-        shape["vocab_size"] = _padded(vocabulary, padding) if vocabulary else None
-        if not vocabulary:
-            del shape["vocab_size"]
-            given.remark(
-                "no-vocabulary",
-                "warning",
-                "the recipe does not say how large the vocabulary is",
-                "tokenizer-type",
-                "patch-tokenizer-type",
-                fix="--model-field vocab_size=N",
-            )
-        return None, {**shape, "architecture": _architecture(shape)}
-    spec = models.load_model(model)
-    known = vocabulary if vocabulary and not _near(vocabulary, spec.vocab_size) else spec.vocab_size
-    if assumed and known != spec.vocab_size:
-        given.remark(
-            "vocabulary-assumed",
-            "note",
-            f"vocabulary of {known} is what {assumed} has; the script does not say",
-            "tokenizer-model",
-            "tokenizer-type",
-            fix="--model-field vocab_size=N",
-        )
-    shape["vocab_size"] = _padded(known, padding)
-    shape.pop("max_position_embeddings", None)
-    return model, models.differing(model, shape)
-
-
-def _architecture(shape: Mapping[str, object]) -> str:
-    """A family whose layers have these parts."""
-    if shape.get("attention") == "mla":
-        return "deepseek_v3"
-    if shape.get("qk_norm"):
-        return "qwen3_moe" if shape.get("num_experts") else "qwen3"
-    if shape.get("num_experts"):
-        return "mixtral"
-    return "qwen2" if shape.get("attention_bias") else "llama"
-
-
-def _near(count: int, spec: int) -> bool:
-    """Whether a tokenizer's entries are a model's vocabulary without its padding."""
-    return spec - 600 <= count <= spec
-
-
-def _padded(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
-
-
-def _vocabulary(given: Given) -> tuple[int | None, str]:
-    """Vocabulary, and the tokenizer it is assumed from."""
-    padded = given.integer("vocab_size", "padded-vocab-size")
-    plain = given.integer("vocab_size", "vocab-size")
-    if padded or plain:
-        return padded or plain, ""
-    # A flag that is read waits for its value: the next one is read only where those before do not tell.
-    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model"):
-        text = given.text("tokenizer", flag) or ""
-        given.incomplete.discard("tokenizer")
-        given.places.pop("tokenizer", None)
-        for part, count in TOKENIZERS.items():
-            if part in text.lower() and not text.lower().endswith("qwen2tokenizer"):
-                return count, PurePath(text).name
-    return None, ""
-
-
-def _layout(given: Given, layers: int | None, virtual: int | None) -> Layout:
-    """Degrees, schedule, recompute and offload."""
-    tensor = given.integer("tp", "tensor-model-parallel-size", high=2**16) or 1
-    pipeline = given.integer("pp", "pipeline-model-parallel-size", high=2**16) or 1
-    chunks = given.integer("vpp", "num-virtual-stages-per-pipeline-rank", high=2**16) or 1
-    if virtual and layers and layers % (pipeline * virtual) == 0:
-        chunks = layers // (pipeline * virtual)
-    mode, method, count = _recompute(given)
+def _layout(given: Given, places: int | None, pipeline: int, cut: Cut) -> Layout:
+    """Degrees, schedule, recompute and offload; `places` are the layers with those that do nothing."""
+    tensor = given.integer("tp", "tensor-model-parallel-size", "model-parallel-size", high=2**16) or 1
+    mode, method, count, listed = _recompute(given, places, pipeline, cut.chunks)
     sharded = given.switch("zero_stage", "use-distributed-optimizer")
+    expert, expert_tensor = _experts(given, tensor)
     return Layout(
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
         context_parallel=given.integer("cp", "context-parallel-size", high=2**16) or 1,
-        expert_parallel=given.integer("ep", "expert-model-parallel-size", high=2**16) or 1,
-        expert_tensor_parallel=given.integer("etp", "expert-tensor-parallel-size", high=2**16)
-        or (tensor if given.has("num-experts") else 1),
-        virtual_stages=chunks,
-        micro_batch_size=given.integer("micro_batch_size", "micro-batch-size", high=2**16) or 1,
+        expert_parallel=expert,
+        expert_tensor_parallel=expert_tensor,
+        virtual_stages=cut.chunks,
+        micro_batch_size=given.integer("micro_batch_size", "micro-batch-size", "batch-size", high=2**16) or 1,
         sequence_parallel=given.switch("sequence_parallel", "sequence-parallel"),
         zero_stage=_fsdp(given) or int(sharded),
         recompute=mode,
         recompute_method=method,
         recompute_layers=count,
+        recompute_layer_list=listed,
         offload=_offload(given),
-        stage_layers=_cut(given, layers, pipeline),
+        stage_layers=cut.stage_layers,
     )
+
+
+def _experts(given: Given, tensor: int) -> tuple[int, int]:
+    """Expert parallel size, and tensor parallel size of an expert: that of the other layers where none is given."""
+    expert = given.integer("ep", "expert-model-parallel-size", high=2**16) or 1
+    own = given.integer("etp", "expert-tensor-parallel-size", high=2**16)
+    if given.switch("etp", "moe-tp-extend-ep"):
+        return expert * tensor, 1
+    return expert, own or (tensor if given.has("num-experts", "num-moe-experts") else 1)
 
 
 def _fsdp(given: Given) -> int:
     """ZeRO stage of Megatron's FSDP, as far as it is one of the distributed optimizer."""
     strategy = given.text("zero_stage", "data-parallel-sharding-strategy")
     sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
-    torch = given.switch("zero_stage", "use-torch-fsdp2")
-    if torch or (sharded and strategy not in (None, "no_shard", "optim")):
-        name = "use-torch-fsdp2" if torch else "data-parallel-sharding-strategy"
+    if sharded and strategy not in (None, "no_shard", "optim"):
+        name = "data-parallel-sharding-strategy"
         given.remark(
             "not-modelled", "error", f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name
         )
@@ -296,60 +147,63 @@ def _fsdp(given: Given) -> int:
     return int(sharded and strategy == "optim")
 
 
-def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
-    """Layers per stage, where the first or the last is given."""
-    first = given.integer("stage_layers", "decoder-first-pipeline-num-layers", low=0)
-    last = given.integer("stage_layers", "decoder-last-pipeline-num-layers", low=0)
-    for name in (
-        "account-for-embedding-in-pipeline-split",
-        "account-for-loss-in-pipeline-split",
-        "standalone-embedding-stage",
-    ):
-        if given.switch("stage_layers", name):
-            given.remark("not-modelled", "error", f"--{name}: this cut of the layers is not modelled", name)
-    if layers is None or (first is None and last is None):
-        return ()
-    inner = pipeline - (first is not None) - (last is not None)
-    rest = layers - (first or 0) - (last or 0)
-    if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
-        given.remark(
-            "no-even-share",
-            "error",
-            f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share",
-            "decoder-first-pipeline-num-layers",
-            "decoder-last-pipeline-num-layers",
-        )
-        return ()
-    return (
-        *((first,) if first is not None else ()),
-        *([rest // inner] * inner),
-        *((last,) if last is not None else ()),
-    )
-
-
-def _recompute(given: Given) -> tuple[RecomputeMode, RecomputeMethod, int]:
+def _recompute(
+    given: Given, places: int | None, pipeline: int, chunks: int
+) -> tuple[RecomputeMode, RecomputeMethod, int, tuple[int, ...]]:
     granularity = given.text("recompute", "recompute-granularity")
     selective = given.switch("recompute", "recompute-activations")
-    method = given.text("recompute_method", "recompute-method")
-    count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 1
+    if given.switch("recompute", "checkpoint-activations"):
+        granularity = granularity or "full"
+    method = given.text("recompute_method", "recompute-method", "activations-checkpoint-method")
+    count = given.integer("recompute_layers", "recompute-num-layers", "activations-checkpoint-num-layers", low=0)
     modules = given.text("recompute", "recompute-modules")
     if modules and modules != "core_attn" and granularity != "full":
-        given.remark(
-            "not-modelled",
-            "error",
-            f"--recompute-modules {modules[:60]}: only core_attn is modelled",
-            "recompute-modules",
-        )
+        said = f"--recompute-modules {modules[:60]}: only core_attn is modelled"
+        given.remark("not-modelled", "error", said, "recompute-modules")
     if granularity == "full":
-        return "full", "block" if method == "block" else "uniform", count
+        if method != "block":
+            return "full", "uniform", count or 1, ()
+        return _recomputed_blocks(given, 1 if count is None else count, places, pipeline, chunks)
     if granularity not in (None, "selective"):
-        given.remark(
-            "unknown-value",
-            "error",
-            f"--recompute-granularity {granularity[:40]}: allowed are selective, full",
-            "recompute-granularity",
-        )
-    return ("selective" if selective or granularity == "selective" else "none"), "uniform", 1
+        said = f"--recompute-granularity {granularity[:40]}: allowed are selective, full"
+        given.remark("unknown-value", "error", said, "recompute-granularity")
+    return ("selective" if selective or granularity == "selective" else "none"), "uniform", 1, ()
+
+
+def _recomputed_blocks(
+    given: Given, count: int, places: int | None, pipeline: int, chunks: int
+) -> tuple[RecomputeMode, RecomputeMethod, int, tuple[int, ...]]:
+    """Recompute of the first layers: of each chunk, or with MindSpeed's flag of each pipeline rank."""
+    if count == 0:
+        return "none", "uniform", 1, ()
+    size = (places or 0) // (pipeline * chunks)
+    if chunks == 1 or not given.switch("recompute_layers", "enable-recompute-layers-per-pp-rank"):
+        return "full", "block", min(count, size or count), ()
+    if count % chunks == 0:
+        return "full", "block", min(count // chunks, size or count), ()
+    # MindSpeed v2.1.0, core/transformer/transformer_block.py: layer l of chunk c where l x chunks + c < count.
+    kept = [(chunk, layer) for chunk in range(chunks) for layer in range(size) if layer * chunks + chunk < count]
+    starts = [(chunk * pipeline + rank) * size + layer for chunk, layer in kept for rank in range(pipeline)]
+    return "full", "list", 1, tuple(sorted(starts))
+
+
+def _lora(given: Given) -> int | None:
+    """LoRA rank of MindSpeed-LLM; adapters on some of the linear layers only are not modelled."""
+    rank = given.integer("lora_rank", "lora-r", high=2**16)
+    targets = frozenset((given.text("lora_rank", "lora-target-modules") or "").split())
+    given.places.pop("lora_rank", None)
+    if rank is not None and targets not in _LORA_TARGETS:
+        shown = " ".join(sorted(targets))[:120] or "nothing"
+        said = f"LoRA on {shown}: only adapters on all linear layers are modelled"
+        given.remark("not-modelled", "error", said, "lora-target-modules", "lora-r")
+    return rank
+
+
+_LORA_TARGETS: Final = (
+    frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
+    frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
+)
+"""All linear layers, by the names of the core's and of the legacy modules."""
 
 
 def _offload(given: Given) -> Offload:
@@ -375,7 +229,8 @@ def _offload(given: Given) -> Offload:
                 "cpu-offloading-num-layers",
             )
         return "activations"
-    return "optimizer_tensorwise" if optimizer else "none"
+    swapped = given.switch("offload", "swap-optimizer")
+    return "optimizer_tensorwise" if optimizer or swapped else "none"
 
 
 def _precision(given: Given) -> str | None:
@@ -418,7 +273,7 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             fix="add --sequence-parallel",
         )
     shaped = given.has("num-layers", "hidden-size") and "intermediate_size" not in given.incomplete
-    if shaped and not given.has("swiglu"):
+    if shaped and not is_gated(given):
         given.remark("not-modelled", "error", "no --swiglu: only gated feed-forward networks are modelled")
     if given.text("normalization", "normalization") == "LayerNorm":
         given.remark("not-modelled", "warning", "LayerNorm is priced as RMSNorm", "normalization")
@@ -435,11 +290,20 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
 
 
 def _priced_otherwise(given: Given) -> None:
-    """Flags for which something else is priced."""
-    if given.switch("parameter_dtype", "fp8-param-gather"):
-        given.remark(
-            "not-modelled", "warning", "weights in fp8 are not modelled; 16 bits are priced", "fp8-param-gather"
-        )
+    """Settings whose value decides whether they are priced."""
     optimizer = given.text("optimizer", "optimizer")
     if optimizer and "adam" not in optimizer.lower():
-        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as Adam", "optimizer")
+        given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
+    stage = given.text("stage", "stage")
+    if stage and stage != "sft":
+        said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
+        given.remark("not-modelled", "error", said, "stage")
+    if given.text("position_embedding_type", "position-embedding-type") == "alibi":
+        said = "--position-embedding-type alibi: tables of the position bias are not modelled"
+        given.remark("not-modelled", "error", said, "position-embedding-type")
+    algorithm = given.text("cp_communication", "context-parallel-algo")
+    if algorithm and algorithm not in ("megatron_cp_algo", "ulysses_cp_algo"):
+        said = f"--context-parallel-algo {algorithm[:40]} is priced as a ring"
+        given.remark("not-modelled", "warning", said, "context-parallel-algo")
+    for option in ("stage", "spec", "position_embedding_type"):
+        given.places.pop(option, None)

@@ -8,13 +8,25 @@ from typing import Final
 
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_flags import MINDSPEED
 from simulator.recipes.shell.values import Value
 
+ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Variables that set up PyTorch's allocator."""
+_FLASH: Final = (
+    "use-flash-attn",
+    "use-flash-attn-v1",
+    "use-flash-attn-v2",
+    "use-flash-attn-triton",
+    "use-flash-attn-builder",
+)
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
-def options_of(given: Given, environment: Mapping[str, Value] | None, layout: Layout) -> Mapping[str, str]:
-    """Switches of the framework profile as the recipe sets them."""
+def options_of(
+    given: Given, environment: Mapping[str, Value] | None, layout: Layout, heads: int | None
+) -> Mapping[str, str]:
+    """Switches of the framework profile as the recipe sets them; `heads` are the key-value heads."""
     found: dict[str, str] = {}
 
     def flag(switch: str, name: str, *, opposite: bool = False) -> None:
@@ -29,23 +41,59 @@ def options_of(given: Given, environment: Mapping[str, Value] | None, layout: La
     if given.has("no-overlap-p2p-communication"):
         flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
     if environment is not None:
-        allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF")
-        if allocator is None or allocator.known:
-            text = allocator.text.lower() if allocator else ""
-            found["expandable_segments"] = str("expandable_segments:true" in text).lower()
-        else:
-            given.need(allocator.causes, "expandable_segments")
+        found |= _allocator(given, environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
-    found |= _dtypes(given) | _capacity(given)
-    fraction = given.text("offload_fraction", "optimizer-offload-fraction")
-    if fraction is not None and layout.offload.startswith("optimizer"):
-        found["offload_fraction"] = _number(given, "optimizer-offload-fraction", fraction, most=1.0)
-    if given.text("cp_communication", "cp-comm-type") in ("a2a", "a2a+p2p") and layout.context_parallel > 1:
-        found["cp_communication"] = "all_to_all"
-    if given.has("mtp-num-layers"):
+    found |= _dtypes(given) | _capacity(given) | _offloaded(given, layout)
+    found |= _exchange(given, layout, heads)
+    if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
+    if given.has("no-gradient-accumulation-fusion"):
+        flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
+    if given.has("no-bias-swiglu-fusion"):
+        flag("fused_swiglu", "no-bias-swiglu-fusion", opposite=True)
+    if _is_legacy_mindspeed(given):
+        flag("fused_rms_norm", "use-fused-rmsnorm")
+        flag("fused_swiglu", "use-fused-swiglu")
     return found
+
+
+def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]:
+    """Whether the allocator grows its segments in place."""
+    allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
+    if allocator is not None and not allocator.known:
+        given.need(allocator.causes, "expandable_segments")
+        return {}
+    text = allocator.text.lower() if allocator else ""
+    return {"expandable_segments": str("expandable_segments:true" in text).lower()}
+
+
+def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
+    fraction = given.text("offload_fraction", "optimizer-offload-fraction")
+    if fraction is None or not layout.offload.startswith("optimizer"):
+        return {}
+    return {"offload_fraction": _number(given, "optimizer-offload-fraction", fraction, most=1.0)}
+
+
+def _is_legacy_mindspeed(given: Given) -> bool:
+    """Whether the models are MindSpeed's older ones, which fuse where told to; those of its core always do."""
+    return not given.has("use-mcore-models") and any(name in MINDSPEED for name in given.entries)
+
+
+def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]:
+    """How context parallelism exchanges: by heads or in a ring."""
+    names = ("cp-comm-type", "context-parallel-algo")
+    if layout.context_parallel == 1 or given.text("cp_communication", *names) not in _BY_HEADS:
+        return {}
+    if heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo"):
+        # MindSpeed repeats them (v26.0.0, --kv-head-repeat-before-uly-alltoall); Megatron refuses.
+        said = f"{heads} key-value heads are repeated for the exchange; it is priced as a ring"
+        given.remark("not-modelled", "warning", said, "context-parallel-algo")
+        return {}
+    return {"cp_communication": "all_to_all"}
+
+
+_BY_HEADS: Final = ("a2a", "a2a+p2p", "ulysses_cp_algo")
 
 
 def _number(given: Given, name: str, text: str, *, most: float) -> str:
@@ -98,12 +146,24 @@ def _dtypes(given: Given) -> dict[str, str]:
         masters = given.text("master_weight_dtype", "main-params-dtype")
         if masters in _DTYPES:
             found["master_weight_dtype"] = _DTYPES[masters]
+    return found | _lean_state(given)
+
+
+def _lean_state(given: Given) -> dict[str, str]:
+    """What MindSpeed leaves out of the state: no second copy of the master weights' upper half, or none at all."""
+    found: dict[str, str] = {}
+    if given.switch("master_weight_dtype", "reuse-fp32-param"):
+        found["master_weight_dtype"] = "bf16"
+    if given.switch("master_weights", "o2-optimizer"):
+        found["master_weights"] = "false"
+    if given.switch("gradient_dtype", "o2-gradient"):
+        found["gradient_dtype"] = "bf16"
     return found
 
 
 def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
     """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
-    if given.switch("flash_attention", "use-flash-attn"):
+    if any(given.switch("flash_attention", name) for name in _FLASH):
         return True
     if given.text("flash_attention", "attention-backend") in ("unfused", "local"):
         return False

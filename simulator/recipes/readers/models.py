@@ -25,10 +25,30 @@ _ALIASES: Final = {
     "deepseek-v3-671b": "deepseek-v3",
     "deepseek-v3-16b": "deepseek-v2-lite",
     "deepseekv3-671b": "deepseek-v3",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama3.1-70b",
+    "llama3.3-70b": "llama3.1-70b",
+    "llama-3.3-70b": "llama3.1-70b",
+    "vicuna-7b": "llama-7b",
+    "vicuna-13b": "llama-13b",
+    "vicuna-7b-v1.3": "llama-7b",
+    "vicuna-13b-v1.3": "llama-13b",
+    "vicuna-7b-v1.5": "llama-2-7b",
+    "vicuna-13b-v1.5": "llama-2-13b",
+    "vicuna-7b-v1.5-16k": "llama-2-7b",
+    "vicuna-13b-v1.5-16k": "llama-2-13b",
+    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b", "32b")},
+    **{f"qwen2.5-math-{size}": f"qwen2.5-{size}" for size in ("1.5b", "7b", "72b")},
 }
 """Names that others use for shipped models, in lower case."""
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
+_OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
+"""Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
+_DECIMAL: Final = re.compile(r"(?<=\d)p(?=\d)")
+"""A point in a name that holds none: `4p5`."""
 _SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
 _LLAMA: Final = re.compile(r"(?:meta-)?llama-?(\d(?:\.\d)?)-(\d+b)$")
 _LENGTH: Final = ("max_position_embeddings",)
@@ -47,6 +67,7 @@ _SHAPE: Final = (
 def by_name(name: str) -> tuple[str | None, bool]:
     """The shipped model that a name or path means, and whether that is a guess."""
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
+    plain = _DECIMAL.sub(".", plain)
     if not plain or len(plain) > 100:
         return None, False
     names = model_names()
@@ -66,7 +87,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
             break
         plain = shorter
     starts = [known for known in (*names, *_ALIASES) if plain.startswith(f"{known}-")]
-    if not starts:
+    if not starts or _OTHER.search(plain):
         return None, False
     found = max(starts, key=len)
     return _ALIASES.get(found, found), True

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from simulator.budget import charge
+
 _IRRELEVANT: Final = frozenset(
     [
         "log",
@@ -172,6 +174,9 @@ _RELEVANT: Final = re.compile(
 _CLOSE: Final = 0.9
 """Likeness from which a name is taken for a misspelling: names of flags share many words."""
 
+_LIKENESS_WORK: Final = 1500
+"""Units of work of comparing two names."""
+
 
 def plain(name: str) -> str:
     """A flag's name as the tables spell it: no dashes in front, underscores, lower case."""
@@ -189,5 +194,8 @@ def is_irrelevant(name: str) -> bool:
 
 def misspelled(name: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for a known name that differs by a slip of the hand."""
-    found = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE) if len(name) <= 200 else []
+    size = len(name)
+    near = [one for one in known if 2 * min(size, len(one)) >= _CLOSE * (size + len(one))] if size <= 200 else []
+    charge(_LIKENESS_WORK * (1 + len(near)))
+    found = difflib.get_close_matches(name, near, n=1, cutoff=_CLOSE)
     return f", did you mean '{found[0]}'?" if found else ""

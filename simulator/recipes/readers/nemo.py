@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.configuration import configuration
@@ -18,7 +18,9 @@ from simulator.recipes.readers.interpolation import Interpolation
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
-from simulator.recipes.readers.names import is_irrelevant
+from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.tables import flags_of
+from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import EMPTY, Value, text_value
@@ -46,20 +48,26 @@ _KEYS: Final = {
     "optimizer_cpu_offload": "optimizer-cpu-offload",
     "fp8_param": "fp8-param-gather",
     "fp8_params": "fp8-param-gather",
+    "override_vocab_size": "padded-vocab-size",
 }
 """Keys whose flag has another name; other keys are looked up among Megatron's flags."""
 _TRANSLATED: Final = {
     "num_nodes": "nodes",
     "devices": "devices of a node",
     "num_gpus_per_node": "devices of a node",
+    "nnodes": "nodes (FlagScale)",
+    "nproc_per_node": "devices of a node (FlagScale)",
     "precision": "precision: bf16, bf16-mixed, 16, 32",
     "mixed_precision": "precision: bf16_mixed, fp16_mixed, bf16_with_fp8_..._mixed",
     "fp8": "precision fp8",
-    "fp8_hybrid": "precision fp8",
+    "grad_sync_dtype": "type of gradients",
+    "megatron_amp_O2": "false: weights in fp32, without master weights",
+    "fsdp": "refused: torch FSDP of Megatron's layers is not modelled",
+    "type": "in tokenizer: vocabulary, where it names the tokenizer",
     "activation": "gated FFN, for swiglu and fast-swiglu",
     "num_query_groups": "KV heads",
     "share_embeddings_and_output_weights": "tied output weights; on where the key is absent",
-    "name": "in optim: ZeRO stage 1, for distributed_fused_adam; optimizers but Adam are warned of",
+    "name": "in optim: ZeRO stage 1, for distributed_fused_adam and mcore_distributed_optim; others are warned of",
     "_target_": "model, where the class names it; LoRA, in peft",
     "overlap_p2p_comm": "switch overlap_p2p",
     "peft_scheme": "lora: LoRA; others are refused",
@@ -80,6 +88,12 @@ _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
 _SECTIONS: Final = frozenset(
     [
         "exp_manager",
+        "experiment",
+        "ub_tp_comm_overlap_cfg",
+        "selective_tuning",
+        "p_tuning",
+        "adapter_tuning",
+        "ia3_tuning",
         "tokenizer",
         "data",
         "dataset",
@@ -106,68 +120,32 @@ _SECTIONS: Final = frozenset(
 """Sections whose keys change neither memory nor speed, but for those that are flags."""
 _PASSED: Final = frozenset(
     [
-        "mcore_gpt",
-        "megatron_amp_O2",
-        "transformer_engine",
-        "transformer_block_type",
-        "use_scaled_init_method",
-        "do_layer_norm_weight_decay",
-        "layernorm_epsilon",
-        "persist_layer_norm",
-        "pre_process",
-        "post_process",
-        "attention_type",
-        "normalize_attention_scores",
-        "gradient_accumulation_fusion",
-        "bias_activation_fusion",
-        "bias_dropout_add_fusion",
-        "masked_softmax_fusion",
-        "apply_rope_fusion",
-        "get_attention_mask_from_fusion",
-        "gradient_as_bucket_view",
-        "batch_p2p_comm",
-        "sync_batch_comm",
-        "grad_div_ar_fusion",
-        "use_flash_attention",
-        "pipeline_dtype",
-        "params_dtype",
-        "autocast_dtype",
-        "hysteresis",
-        "reduce_amax",
-        "fp8_e4m3",
-        "fp8_recipe",
-        "bucket_cap_mb",
-        "accelerator",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "max_steps",
-        "max_time",
-        "limit_val_batches",
-        "limit_test_batches",
-        "val_check_interval",
-        "enable_checkpointing",
-        "enable_model_summary",
-        "num_sanity_val_steps",
+        "contiguous_param_buffer",
+        "gradient_clip_algorithm",
+        "limit_train_batches",
+        "no_shared_fs",
+        "norm_init_weight",
         "lora_tuning",
-        "target_modules",
-        "restore_from_path",
-        "benchmark",
+        "max_time",
+        "num_sanity_val_steps",
         "precision_config",
-        "betas",
         "sequence_length",
-        "use_cpu_initialization",
-        "onnx_safe",
-        "version",
     ]
 )
-"""Keys that change neither memory nor speed as far as it is modelled."""
+"""Keys of its trainer and of older versions, in no table, that change neither memory nor speed."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
+_STAGES: Final = ("training", "fine_tuning", "peft")
+"""Sections in which the launcher of NeMo 1 keeps one configuration each."""
 _OVERRIDE: Final = re.compile(
-    r"(?:~|\+{0,2})(?P<path>(?:trainer|model|optim|strategy|data)(?:\.\w+)+)(?P<equals>=|$)", re.ASCII
+    r"(?:~|\+{0,2})(?:(?:training|fine_tuning|peft)\.)?"
+    r"(?P<path>(?:trainer|model|optim|optimizer|strategy|data|dataset|train|ddp)(?:\.\w+)+)(?P<equals>=|$)",
+    re.ASCII,
 )
 """A key that a command line sets, adds or takes away."""
 _LORA_RANK: Final = 32
-_OFF: Final = ("false", "none", "null", "", "0")
+_DISTRIBUTED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
+"""Optimizers of NeMo that shard their state over the replicas."""
+_PLAIN: Final = ("fused_adam", "adam", "adamw")
 
 
 def is_nemo(keys: Iterable[Key]) -> bool:
@@ -189,6 +167,12 @@ def is_nemo_launch(launch: Launch) -> bool:
 
 def read_nemo_launch(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
+    named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
+    if named is not None:
+        raise UnsupportedError(
+            f"{file}:{max(named.line, 1)}: --recipe: Megatron-Bridge keeps what it sets in Python, which is not run; "
+            "read are its configuration files that name the model and its layout"
+        )
     given = Given(file, MEGATRON_FLAGS, PASSED | _PASSED)
     keys: dict[tuple[str, ...], Key] = {}
     base = _base(given, launch, file)
@@ -207,6 +191,9 @@ def _base(given: Given, launch: Launch, file: str) -> tuple[Key, ...]:
         name, equals, _ = value.text.partition("=")
         if name in ("--config-name", "--config-path"):
             words[name] = value.after(len(name) + 1) if equals else following or EMPTY
+        elif equals and name in _STAGES:
+            # The launcher's own choice of a file: `training=gpt3/20b`.
+            words["--config-name"], words["--config-path"] = value.after(len(name) + 1), text_value(f"conf/{name}", 0)
     if "--config-name" not in words:
         return ()
     word = words["--config-name"]
@@ -242,26 +229,48 @@ def _overrides(launch: Launch) -> Iterator[Key]:
         yield Key(path, () if taken else (content,), value.line, content.text)
 
 
-def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
-    counts: dict[str, int | None] = {}
-    shared = True
-    target = ""
-    chosen = _chosen(filled.keys(), given)
-    given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
+def _note_unset(given: Given, filled: Interpolation) -> None:
     if filled.assumed_unset:
         shown = ", ".join(f"${name}" for name in sorted(filled.assumed_unset)[:12])
         place = Place(given.file, 1)
         given.remarks.append(Remark("assumed-unset", "note", f"taken as not set: {shown}", place, "--set NAME=VALUE"))
+
+
+def _drop_parts(given: Given) -> None:
+    for name, parts in _PARTS.items():
+        if not given.has(name):
+            for part in parts:
+                given.entries.pop(part, None)
+
+
+_PARTS: Final = {
+    "fp8_format": ("fp8_param_gather", "fp8_recipe"),
+    "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
+    "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
+}
+"""Flags that say how another one works, and nothing where that one is off."""
+
+
+def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
+    counts: dict[str, int | None] = {}
+    shared = True
+    target = ""
+    unread: list[tuple[str, Key]] = []
+    chosen = _chosen(filled.keys(), given)
+    given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
+    _note_unset(given, filled)
     for key in chosen:
         text = key.values[0].text if key.values else ""
         if key.name in _COUNTS:
             counts[_COUNTS[key.name]] = _count(given, key, _COUNTS[key.name])
         elif key.name == "share_embeddings_and_output_weights":
-            shared = text.lower() not in _OFF
+            shared = text.lower() not in OFF
         elif key.name == "_target_" and _CLASS.search(text):
             target = text
-        else:
-            _translate(given, key, text)
+        elif not _translate(given, key, text):
+            unread.append((key.name, key))
+    remark_keys(given, unread, "nemo", "bridge")
+    _drop_parts(given)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(given, chosen)
@@ -272,13 +281,19 @@ def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recip
         title = PurePath(launch.script.text).name
         nodes, devices = _cluster(given, launch, nodes, devices)
         recipe = megatron_recipe(given, launch.environment, "nemo-shell", title, nodes, devices)
-    recipe = dataclasses.replace(recipe, lora_rank=rank)
+    recipe = _in_wide_weights(dataclasses.replace(recipe, lora_rank=rank), chosen)
     if recipe.precision == "fp32":
         recipe = _in_full_precision(recipe, chosen)
     return _with_model(recipe, target) if recipe.model is None and target else recipe
 
 
-_COUNTS: Final = {"num_nodes": "nodes", "devices": "devices_per_node", "num_gpus_per_node": "devices_per_node"}
+_COUNTS: Final = {
+    "num_nodes": "nodes",
+    "nnodes": "nodes",
+    "devices": "devices_per_node",
+    "num_gpus_per_node": "devices_per_node",
+    "nproc_per_node": "devices_per_node",
+}
 
 
 def _count(given: Given, key: Key, option: str) -> int | None:
@@ -301,7 +316,7 @@ def _chosen(keys: Iterable[Key], given: Given) -> list[Key]:
             others.setdefault(section, key)
         elif any(_OTHER_RUN.search(part) for part in key.path[:-1]):
             continue
-        elif key.name in ("name", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(key.name):
+        elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(key.name):
             kept.append(key)
         else:
             name = _KEYS.get(key.name, key.name).replace("-", "_")
@@ -328,7 +343,7 @@ def _lora(given: Given, keys: Iterable[Key]) -> int | None:
         text = key.values[0].text if key.values else ""
         inside = "peft" in key.path or "lora_tuning" in key.path
         if key.name == "peft_scheme" or (inside and key.name == "_target_"):
-            scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in _OFF else ""
+            scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in OFF else ""
             given.places["lora_rank"] = Place(key.file or given.file, key.line)
         elif inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower():
             rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
@@ -344,6 +359,15 @@ def _cluster(given: Given, launch: Launch, nodes: int | None, devices: int | Non
         return nodes or (None if "nodes" in given.incomplete else 1), devices
     own_nodes, own_devices = cluster_of(launch, given)
     return nodes or own_nodes, devices or own_devices
+
+
+def _in_wide_weights(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
+    """The recipe, with weights in fp32 where O2 is off: NeMo then casts them for each product."""
+    off = any(key.name == "megatron_amp_O2" and key.values and key.values[0].text.lower() in OFF for key in keys)
+    if not off or recipe.precision in (None, "fp32"):
+        return recipe
+    wide = {"parameter_dtype": "fp32", "gradient_dtype": "fp32", "master_weights": "false"}
+    return dataclasses.replace(recipe, options={**recipe.options, **wide})
 
 
 def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
@@ -367,27 +391,35 @@ def _with_model(recipe: Recipe, target: str) -> Recipe:
     return recipe
 
 
-def _translate(given: Given, key: Key, text: str) -> None:
-    """Add the flags that a key stands for."""
-    name, line, lowered = key.name, key.line, text.lower()
+def _translate(given: Given, key: Key, text: str) -> bool:
+    """Add the flags that a key stands for; False where it stands for none."""
+    name, lowered = key.name, text.lower()
     unknown = frozenset().union(*(value.causes for value in key.values))
-    if name == "name" and {"optim", "optimizer"} & set(key.path):
-        if lowered == "distributed_fused_adam":
-            given.add("--use-distributed-optimizer", [], line, key.file)
-        given.add("--optimizer", key.values, line, key.file)
+    if name == "name":
+        if len(key.path) > 1 and key.path[-2] in ("optim", "optimizer"):
+            _add_optimizer(given, key, lowered)
     elif name in _PRECISIONS and unknown:
         given.need(unknown, "precision")
     elif name in _PRECISIONS:
         _add_precision(given, key, lowered)
     else:
-        _translate_parts(given, key, lowered)
+        return _translate_parts(given, key, lowered)
+    return True
 
 
-def _translate_parts(given: Given, key: Key, lowered: str) -> None:
-    """Add the flags of a key of the model's parts."""
-    name, line, on = key.name, key.line, lowered not in _OFF
-    if name in ("fp8", "fp8_hybrid", "fp8_e4m3") and on:
+def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
+    """Add the flags of a key of the model's parts; False where it stands for none."""
+    name, line, on = key.name, key.line, lowered not in OFF
+    if name == "fp8" and on:
         given.add("--fp8-format", [text_value("hybrid", line)], line, key.file)
+    elif name == "type" and len(key.path) > 1 and key.path[-2] == "tokenizer" and on:
+        given.add("--tokenizer-type", key.values, line, key.file)
+    elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
+        given.add("--grad-reduce-in-bf16", [], line, key.file)
+    elif name == "fsdp" and on:
+        place = Place(key.file or given.file, max(line, 1))
+        message = "fsdp: torch FSDP of Megatron's layers is not modelled"
+        given.remarks.append(Remark("not-modelled", "error", message, place))
     elif name == "activation" and "swiglu" in lowered:
         given.add("--swiglu", [], line, key.file)
     elif name == "num_query_groups" and on:
@@ -396,7 +428,16 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> None:
     elif name == "overlap_p2p_comm" and not on:
         given.add("--no-overlap-p2p-communication", [], line, key.file)
     elif name not in _TRANSLATED:
-        _add_flag(given, key, lowered)
+        return _add_flag(given, key, lowered)
+    return True
+
+
+def _add_optimizer(given: Given, key: Key, lowered: str) -> None:
+    """Take the optimizer's name, and what it shards."""
+    if lowered in _DISTRIBUTED:
+        given.add("--use-distributed-optimizer", [], key.line, key.file)
+    adam = lowered in (*_DISTRIBUTED, *_PLAIN)
+    given.add("--optimizer", [text_value("adam", key.line)] if adam else key.values, key.line, key.file)
 
 
 def _add_precision(given: Given, key: Key, lowered: str) -> None:
@@ -407,18 +448,14 @@ def _add_precision(given: Given, key: Key, lowered: str) -> None:
         given.add("--fp8-format", [text_value("hybrid", key.line)], key.line, key.file)
 
 
-def _add_flag(given: Given, key: Key, lowered: str) -> None:
-    """A key that is spelled as a flag; one that is off is not there."""
+def _add_flag(given: Given, key: Key, lowered: str) -> bool:
+    """Take a key that is spelled as a flag; one that is off is not there. False: the key is not taken."""
     name = _KEYS.get(key.name, key.name).replace("-", "_")
-    flag = MEGATRON_FLAGS.get(name)
+    own = flags_of("nemo", "bridge").get(key.name.lower())
+    flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
-        silent = lowered in _OFF or key.name in PASSED | _PASSED or is_irrelevant(key.name)
-        if not silent and not _SECTIONS & set(key.path[:-1]) and len(key.path) > 1:
-            given.add(key.dotted, key.values, key.line, key.file)
-        return
-    known = all(value.known for value in key.values)
-    if flag.kind == "switch":
-        if lowered not in _OFF or not known:
-            given.add(name, () if known else key.values, key.line, key.file)
-    elif lowered not in ("", "none", "null"):
-        given.add(name, key.values, key.line, key.file)
+        silent = name in PASSED | _PASSED or lowered in OFF or (_SECTIONS & set(key.path[:-1]))
+        return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in given.known
+    if flag.kind == "switch" or lowered not in ("", "none", "null"):
+        add_key(given, name, key.values, key.line, key.file)
+    return True

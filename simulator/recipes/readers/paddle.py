@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.question.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
+from simulator.question.specs.model import ModelSpec
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.configuration import configuration
@@ -27,6 +28,20 @@ _OWN_FLAGS: Final = frozenset(
 )
 _TP: Final = ("tensor_parallel_degree", "tensor_model_parallel_size")
 _PP: Final = ("pipeline_parallel_degree", "pipeline_model_parallel_size")
+_SHAPE: Final = {
+    "num_hidden_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "intermediate_size": ("intermediate_size",),
+    "num_attention_heads": ("num_attention_heads",),
+    "num_key_value_heads": ("num_key_value_heads",),
+    "num_experts": ("moe_num_experts", "n_routed_experts"),
+    "num_experts_per_tok": ("moe_k", "num_experts_per_tok"),
+    "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_num_layers", "multi_token_pred_depth"),
+}
+"""Fields of the model that a recipe may set instead of the model's own."""
+_STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
+_PREFERENCE: Final = re.compile(r"(?:^|[_\W])(?:dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
+"""Names of scripts and files that train on preferences."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -37,7 +52,7 @@ def is_paddle(names: Iterable[str]) -> bool:
 
 def read_paddle(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch; a configuration file that it names is read beside the recipe."""
-    given = Given(file, FLAGS, PASSED)
+    given = Given(file, FLAGS, PASSED, complete=True)
     positional = given.add_arguments(launch.arguments)
     for word in positional:
         name, equals, text = word.text.partition("=")
@@ -48,15 +63,22 @@ def read_paddle(launch: Launch, file: str) -> Recipe:
     nodes, devices = cluster_of(launch, given)
     if launch.program in ("erniekit", "paddleformers-cli"):
         nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
-    return _recipe(given, Path(file), PurePath(launch.script.text).name, "paddle-shell", nodes, devices)
+    title = PurePath(launch.script.text).name
+    whole = launch.program == "erniekit" or _prefers(given, title)
+    return _recipe(given, Path(file), title, "paddle-shell", nodes, devices, whole_sends=whole)
 
 
 def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file on its own."""
-    given = Given(str(path), FLAGS, PASSED)
+    given = Given(str(path), FLAGS, PASSED, complete=True)
     _add_keys(given, str(path), keys)
     dialect = "paddle-json" if path.suffix.lower() == ".json" else "paddle-yaml"
-    return _recipe(given, path, "", dialect, None, None)
+    return _recipe(given, path, "", dialect, None, None, whole_sends=_prefers(given, ""))
+
+
+def _prefers(given: Given, script: str) -> bool:
+    """Whether pairs of answers are trained on: these trainers ask for more than the others."""
+    return re.search("dpo|kto", f"{script} {given.text('stage', 'stage') or ''}".lower()) is not None
 
 
 def _environment_count(launch: Launch, name: str) -> int | None:
@@ -82,16 +104,13 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 
 
 def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
-    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None
+    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
     model = _model(given, path)
     spec = models.load_model(model) if model in models.model_names() else None
-    fields: dict[str, Any] = {}
-    layers = given.integer("num_hidden_layers", "num_hidden_layers")
-    if layers:
-        fields["num_hidden_layers"] = layers
-    layers = layers or (spec.num_hidden_layers if spec else None)
-    layout = _layout(given, layers, moe=spec is not None and spec.is_moe)
+    fields = _fields(given)
+    layers = fields.get("num_hidden_layers") or (spec.num_hidden_layers if spec else None)
+    layout = _layout(given, layers, spec)
     steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
     recipe = Recipe(
@@ -113,8 +132,32 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         devices_per_node=devices,
     )
     _schedule(given, layout)
-    _contradictions(given, layout)
+    _purpose(given, f"{title} {path.name}".lower())
+    _contradictions(given, layout, whole_sends=whole_sends)
     return finished(given, recipe)
+
+
+def _fields(given: Given) -> dict[str, Any]:
+    """Fields of the model that the recipe sets itself."""
+    found = {field: given.integer(field, *names, low=0) for field, names in _SHAPE.items()}
+    fields: dict[str, Any] = {field: number for field, number in found.items() if number}
+    if given.has("tie_word_embeddings"):
+        fields["tie_word_embeddings"] = given.switch("tie_word_embeddings", "tie_word_embeddings")
+    return fields
+
+
+def _purpose(given: Given, names: str) -> None:
+    """Refuse what is no pretraining or fine-tuning of a language model."""
+    stage = (given.text("stage", "stage") or "").upper()
+    preference = given.has("loss_type") or _PREFERENCE.search(names)
+    if stage and stage not in _STAGES:
+        said = f"stage {stage[:40]}: only pretraining and fine-tuning of a language model are modelled"
+        given.remark("not-modelled", "error", said, "stage")
+    elif preference and stage not in _STAGES:
+        said = "training on preferences, with pairs and a second model, is not modelled"
+        given.remark("not-modelled", "error", said, "loss_type")
+    given.incomplete.discard("stage")
+    given.places.pop("stage", None)
 
 
 def _schedule(given: Given, layout: Layout) -> None:
@@ -153,12 +196,12 @@ def _model(given: Given, recipe: Path) -> str | None:
     return model
 
 
-def _layout(given: Given, layers: int | None, *, moe: bool) -> Layout:
+def _layout(given: Given, layers: int | None, spec: ModelSpec | None) -> Layout:
     tensor = max(given.integer("tp", *_TP, low=-1, high=2**16) or 1, 1)
     pipeline = max(given.integer("pp", *_PP, low=-1, high=2**16) or 1, 1)
     sequence = given.switch("sequence_parallel", "sequence_parallel")
     mode, method, count, listed = _recompute(given, layers)
-    expert, expert_tensor = _experts(given, tensor) if moe else (1, 1)
+    expert, expert_tensor = _experts(given, tensor, spec) if spec is not None and spec.is_moe else (1, 1)
     return Layout(
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
@@ -185,23 +228,24 @@ def _context(given: Given) -> int:
     return max(given.integer("cp", *names, low=-1, high=2**16) or 1, 1)
 
 
-def _experts(given: Given, tensor: int) -> tuple[int, int]:
-    """Expert parallel size and tensor parallel size of an expert."""
+def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
+    """Expert parallel size and tensor parallel size of an expert.
+
+    PaddleNLP 3.0.0b4 splits Mixtral's experts over the tensor parallel group (transformers/mixtral/modeling.py) and
+    keeps DeepSeek's whole on every rank (transformers/deepseek_v2/modeling.py).
+    """
     group = given.text("ep", "moe_group")
     size = given.integer("ep", "expert_parallel_degree", "expert_model_parallel_size", low=-1, high=2**16)
     if group in ("mp", "tp"):
         return tensor, 1
     if size and size > 0:
-        return size, given.integer("etp", "expert_tensor_model_parallel_size", high=2**16) or 1
-    if group not in (None, "dummy", "none", ""):
-        given.remark(
-            "not-modelled",
-            "warning",
-            f"moe_group {group[:40]}: experts are priced as not spread",
-            "moe_group",
-            fix="--ep N",
-        )
-    return 1, 1
+        own = ("expert_tensor_model_parallel_size", "expert_tensor_parallel_degree")
+        return size, max(given.integer("etp", *own, low=-1, high=2**16) or 1, 1)
+    spread = given.switch("ep", "use_expert_parallel")
+    if spread or group not in (None, "dummy", "none", ""):
+        said = "experts are spread over ranks; over how many is not said"
+        given.remark("not-modelled", "error", said, "moe_group", "use_expert_parallel", fix="--ep N")
+    return 1, tensor if spec.architecture == "mixtral" else 1
 
 
 def _zero_stage(given: Given) -> int:
@@ -215,7 +259,8 @@ def _zero_stage(given: Given) -> int:
             )
         return 0
     stage = int(match[1])
-    if degree == 1 and stage == 1:
+    if degree == 1:
+        # The trainer then empties the setting, whatever the stage.
         return 0
     return stage
 
@@ -250,6 +295,12 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
                 fix="--recompute attention" if granularity == "full_attn" else "--recompute selective",
             )
         return "attention" if granularity == "full_attn" else "selective", "uniform", 1, ()
+    if granularity == "selective":
+        modules = given.text("recompute", "recompute_modules") or ""
+        if modules.strip("[]\"' ") != "core_attn":
+            said = "recompute_granularity selective: only of core_attn is modelled"
+            given.remark("not-modelled", "error", said, "recompute_granularity")
+        return "selective", "uniform", 1, ()
     if granularity != "full":
         given.remark(
             "unknown-value",
@@ -313,8 +364,8 @@ def _lora(given: Given) -> int | None:
     return None
 
 
-def _contradictions(given: Given, layout: Layout) -> None:
-    """What the flags say against each other."""
+def _contradictions(given: Given, layout: Layout, *, whole_sends: bool) -> None:
+    """What the flags say against each other; some trainers end where a pipeline would send parts."""
     config = pipeline_config(given)
     asked = given.switch("sequence_parallel", "sequence_parallel")
     if asked and layout.tensor_parallel == 1 and "tp" not in given.incomplete:
@@ -330,7 +381,8 @@ def _contradictions(given: Given, layout: Layout) -> None:
             *_TP,
             fix="sequence_parallel 1",
         )
-    if layout.sequence_parallel and layout.pipeline_parallel > 1 and "disable_partial_send_recv" not in config:
+    piped = layout.sequence_parallel and layout.pipeline_parallel > 1
+    if whole_sends and piped and "disable_partial_send_recv" not in config:
         given.remark(
             "partial-send-recv",
             "error",
@@ -349,13 +401,13 @@ def _contradictions(given: Given, layout: Layout) -> None:
         )
     optimizer = given.text("optimizer", "optim")
     if optimizer and not optimizer.lower().startswith("adamw"):
-        given.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+        given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only AdamW is modelled", "optim")
     steps, warmup = given.text("steps", "max_steps"), given.text("steps", "warmup_steps")
     counts = [int(text) for text in (steps, warmup) if text and re.fullmatch(r"[0-9]{1,9}", text, re.ASCII)]
     if len(counts) == 2 and counts[1] > counts[0] > 0:
         given.remark(
             "warmup-exceeds-steps", "note", f"warmup_steps {warmup} is more than max_steps {steps}", "warmup_steps"
         )
-    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule"):
+    for option in ("steps", "optimizer", "pipeline_parallel_config", "schedule", "stage"):
         given.incomplete.discard(option)
         given.places.pop(option, None)

@@ -9,7 +9,9 @@ from simulator.recipes.readers.given import Given
 
 _CHUNK_TOKENS: Final = 8192
 """Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""
-SHARDING: Final = ("sharding_parallel_degree", "sharding_parallel_size")
+_UNFUSED: Final = ("eager", "sdpa_math")
+_MTP: Final = ("num_nextn_predict_layers", "mtp_num_layers", "multi_token_pred_depth")
+SHARDING: Final = ("sharding_parallel_degree", "sharding_parallel_size", "sharding_degree")
 
 
 def options_of(given: Given, layout: Layout) -> dict[str, str]:
@@ -28,11 +30,13 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
     ):
         if given.has(*names):
             found[switch] = str(given.switch(switch, *names)).lower()
-    if given.text("flash_attention", "attn_impl") in ("eager", "sdpa_math"):
+    if given.text("flash_attention", "_attn_implementation", "attn_implementation", "attn_impl") in _UNFUSED:
         found["flash_attention"] = "false"
     found |= _state(given, layout) | _overlap(given) | _loss(given)
     if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
         found["cp_communication"] = "all_to_all"
+    if any(given.integer("mtp", name, low=0) for name in _MTP):
+        found["mtp"] = "true"
     for switch in given.incomplete & set(found):
         del found[switch]
     return found
@@ -41,7 +45,10 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
 def _state(given: Given, layout: Layout) -> dict[str, str]:
     """How long gradients live, and over how many ranks state is shared."""
     found = {}
-    released = given.switch("release_grads", "release_grads") or "enable_release_grads" in pipeline_config(given)
+    names = ("release_grads", "pp_release_grads", "sd_release_grads")
+    released = any(given.switch("release_grads", name) for name in names) or "enable_release_grads" in pipeline_config(
+        given
+    )
     if released and layout.zero_stage < 2:
         # The trainer turns it off where gradients are sharded.
         found["release_grads"] = "true"
@@ -86,7 +93,10 @@ def _loss(given: Given) -> dict[str, str]:
     found = _gathered_logits(given)
     if fused and not sparse:
         if given.switch("loss", "use_recompute_loss_fn", default=not given.has("use_recompute_loss_fn")):
-            tokens = given.integer("loss", "loss_subbatch_sequence_length", high=2**27) or _CHUNK_TOKENS
+            tokens = (
+                given.integer("loss", "loss_subbatch_sequence_length", "loss_subbatch_seqlen", high=2**27)
+                or _CHUNK_TOKENS
+            )
             return found | {"cross_entropy_chunk_tokens": str(tokens)}
         given.remark(
             "inactive-flag",
@@ -107,5 +117,9 @@ def _gathered_logits(given: Given) -> dict[str, str]:
 def pipeline_config(given: Given) -> str:
     """The words of the pipeline's configuration."""
     text = given.text("pipeline_parallel_config", "pipeline_parallel_config") or ""
+    given.places.pop("pipeline_parallel_config", None)
+    # PaddleFormers' later spelling: each word a key of its own, the other way round.
+    if not given.switch("pipeline_parallel_config", "partial_send_recv", default=True):
+        text += " disable_partial_send_recv"
     given.places.pop("pipeline_parallel_config", None)
     return text

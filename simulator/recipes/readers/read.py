@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from simulator.budget import limited
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
-from simulator.recipes.readers.documents import keys_of, read_document, read_text
+from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
+from simulator.recipes.readers.flagscale import is_flagscale, read_flagscale
+from simulator.recipes.readers.home import kept_inside, staying
+from simulator.recipes.readers.llamafactory import (
+    is_llamafactory,
+    is_llamafactory_launch,
+    read_llamafactory,
+    read_llamafactory_launch,
+)
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
+from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
+from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
+from simulator.recipes.readers.primus import is_primus, read_primus
+from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import Launch
@@ -24,24 +38,36 @@ from simulator.recipes.shell.values import Value
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}")
+_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
+"""A line that is continued where the file ends: bash takes it as it is."""
 
 
 def read_recipe(
-    path: str | Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+    path: str | Path,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
 ) -> tuple[Recipe, ...]:
     """The training runs that a file describes.
 
     `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
-    script may see, none unless given. Raises InputError for a file that is no recipe and UnsupportedError for one of a
-    framework that is not read.
+    script may see, none unless given; files are read below `root`, by default the file's repository. Raises InputError
+    for a file that is no recipe or takes too much work to read, and UnsupportedError for one of a framework that is not
+    read.
     """
     path = Path(path)
     settings = dict(settings or {})
+    with limited(str(path)), staying(root, settings):
+        return _read(path, settings, environment or {})
+
+
+def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:
     for name in settings:
         if not _NAME.fullmatch(name):
             raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
     if "\0" in str(path):
         raise InputError("a path has no NUL character")
+    kept_inside(path, path, str(path))
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
         recipe, used = _read_document(path, settings)
@@ -51,32 +77,74 @@ def read_recipe(
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
-    return _read_shell(path, text, settings, environment or {})
+    return _read_shell(path, text, settings, environment)
 
 
-def _read_document(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A configuration file on its own."""
+
+    path: Path
+    content: Mapping[str, Any]
+    keys: list[Key]
+    names: frozenset[str]
+    """Of every value, whole and last part, and of every section at the top."""
+    settings: Mapping[str, str]
+
+
+_Found = tuple[Recipe, set[str]]
+_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _Found]], ...]] = (
+    (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
+    (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
+    (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
+    (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
+    (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
+    (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
+    (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
+    (lambda x: is_llamafactory(x.names), lambda x: (read_llamafactory(x.path, x.keys), set())),
+    (
+        lambda x: is_paddle(x.names) or is_trainer(x.names),
+        lambda x: (read_paddle_document(x.path, x.keys), set()),
+    ),
+)
+"""Formats by what tells them, the ones with the surest marks first, each with its reader."""
+_READ: Final = (
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
+)
+_OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("axolotl", frozenset(["base_model", "datasets"])),
+    ("axolotl", frozenset(["base_model", "sequence_len"])),
+    ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
+    ("nanotron", frozenset(["general", "parallelism", "tokens"])),
+)
+"""Trainers whose files are known and not read, by sections that only they have."""
+
+
+def _read_document(path: Path, settings: Mapping[str, str]) -> _Found:
     """The recipe of a configuration file, and the settings that it used."""
-    document = read_document(path)
-    keys = keys_of(path, document)
-    names = {key.dotted for key in keys} | {key.name for key in keys}
-    if is_torchtitan(keys):
-        return read_torchtitan(path, keys), set()
-    if is_nemo(keys):
-        return read_nemo(path, keys, settings)
-    if is_paddle(names) or is_trainer(names):
-        return read_paddle_document(path, keys), set()
-    if "zero_optimization" in document:
+    content = read_document(path)
+    keys = keys_of(path, content)
+    names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
+    document = _Document(path, content, keys, frozenset(names), settings)
+    for name, sections in _OTHERS:
+        if sections <= set(content):
+            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+    for recognised, read in _FORMATS:
+        if recognised(document):
+            return read(document)
+    if "zero_optimization" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
-    if "model_type" in document:
+    if "model_type" in content:
         raise NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
-    raise NoRecipeError(f"{path}: no recipe of a framework that is read: NeMo, Megatron-Bridge, Paddle, torchtitan")
+    raise NoRecipeError(f"{path}: no recipe of a framework that is read; {_READ}")
 
 
 def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    script = read_script(text.replace("\r\n", "\n"), file, settings, environment)
+    whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
+    script = read_script(whole, file, settings, environment)
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
@@ -124,17 +192,26 @@ def _read_launch(launch: Launch, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
     names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
     files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
+    reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
+    if reader is not None:
+        return reader(launch, file)
     if launch.launcher in ("accelerate", "other"):
         return None
     if "job.config_file" in names:
         return read_torchtitan_launch(launch, file)
-    if is_nemo_launch(launch):
-        return read_nemo_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):
         return read_megatron(launch, file)
     return read_trainer(launch, file) if is_trainer(names) else None
+
+
+_COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], Recipe]], ...]] = (
+    (is_swift, read_swift),
+    (is_llamafactory_launch, read_llamafactory_launch),
+    (is_nemo_launch, read_nemo_launch),
+)
+"""Launches that their program or their words tell, each with its reader."""
 
 
 def _conditional(recipe: Recipe, launch: Launch) -> Recipe:

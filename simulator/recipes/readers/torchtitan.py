@@ -14,6 +14,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 
@@ -47,26 +48,9 @@ FLAGS: Final = {
         "optimizer.name": "AdamW; others are warned of",
     }.items()
 }
-_IGNORED: Final = frozenset(
-    [
-        "job",
-        "profiling",
-        "metrics",
-        "checkpoint",
-        "lr_scheduler",
-        "experimental",
-        "comm",
-        "compile",
-        "fault_tolerance",
-        "validation",
-        "debug",
-        "memory_estimation",
-        "float8",
-        "quantize",
-        "mx",
-    ]
-)
-"""Sections that change nothing that is modelled."""
+TABLE: Final = read_of("torchtitan") | FLAGS
+"""Keys that are read, or have an effect that is not priced."""
+KNOWN: Final = passed_of("torchtitan") - TABLE.keys()
 
 
 def is_torchtitan(keys: Iterable[Key]) -> bool:
@@ -77,14 +61,14 @@ def is_torchtitan(keys: Iterable[Key]) -> bool:
 
 def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
-    given = Given(str(path), FLAGS, [key.dotted for key in keys if key.path[0] in _IGNORED])
-    _add_keys(given, str(path), keys)
-    return _recipe(given)
+    given = Given(str(path), TABLE, KNOWN, complete=True)
+    add_keys(given, str(path), keys)
+    return torchtitan_recipe(given)
 
 
 def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
-    given = Given(file, FLAGS)
+    given = Given(file, TABLE, KNOWN, complete=True)
     given.add_arguments(launch.arguments)
     flags = given.entries
     given.entries = {}
@@ -92,12 +76,11 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     if place.causes:
         given.need(place.causes, "model")
     else:
-        path = beside(file, place.text, place.value_line, launch.environment)
-        _add_keys(given, str(path), keys_of(path, read_document(path)))
+        path = beside(file, place.text, place.value_line)
+        add_keys(given, str(path), keys_of(path, read_document(path)))
     given.entries |= flags
-    given.known |= {name for name in given.entries if name.split(".")[0] in _IGNORED}
     nodes, devices = cluster_of(launch, given)
-    recipe = _recipe(given)
+    recipe = torchtitan_recipe(given)
     return dataclasses.replace(
         recipe,
         title=PurePath(launch.script.text).name,
@@ -108,13 +91,20 @@ def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
     )
 
 
-def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+def add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
+    """Take the keys of a configuration file, under the names of its newest version."""
     for key in keys:
         name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
-        given.add(name.replace("training.tensor_parallel", "parallelism.tensor_parallel"), key.values, key.line, file)
+        given.add(
+            name.replace("training.tensor_parallel", "parallelism.tensor_parallel"),
+            key.values,
+            key.line,
+            key.file or file,
+        )
 
 
-def _recipe(given: Given) -> Recipe:
+def torchtitan_recipe(given: Given) -> Recipe:
+    """The recipe of torchtitan's keys."""
     model = _model(given)
     layers = models.load_model(model).num_hidden_layers if model else None
     layout, steps = _layout(given, layers)
@@ -234,7 +224,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
     if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
         return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
     given.remark(
-        "not-modelled",
+        "upper-bound",
         "warning",
         f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
         "activation_checkpoint.mode",

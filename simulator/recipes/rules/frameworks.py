@@ -6,14 +6,14 @@ others look at what only a recipe knows: the script, the flags, the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.violation import Violation
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
-from simulator.recipes.rules.launch import FrameworkRule, Launch
+from simulator.recipes.rules.launch import MEGATRON_ARGUMENTS, MEGATRON_CONFIG, FrameworkRule, Launch
 from simulator.recipes.rules.launch import says as _says
 from simulator.recipes.rules.megatron_start import MEGATRON_START_RULES
 
@@ -25,19 +25,16 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
     found: list[Remark] = []
     for violation in violations:
         rule = known.get(violation.rule)
-        if rule is None:
-            place = _place(launch, _BLAME.get(violation.rule, ()))
-            if (framework, violation.rule) in _NOT_MODELLED:
-                message = _NOT_MODELLED[framework, violation.rule]
-                found.append(Remark("not-modelled", "error", message, place, violation.fix))
-                continue
+        place = _place(launch, (*(rule.blame if rule else ()), *_BLAME.get(violation.rule, ())))
+        lacking = _NOT_MODELLED.get((framework, violation.rule), _says(""))(launch)
+        if lacking:
+            found.append(Remark("not-modelled", "error", lacking, place, violation.fix))
+        elif rule is None:
             found.append(Remark(violation.rule.replace("_", "-"), "error", violation.message, place, violation.fix))
-            continue
-        place = _place(launch, (*rule.blame, *_BLAME.get(violation.rule, ())))
-        message = violation.message
-        if rule.says not in message:
-            message = f"{message}; the framework says: {rule.says}"
-        found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
+        else:
+            more = "" if rule.says in violation.message else f"; the framework says: {rule.says}"
+            message = f"{violation.message}{more}"
+            found.append(Remark(rule.id, "error", message, place, rule.fix(launch), rule.source))
     remarks = {remark.rule: remark for remark in (launch.recipe.remarks if launch.recipe else ())}
     for rule in FRAMEWORK_RULES:
         if rule.framework != framework:
@@ -45,12 +42,12 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
         if rule.remark in remarks:
             said = remarks[rule.remark]
             message = f"{said.message}; the framework says: {rule.says}"
-            found.append(Remark(rule.id, "error", message, said.place, said.fix))
+            found.append(Remark(rule.id, "error", message, said.place, said.fix, rule.source))
         elif not rule.layout_rule and rule.broken(launch):
             message = f"{rule.about}; the framework says: {rule.says} ({rule.versions})"
             flag = rule.flag(launch)
             place = flag.place if flag else _place(launch, rule.blame)
-            found.append(Remark(rule.id, "error", message, place, rule.fix(launch)))
+            found.append(Remark(rule.id, "error", message, place, rule.fix(launch), rule.source))
     return tuple(found)
 
 
@@ -89,10 +86,33 @@ _BLAME: dict[str, tuple[str, ...]] = {
 }
 """Settings that decide a layout rule."""
 
-_NOT_MODELLED: dict[tuple[str, str], str] = {
-    ("megatron", "zero_stage"): "Megatron's FSDP shards gradients or parameters too: that is not modelled",
+
+def _copied_groups(launch: Launch) -> str:
+    """Key-value heads that Megatron-core 0.16 copies to the ranks that have none (transformer_config.py:940)."""
+    model, size = launch.scenario.model, launch.layout.tensor_parallel
+    groups = model.num_key_value_heads
+    if size % groups or model.num_attention_heads % size:
+        return ""
+    return (
+        f"{groups} key-value heads on tensor parallel {size}: Megatron-core 0.16 copies them, "
+        "earlier ones refuse; copied heads are not modelled"
+    )
+
+
+def _whole_key_values(launch: Launch) -> str:
+    """Key-value heads that Paddle's LLaMA keeps whole on every rank, with a warning (modeling.py:692, 2.8.1)."""
+    model = launch.scenario.model
+    if model.architecture != "llama" or model.num_attention_heads % launch.layout.tensor_parallel:
+        return ""
+    return "Paddle's LLaMA keeps key-value heads that do not divide whole on every rank: that is not modelled"
+
+
+_NOT_MODELLED: dict[tuple[str, str], Callable[[Launch], str]] = {
+    ("megatron", "zero_stage"): _says("Megatron's FSDP shards gradients or parameters too: that is not modelled"),
+    ("megatron", "kv_heads"): _copied_groups,
+    ("paddle", "kv_heads"): _whole_key_values,
 }
-"""Layout rules that say what the simulator lacks, not what the framework does."""
+"""Layout rules that say what the simulator lacks, not what the framework does; empty text where it does."""
 
 
 def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | None:
@@ -172,6 +192,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-offload-pipeline",
         framework="megatron",
         versions=f"{_MEGATRON}; met in measured rows 15 and 22",
+        source=f"{MEGATRON_CONFIG}:676",
         about="activation offloading does not work with a pipeline",
         says="Currently there is no support for Pipeline parallelism with CPU offloading",
         fix=_says("--pp 1, or --recompute full instead of the offload"),
@@ -182,6 +203,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-offload-recompute",
         framework="megatron",
         versions=_MEGATRON,
+        source=f"{MEGATRON_CONFIG}:681",
         about="activation offloading does not work with recomputation",
         says="CPU offloading does not work when activation recomputation is enabled",
         fix=_says("--recompute none, or --offload none"),
@@ -192,6 +214,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-virtual-stages",
         framework="megatron",
         versions=f"{_MEGATRON}; met in measured row 25",
+        source=f"{MEGATRON_ARGUMENTS}:472",
         about="layers of a stage divide by layers of a virtual stage, micro batches by pipeline ranks",
         says="number of layers per pipeline stage must be divisible number of layers per virtual pipeline stage",
         fix=_divisible_chunks,
@@ -201,6 +224,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-overlap-virtual-stages",
         framework="megatron",
         versions=_MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:450",
         about="interleaving without overlapped point-to-point exchange needs more than two stages",
         says=(
             "when interleaved schedule is used and p2p communication overlap is disabled, pipeline-model-parallel size "
@@ -213,6 +237,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="pai-te-checkpoint",
         framework="megatron",
         versions="Pai-Megatron-Patch examples/llama3_1 on Megatron-LM 240718; met in measured rows 14, 45 and 48",
+        source="met in rows 14, 45 and 48 of the measured table z2000-megatron",
         about="full recompute fails in the Llama 3.1 example of this snapshot (the Qwen 2.5 example runs it)",
         says="TypeError: te_checkpoint() missing 1 required positional argument",
         fix=_says("--recompute none with more --cp or --tp, or a newer Megatron-LM"),
@@ -223,6 +248,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-tp-overlap",
         framework="megatron",
         versions=_MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:774",
         about="overlapped tensor-parallel collectives need sequence parallelism",
         says="Tensor parallel communication/GEMM overlap can happen only when sequence parallelism is enabled",
         fix=_says("--sequence-parallel, or --option tp_comm_overlap=false"),
@@ -235,6 +261,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-heads",
         framework="megatron",
         versions=_MEGATRON,
+        source=f"{MEGATRON_CONFIG}:561",
         about="attention heads divide by tensor parallel",
         says="... is not divisible by ...",
         fix=_heads_fix,
@@ -243,7 +270,9 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         id="megatron-kv-heads",
         framework="megatron",
-        versions=_MEGATRON,
+        # Before 0.16 a multiple only: a launch on an older core with fewer groups than ranks stops.
+        versions="Megatron-core 0.16 and later",
+        source="Megatron-LM core_v0.16.1, megatron/core/transformer/transformer_config.py:940",
         about="query groups divide by tensor parallel, or it by them",
         says="num_query_groups (...) must be a multiple or divisor of tensor_model_parallel_size (...)",
         fix=_heads_fix,
@@ -253,6 +282,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-batch",
         framework="megatron",
         versions=_MEGATRON,
+        source="Megatron-LM core_r0.12.0, megatron/core/num_microbatches_calculator.py:341",
         about="the global batch divides by micro batch x data parallel",
         says="global batch size (...) is not divisible by micro batch size (...) times data parallel size (...)",
         fix=lambda x: f"a global batch that is a multiple of {x.layout.micro_batch_size * x.layout.data_parallel}",
@@ -262,6 +292,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-expert-sequence-parallel",
         framework="megatron",
         versions=_MEGATRON,
+        source="Megatron-LM core_r0.12.0, megatron/core/transformer/moe/moe_layer.py:137",
         about="experts with tensor parallelism need sequence parallelism",
         says="When using MoE and tensor parallelism, sequence parallelism must be used.",
         fix=_says("--sequence-parallel"),
@@ -271,6 +302,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-sharding-pipeline",
         framework="paddle",
         versions=_PADDLE,
+        source="paddlenlp 2.8.1, paddlenlp/trainer/training_args.py:980",
         about="beside a pipeline Paddle shards the optimizer state only",
         says="pipeline parallel is not compatible for sharding stage2 or stage3, please using sharding stage1",
         fix=_says("--zero-stage 1, or --pp 1"),
@@ -280,6 +312,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-heads",
         framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
+        source="paddlenlp 2.8.1, paddlenlp/transformers/llama/modeling.py:680",
         about="attention heads divide by tensor parallel",
         says="num_heads: ..., tensor_parallel_degree: ...",
         fix=_heads_fix,
@@ -289,6 +322,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-kv-heads",
         framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
+        source="paddlenlp 2.8.1, paddlenlp/transformers/mixtral/modeling.py:584",
         about="key-value heads divide by tensor parallel",
         says="num_key_value_heads: ..., tensor_parallel_degree: ...",
         fix=_heads_fix,
@@ -298,6 +332,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-vocabulary",
         framework="paddle",
         versions=_PADDLE,
+        source="paddlenlp 2.8.1, paddlenlp/ops/distributed/parallel.py:81",
         about="the vocabulary divides by tensor parallel",
         says="The length of the vocabulary must be divisible by the parallelism degree of MP",
         fix=_says("a smaller --tp, or --model-field vocab_size=N"),
@@ -307,15 +342,19 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="paddle-partial-send-recv",
         framework="paddle",
         versions=_PADDLE,
-        about="sequence parallelism in a pipeline needs pipeline_parallel_config disable_partial_send_recv",
+        source="PaddleNLP 4596ac3, llm/alignment/kto/run_kto.py:72; ERNIE 01d6181, erniekit/train/sft/workflow.py:158",
+        about="ERNIEKit, DPO and KTO need disable_partial_send_recv for sequence parallelism in a pipeline",
         says="Should set '--pipeline_parallel_config disable_partial_send_recv' in bash script for pp with sp.",
-        fix=_says('--pipeline_parallel_config "disable_partial_send_recv"'),
+        fix=_says(
+            '--pipeline_parallel_config "disable_partial_send_recv"; newer configurations: partial_send_recv: false'
+        ),
         remark="partial-send-recv",
     ),
     FrameworkRule(
         id="torch-heads",
         framework="torch",
         versions=_TORCH,
+        source="torchtitan v0.1.0, torchtitan/models/llama3/model/model.py:178",
         about="attention heads divide by tensor parallel",
         says="shape '...' is invalid for input of size ...",
         fix=_heads_fix,
@@ -325,6 +364,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="torch-kv-heads",
         framework="torch",
         versions=_TORCH,
+        source="torchtitan v0.1.0, torchtitan/models/llama3/model/model.py:179",
         about="key-value heads divide by tensor parallel",
         says="shape '...' is invalid for input of size ...",
         fix=_heads_fix,
@@ -334,6 +374,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         id="torch-batch",
         framework="torch",
         versions=_TORCH,
+        source="torchtitan v0.1.0, torchtitan/train.py:201",
         about="the global batch divides by local batch x data parallel",
         says="global batch size must be multiple of local batch size times data-parallel degree (...)",
         fix=lambda x: f"a global batch that is a multiple of {x.layout.micro_batch_size * x.layout.data_parallel}",

@@ -12,7 +12,10 @@ from simulator.recipes.recipe import GivenFlag, Recipe
 
 MEGATRON = "Megatron-core 0.5 and later"
 """Where most rules of Megatron were read."""
-Mark = Literal["llama3.1-example", "megatron-240718"]
+MEGATRON_ARGUMENTS = "Megatron-LM core_r0.12.0, megatron/training/arguments.py"
+MEGATRON_CONFIG = "Megatron-LM core_r0.12.0, megatron/core/transformer/transformer_config.py"
+"""Files that most of them stand in; a rule adds the line."""
+Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """What a recipe's text shows of the code it starts."""
 
 
@@ -41,6 +44,8 @@ class FrameworkRule:
     framework: str
     versions: str
     """Where it holds, as far as it was read or met."""
+    source: str
+    """Repository, version, file and line of the check, or the measured rows that met it."""
     about: str
     says: str
     """What the user would meet: the framework's own message, with `...` where it names numbers."""

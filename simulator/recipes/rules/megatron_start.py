@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from simulator.question.scenario.layout import default_cut
 from simulator.recipes.recipe import GivenFlag
-from simulator.recipes.rules.launch import MEGATRON, FrameworkRule, Launch, says
+from simulator.recipes.rules.launch import (
+    MEGATRON,
+    MEGATRON_ARGUMENTS,
+    MEGATRON_CONFIG,
+    FrameworkRule,
+    Launch,
+    says,
+)
 
 
 def _command_line(launch: Launch) -> bool:
@@ -20,8 +27,17 @@ def _uneven(launch: Launch) -> bool:
     layout, recipe = launch.layout, launch.recipe
     if recipe is None or recipe.layout is None or layout.virtual_stages > 1 or "stage_layers" in launch.replaced:
         return False
+    if launch.flag(*_CUTS) is not None:
+        return False
     cut_by_recipe = bool(recipe.layout.stage_layers) and recipe.layout.stage_layers == layout.stage_layers
     return not cut_by_recipe and launch.scenario.model.num_hidden_layers % layout.pipeline_parallel != 0
+
+
+_CUTS = (
+    *("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"),
+    *("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "num-layer-list"),
+)
+"""Flags that cut the layers themselves: the check of an even cut is left out, or counts other items."""
 
 
 def _uneven_fix(launch: Launch) -> str:
@@ -88,6 +104,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-uneven-layers",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:501",
         about="layers divide by pipeline ranks unless the first or the last stage is given its own number",
         says="Number of layers should be divisible by the pipeline-model-parallel size",
         fix=_uneven_fix,
@@ -98,6 +115,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-recompute-method",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_CONFIG}:699",
         about="full recompute needs a method",
         says='Using recompute_granularity: full so recompute_method must be "block" or "uniform"',
         fix=says("--recompute-method uniform --recompute-num-layers 1 in the recipe"),
@@ -108,6 +126,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-recompute-layers",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_CONFIG}:705",
         about="full recompute needs a number of layers",
         says="When using recompute_granularity: full recompute_num_layers must be between 1 and ...",
         fix=says("--recompute-num-layers 1 in the recipe"),
@@ -118,6 +137,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-selective-method",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:762",
         about="selective recompute takes no method",
         says="recompute method is not yet supported for selective recomputing granularity",
         fix=says("drop --recompute-method"),
@@ -128,6 +148,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-selective-layers",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_CONFIG}:714",
         about="selective recompute takes no number of layers",
         says="When using recompute_granularity: selective recompute_num_layers must be None.",
         fix=says("drop --recompute-num-layers"),
@@ -138,6 +159,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-param-gather-optimizer",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:514",
         about="overlapped gathering of parameters needs the distributed optimizer",
         says="--overlap-param-gather only supported with distributed optimizer",
         fix=says("--use-distributed-optimizer in the recipe, or --option overlap_param_gather=false"),
@@ -148,6 +170,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-param-gather-reduce",
         framework="megatron",
         versions=f"{MEGATRON}; older ones word it differently",
+        source=f"{MEGATRON_ARGUMENTS}:516",
         about="overlapped gathering of parameters needs overlapped reduction of gradients",
         says="Must use --overlap-param-gather with --overlap-grad-reduce",
         fix=says("--overlap-grad-reduce in the recipe, or --option overlap_param_gather=false"),
@@ -158,6 +181,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-positions",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:706",
         about="the longest position is at least the sequence length",
         says="assert args.max_position_embeddings >= args.seq_length",
         fix=lambda x: f"--max-position-embeddings {x.scenario.seq_length} in the recipe",
@@ -168,6 +192,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-optimizer-offload",
         framework="megatron",
         versions="Megatron-core 0.12 and later",
+        source=f"{MEGATRON_ARGUMENTS}:957",
         about="offloading the optimizer needs the precision-aware one",
         says="The optimizer cpu offload must be used in conjunction with `--use-precision-aware-optimizer`",
         fix=says("--use-precision-aware-optimizer in the recipe, or --offload none"),
@@ -182,6 +207,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-dashes",
         framework="megatron",
         versions=MEGATRON,
+        source=f"{MEGATRON_ARGUMENTS}:73",
         about="flags are spelled with dashes",
         says="error: unrecognized arguments: ...",
         fix=_underscored_fix,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from simulator.budget import charge
+
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|[0-9]+(?:#[0-9a-zA-Z@_]+)?)|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<operator><<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>!~&|^?:=(),]))",
@@ -27,6 +29,8 @@ _BINARY: Final[tuple[tuple[str, ...], ...]] = (
 _ASSIGNMENTS: Final = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
 _MAXIMUM_TOKENS: Final = 2000
 _MAXIMUM_DEPTH: Final = 60
+_TOKEN_WORK: Final = 800
+"""Units of work of a token: each level of precedence looks at it."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ@_"
 
 Lookup = Callable[[str], int]
@@ -94,6 +98,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         position = match.end()
         if len(found) > _MAXIMUM_TOKENS:
             raise ArithmeticProblemError("expression too long")
+    charge(_TOKEN_WORK * len(found) + len(text))
     return found
 
 

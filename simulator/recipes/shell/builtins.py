@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from simulator.errors import InputError
-from simulator.recipes.shell.capture import echoed, formatted, prints, reckoned
+from simulator.recipes.shell.capture import echoed, formatted, reckoned
 from simulator.recipes.shell.conditions import Test, Truth
 from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
+from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.words import Words
-
-if TYPE_CHECKING:
-    from simulator.recipes.shell.run import Runner
 
 WITHOUT_EFFECT: Final = frozenset(
     [
@@ -61,18 +59,18 @@ WITHOUT_EFFECT: Final = frozenset(
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def _eval(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
     space = text_value(" ", line)
     return runner.evaluate(joined(part for value in argv[1:] for part in (value, space)), line)
 
 
-def _exit(runner: Runner, _argv: list[Value], line: int) -> Truth:
+def _exit(runner: Walk, _argv: list[Value], line: int) -> Truth:
     runner.machine.state.flow = "exit"
     runner.machine.state.exit_line = line
     return True
 
 
-def _leave(runner: Runner, argv: list[Value], _line: int) -> Truth:
+def _leave(runner: Walk, argv: list[Value], _line: int) -> Truth:
     word = argv[0].text
     runner.machine.state.flow = "return" if word == "return" else "break" if word == "break" else "continue"
     if word == "return" and len(argv) > 1 and argv[1].known:
@@ -80,7 +78,7 @@ def _leave(runner: Runner, argv: list[Value], _line: int) -> Truth:
     return True
 
 
-def _set(runner: Runner, argv: list[Value], _line: int) -> Truth:
+def _set(runner: Walk, argv: list[Value], _line: int) -> Truth:
     for number, value in enumerate(argv):
         if value.text == "--":
             runner.machine.state.positional = tuple(argv[number + 1 :])
@@ -89,13 +87,13 @@ def _set(runner: Runner, argv: list[Value], _line: int) -> Truth:
     return True
 
 
-def _shift(runner: Runner, argv: list[Value], _line: int) -> Truth:
+def _shift(runner: Walk, argv: list[Value], _line: int) -> Truth:
     count = argv[1].text if len(argv) > 1 else "1"
     runner.machine.shift(min(int(count), 1000) if count.isascii() and count.isdigit() and len(count) < 5 else 1)
     return True
 
 
-def _read(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
     """`read X` and `getopts`: the names get what the run reads."""
     cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
     text = runner.stdin
@@ -107,7 +105,7 @@ def _read(runner: Runner, argv: list[Value], line: int) -> Truth:
     return cause
 
 
-def _read_text(runner: Runner, argv: list[Value], text: str, line: int) -> Truth:
+def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
     """`read A B <<< "text"`."""
     names = [value.text for value in argv[1:] if _NAME.fullmatch(value.text)]
     separators = runner.prefix.get("IFS")
@@ -118,33 +116,33 @@ def _read_text(runner: Runner, argv: list[Value], text: str, line: int) -> Truth
     return True
 
 
-def _echo(runner: Runner, argv: list[Value], line: int) -> Truth:
-    prints(runner, echoed(argv, line))
+def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
+    runner.machine.prints(echoed(argv, line))
     return True
 
 
-def _printf(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
         found = formatted(argv[3:], line)
         if _NAME.fullmatch(argv[2].text):
             name = argv[2].text
             runner.machine.assign(name, found or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:
-        prints(runner, formatted(argv[1:], line))
+        runner.machine.prints(formatted(argv[1:], line))
     return True
 
 
-def _cat(runner: Runner, argv: list[Value], _line: int) -> Truth:
-    prints(runner, runner.stdin if len(argv) == 1 else None)
+def _cat(runner: Walk, argv: list[Value], _line: int) -> Truth:
+    runner.machine.prints(runner.stdin if len(argv) == 1 else None)
     return True
 
 
-def _expr(runner: Runner, argv: list[Value], line: int) -> Truth:
-    prints(runner, reckoned(argv, line))
+def _expr(runner: Walk, argv: list[Value], line: int) -> Truth:
+    runner.machine.prints(reckoned(argv, line))
     return True
 
 
-def _let(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _let(runner: Walk, argv: list[Value], line: int) -> Truth:
     words = Words(runner.machine, runner.source)
     number = text_value("0", line)
     for value in argv[1:]:
@@ -152,7 +150,7 @@ def _let(runner: Runner, argv: list[Value], line: int) -> Truth:
     return number.text != "0" if number.known else number.causes
 
 
-def _source(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _source(runner: Walk, argv: list[Value], line: int) -> Truth:
     """Another script is not read; what it sets stays unknown."""
     target = argv[1].text if len(argv) > 1 else ""
     if target and not _SURROUNDINGS.search(target):
@@ -168,7 +166,7 @@ def _source(runner: Runner, argv: list[Value], line: int) -> Truth:
     return True
 
 
-def _test(runner: Runner, argv: list[Value], line: int) -> Truth:
+def _test(runner: Walk, argv: list[Value], line: int) -> Truth:
     words = Words(runner.machine, runner.source)
     return Test(
         runner.machine, words, [v for value in argv[1:] for v in split_fields(value)], line, double=False
@@ -179,7 +177,7 @@ _SURROUNDINGS: Final = re.compile(
     r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv)"
 )
 """Scripts that set up compilers, libraries and Python."""
-BUILTINS: Final[Mapping[str, Callable[[Runner, list[Value], int], Truth]]] = {
+BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "eval": _eval,
     "exit": _exit,
     "return": _leave,

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell.machine import Output
 from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
+from simulator.recipes.shell.walk import Walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from simulator.recipes.shell.run import Runner
-
 _SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr"])
 _SILENT: Final = frozenset(["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap"])
 _SILENT_SIGNS: Final = frozenset([":", "true"])
-_MARK: Final = re.compile(r"%[sdi%]|\\n|\\t|\\.|%")
+_MARK: Final = re.compile(r"(%[sdi%]|\\n|\\t|\\.|%)")
+_PART_WORK: Final = 50
+"""Units of work of one part of a format."""
 _MAXIMUM_ARGUMENTS: Final = 256
 
 
-@dataclass(slots=True)
-class Output:
-    """What was printed so far."""
-
-    depth: int
-    """Conditions that hold where the printing starts; what is printed under more of them may not be printed."""
-    parts: list[Value] = field(default_factory=list)
-    whole: bool = True
-    """Whether every part is there."""
-
-
-def captured(runner: Runner, node: Node) -> Value | None:
+def captured(runner: Walk, node: Node) -> Value | None:
     """What the command in `$( )` prints, without the line breaks at its end; None where the script does not tell."""
     machine = runner.machine
     statements = [child for child in node.named_children if child.type != "comment"]
@@ -52,7 +43,7 @@ def captured(runner: Runner, node: Node) -> Value | None:
     return _without_end(joined(output.parts)) if output.whole else None
 
 
-def _speaks(runner: Runner, node: Node) -> bool:
+def _speaks(runner: Walk, node: Node) -> bool:
     """Whether a statement starts with a command whose output is read."""
     while node.type in ("redirected_statement", "command") and node.named_children:
         node = node.named_children[0]
@@ -63,17 +54,6 @@ def _speaks(runner: Runner, node: Node) -> bool:
 def silent(name: str) -> bool:
     """Whether a command prints nothing."""
     return name in _SILENT or name in _SILENT_SIGNS
-
-
-def prints(runner: Runner, text: Value | None) -> None:
-    """A command prints a text; None for one that nobody can tell."""
-    output = runner.machine.output
-    if output is None:
-        return
-    if text is None or len(runner.machine.conditions) != output.depth:
-        output.whole = False
-    else:
-        output.parts.append(text)
 
 
 def echoed(argv: Sequence[Value], line: int) -> Value | None:
@@ -96,9 +76,11 @@ def formatted(words: Sequence[Value], line: int) -> Value | None:
         return None
     rest = list(words[1:])
     found: list[Value] = []
+    parts = _MARK.split(words[0].text)
     while True:
         before = len(rest)
-        for text in re.split(rf"({_MARK.pattern})", words[0].text):
+        for text in parts:
+            charge(_PART_WORK)
             if text in ("%s", "%d", "%i"):
                 found.append(rest.pop(0) if rest else EMPTY)
             elif text in ("%%", "\\n", "\\t", "\\\\"):

@@ -12,11 +12,12 @@ from typing import Final, Literal
 from simulator.recipes.shell.values import Cause, Value
 from simulator.recipes.shell.wrappers import WRAPPERS, spread
 
-Launcher = Literal["torch", "paddle", "deepspeed", "python", "accelerate", "other"]
+Launcher = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
 _PROGRAMS: Final[Mapping[str, Launcher]] = {
     "torchrun": "torch",
     "deepspeed": "deepspeed",
+    "msrun": "msrun",
     "accelerate": "accelerate",
     "erniekit": "paddle",
     "paddleformers-cli": "paddle",
@@ -24,8 +25,15 @@ _PROGRAMS: Final[Mapping[str, Launcher]] = {
     "colossalai": "other",
     "horovodrun": "other",
     "swift": "other",
+    "megatron": "other",
     "xtuner": "other",
 }
+_TRAINING: Final = {
+    "swift": ("pt", "sft", "rlhf"),
+    "megatron": ("pt", "sft", "rlhf"),
+    "llamafactory-cli": ("train",),
+}
+"""Subcommands that train, of programs that do other things too."""
 _MODULES: Final[Mapping[str, Launcher]] = {
     "torch.distributed.run": "torch",
     "torch.distributed.launch": "torch",
@@ -104,7 +112,7 @@ def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) 
             return _plain_python(program, rest, environment, line)
         launcher, rest = found
     if program in ("erniekit", "paddleformers-cli") or launcher in ("accelerate", "other"):
-        if not rest:
+        if not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,)):
             return None
         return Launch(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
     options, script, arguments = _options(rest)

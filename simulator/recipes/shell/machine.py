@@ -9,20 +9,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
-from simulator.recipes.shell.values import EMPTY, Cause, Value, hole, joined, one_of, text_value
+from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.values import EMPTY, Cause, Value, alike, hole, joined, one_of, text_value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-    from simulator.recipes.shell.capture import Output
-    from simulator.recipes.shell.source import Source
 
 MAXIMUM_STEPS: Final = 50_000
 """Statements and expansions that one script may take."""
 MAXIMUM_CALLS: Final = 12
 """Depth of function calls and of `eval`."""
+_STEP_WORK: Final = 1000
+"""Units of work of a step, beside what it makes."""
+_ENTRY_WORK: Final = 50
+"""Units of work of each variable of a state that is copied or compared."""
+_MAXIMUM_REMARKS: Final = 100
+_MOST_DIGITS: Final = 4
+"""Digits of the number of a parameter."""
 _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )
@@ -42,6 +48,17 @@ class Function:
 
 
 @dataclass(slots=True)
+class Output:
+    """What was printed so far."""
+
+    depth: int
+    """Conditions that hold where the printing starts; what is printed under more of them may not be printed."""
+    parts: list[Value] = field(default_factory=list)
+    whole: bool = True
+    """Whether every part is there."""
+
+
+@dataclass(slots=True)
 class State:
     """Variables at one point of one path."""
 
@@ -58,6 +75,7 @@ class State:
 
     def fork(self) -> State:
         """A copy that another path may change."""
+        charge(_ENTRY_WORK * (1 + sum(map(len, (self.variables, self.exported, self.functions, self.files)))))
         other = copy.copy(self)
         other.variables = dict(self.variables)
         other.exported = set(self.exported)
@@ -91,7 +109,7 @@ class Machine:
         self.calls: list[str] = []
         self.spread: Mapping[str, Value] = {}
         """How the command that is being followed spreads what it starts."""
-        self.remarks: list[Remark] = []
+        self._remarks: dict[Remark, None] = {}
         self.output: Output | None = None
         """What the commands print, where that is asked for."""
         self.keyed: set[str] = set()
@@ -115,17 +133,31 @@ class Machine:
             for n in range(1, max(given) + 1)
         )
 
-    def step(self, line: int) -> None:
-        """Count one step; refuse a script that takes too many."""
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What was said about lines, each once."""
+        return tuple(self._remarks)
+
+    def step(self, line: int, parts: int = 0) -> None:
+        """Count one step over so many parts; refuse a script that takes too many."""
         self.steps += 1
+        charge(_STEP_WORK + _ENTRY_WORK * parts)
         if self.steps > MAXIMUM_STEPS:
             raise InputError(f"{self.file}:{line}: takes more than {MAXIMUM_STEPS} steps to read; not a launch script")
 
     def remark(self, rule: str, severity: Severity, message: str, line: int, fix: str = "") -> None:
-        """Say something about a line, once."""
-        remark = Remark(rule, severity, message, Place(self.file, max(line, 1)), fix)
-        if remark not in self.remarks:
-            self.remarks.append(remark)
+        """Say something about a line, once; of very many remarks the first."""
+        if len(self._remarks) < _MAXIMUM_REMARKS:
+            self._remarks[Remark(rule, severity, message, Place(self.file, max(line, 1)), fix)] = None
+
+    def prints(self, text: Value | None) -> None:
+        """A command prints a text; None for one that nobody can tell."""
+        if self.output is None:
+            return
+        if text is None or len(self.conditions) != self.output.depth:
+            self.output.whole = False
+        else:
+            self.output.parts.append(text)
 
     def given(self, name: str, line: int) -> Value | None:
         """What the user or the environment says about a name."""
@@ -149,13 +181,14 @@ class Machine:
     def _parameter(self, name: str, line: int) -> Content:
         parameters = self.state.positional
         if parameters is None:
-            shown = str(int(name) + self.state.shifted) if name.isdigit() and name != "0" else name
+            counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
+            shown = str(int(name) + self.state.shifted) if counted else name
             return self.given(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name == "#":
             return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
             return parameters
-        number = int(name[:4])
+        number = int(name) if len(name) <= _MOST_DIGITS else len(parameters) + 1
         if number == 0:
             return hole("$0", line, [Cause(line, "0")], filled=True)
         if number > len(parameters):
@@ -190,6 +223,7 @@ class Machine:
         if name not in self.keyed:
             return {}
         start = f"{name}["
+        charge(_ENTRY_WORK * len(self.state.variables))
         return {
             key[len(start) : -1]: content
             for key, content in self.state.variables.items()
@@ -200,6 +234,7 @@ class Machine:
         """Set one item of a list."""
         items = self.state.variables.get(name)
         number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
+        charge(_ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
         if isinstance(items, tuple) and name not in self.keyed and 0 <= number <= len(items):
             self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
             return
@@ -218,11 +253,13 @@ class Machine:
         if self.state.positional is None:
             self.state.shifted += count
         else:
+            charge(len(self.state.positional))
             self.state.positional = self.state.positional[count:]
 
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Go on after paths of which one is taken, nobody knows which."""
         every = list(states)
+        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files) for state in every) * 4)
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
@@ -232,12 +269,12 @@ class Machine:
             merged.variables[name] = self._merged(name, going, causes, line)
         for name in {name for state in going for name in state.files}:
             texts = [state.files[name] for state in going if name in state.files]
-            same = all(text == texts[0] for text in texts)
+            same = all(alike(text, texts[0]) for text in texts)
             merged.files[name] = texts[0] if same else one_of(texts, name, texts[0].line, causes)
         for state in going[1:]:
             merged.exported |= state.exported
             merged.functions |= state.functions
-            if state.positional != merged.positional or state.shifted != merged.shifted:
+            if not _same(state.positional, merged.positional) or state.shifted != merged.shifted:
                 merged.positional, merged.shifted = None, 0
         self.state = merged
 
@@ -280,7 +317,8 @@ def _placed(value: Value, line: int) -> Value:
 
 def _same(left: Content, right: Content) -> bool:
     if isinstance(left, Value) and isinstance(right, Value):
-        return left == right or (left.known and right.known and left.text == right.text)
-    if left is None or right is None:
-        return left is right or EMPTY in (left, right)
-    return left == right
+        return alike(left, right)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        charge(_ENTRY_WORK * len(left))
+        return len(left) == len(right) and all(map(alike, left, right))
+    return left is right or (left is None and right == EMPTY) or (right is None and left == EMPTY)

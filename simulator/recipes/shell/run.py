@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
-from simulator.recipes.shell.capture import prints, silent, without_tabs
+from simulator.recipes.shell.capture import silent, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
 from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import Launch, find_launch
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MAXIMUM_LAUNCHES: Final = 64
+_OWN_VALUE: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
+"""A value that is a variable, or that variable with a default and whatever follows."""
+_OWN_VALUE_BYTES: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -70,8 +73,10 @@ class Runner(Walk):
             cursor.extend(node.named_children)
             if node.type in ("variable_assignment", "for_statement") and node.named_children:
                 name = self.source.raw(node.named_children[0])
-                rest = self.source.raw(node)[len(name) :]
-                if not re.fullmatch(rf"""=["']?\$(\{{{re.escape(name)}\W.*|{re.escape(name)})["']?""", rest, re.DOTALL):
+                # For a loop the name's own text is enough: only an assignment has a value behind it.
+                end = min(node.end_byte, node.start_byte + 2 * len(name.encode()) + _OWN_VALUE_BYTES)
+                value = _OWN_VALUE.match(self.source.text(node.start_byte, end)[len(name) :])
+                if value is None or name not in value.groups():
                     found.add(name)
         return found
 
@@ -222,7 +227,7 @@ class Runner(Walk):
 
     def _pipeline(self, node: Node) -> Truth:
         truth: Truth = True
-        prints(self, None)
+        self.machine.prints(None)
         for child in node.named_children:
             truth = self._apart(lambda child=child: self.run(child))  # type: ignore[misc]
         return truth
@@ -282,7 +287,7 @@ class Runner(Walk):
         if builtin is not None:
             return builtin(self, argv, line)
         if not silent(name):
-            prints(self, None)
+            self.machine.prints(None)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
             launch = dataclasses.replace(launch, spread={**self.machine.spread, **launch.spread})

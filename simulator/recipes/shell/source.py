@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import time
+import re
 from typing import TYPE_CHECKING, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell.values import Piece, Value
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-_MAXIMUM_PIPES: Final = 1000
 _MAXIMUM_DEPTH: Final = 120
 _MAXIMUM_NODES: Final = 400_000
-_CHUNK_BYTES: Final = 1024
-_PARSE_SECONDS: Final = 3.0
+_MAXIMUM_BYTES: Final = 1 << 18
+_CHUNK_BYTES: Final = 256
+_MAXIMUM_REREADS: Final = 30_000
+"""Pieces of the text that the parser may ask for again: what it cannot make sense of it goes over again and again."""
+_READ_WORK: Final = 300
+"""Units of work of one piece that the parser asks for."""
+_NODE_WORK: Final = 60
+"""Units of work of a node of the tree."""
 _HOLE_BASE: Final = 0xF0000
 """A hole in a text that is parsed again stands there as one private character."""
 _HOLE_LIMIT: Final = 0xFFFFD
+_HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
 
 
 class Source:
@@ -60,6 +67,7 @@ class Source:
 
     def text(self, start: int, end: int) -> str:
         """Text between two bytes."""
+        charge(end - start)
         return self.data[start:end].decode("utf-8", "replace")
 
     def node_text(self, node: Node) -> str:
@@ -72,6 +80,7 @@ class Source:
 
     def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
         """What stands between two bytes, a piece for each line and each hole."""
+        charge(end - start)
         found: list[Piece] = []
         while start < end:
             place = bisect.bisect_right(self._starts, start)
@@ -82,35 +91,31 @@ class Source:
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
         found = []
-        run = ""
-        for mark in text:
-            if not is_hole(mark):
-                run += mark
-                continue
-            if run:
-                found.append(Piece(run, line, quoted=quoted))
-            run = ""
-            old = self._holes[ord(mark) - _HOLE_BASE]
-            found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
-        if run:
-            found.append(Piece(run, line, quoted=quoted))
+        for number, part in enumerate(_HOLES.split(text)):
+            if number % 2:
+                old = self._holes[ord(part) - _HOLE_BASE]
+                found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
+            elif part:
+                found.append(Piece(part, line, quoted=quoted))
         return found
 
     def _parse(self) -> Node:
         """The tree of the text. Raises InputError for text that is no shell script."""
-        if self.data.count(b"|") > _MAXIMUM_PIPES:
-            raise InputError(f"{self.file}: more than {_MAXIMUM_PIPES} pipes; not a launch script")
-        deadline = time.monotonic() + _PARSE_SECONDS
-        late = False
+        if len(self.data) > _MAXIMUM_BYTES:
+            raise InputError(f"{self.file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
+        left = _MAXIMUM_REREADS + len(self.data) // _CHUNK_BYTES
+        charge(_READ_WORK * (len(self.data) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
-            nonlocal late
-            late = late or time.monotonic() > deadline
-            # Nothing more to read ends the parse; an exception in here would not.
-            return b"" if late else self.data[offset : offset + _CHUNK_BYTES]
+            nonlocal left
+            left -= 1
+            # Nothing more to read ends the parse; an exception in here would not. The parser never frees what it is
+            # given, so that pieces are small and counted.
+            return self.data[offset : offset + _CHUNK_BYTES] if left >= 0 else b""
 
         tree = _parser().parse(read)
-        if late or tree is None:
+        charge(_READ_WORK * (_MAXIMUM_REREADS - max(left, 0)))
+        if left < 0 or tree is None:
             raise InputError(f"{self.file}: takes too long to parse; not a launch script")
         self._check(tree.root_node)
         self._tree = tree  # its nodes are valid while it lives
@@ -124,6 +129,7 @@ class Source:
         while True:
             node = cursor.node
             count += 1
+            charge(_NODE_WORK)
             if depth > _MAXIMUM_DEPTH or count > _MAXIMUM_NODES:
                 line = self.line(node.start_byte) if node else 1
                 raise InputError(f"{self.file}:{line}: nested too deep, or too long, for a launch script")

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from simulator.budget import charge
 
 MAXIMUM_CHARACTERS: Final = 1 << 20
 """Most characters one value may have."""
 MAXIMUM_PIECES: Final = 1 << 14
 """Most pieces one value may have."""
+_VALUE_WORK: Final = 60
+_PIECE_WORK: Final = 100
+"""Units of work of a value and of each of its pieces; each character takes one more, or four."""
+_LOOK_WORK: Final = 10
+"""Units of work of looking at a piece."""
+_BLANKS: Final = re.compile(r"([ \t\n]+)")
 _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
@@ -44,8 +53,8 @@ class Piece:
     """A hole that is a variable of the environment and may well not be set."""
     filled: bool = False
     """A hole that cannot be empty, such as a number."""
-    alternatives: tuple[Value, ...] = ()
-    """A hole that is one of these, by the branch the script takes."""
+    alternatives: tuple[Value, ...] = field(default=(), compare=False)
+    """A hole that is one of these, by the branch the script takes; `alike` compares them."""
 
     @property
     def known(self) -> bool:
@@ -60,27 +69,34 @@ class Value:
     pieces: tuple[Piece, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that outgrew its bound."""
-        if len(self.pieces) > MAXIMUM_PIECES or sum(len(p.text) for p in self.pieces) > MAXIMUM_CHARACTERS:
+        """Charge for what is kept; refuse a value that outgrew its bound."""
+        characters = kept = 0
+        for piece in self.pieces:
+            characters += len(piece.text)
+            kept += len(piece.text) if piece.text.isascii() else 4 * len(piece.text)
+        charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + kept)
+        if len(self.pieces) > MAXIMUM_PIECES or characters > MAXIMUM_CHARACTERS:
             raise TooLargeError
 
     @property
     def text(self) -> str:
         """The text, holes as the script writes them."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].text
+        charge(_LOOK_WORK * len(self.pieces))
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def known(self) -> bool:
         """Whether all of it is what the run would see."""
+        charge(_LOOK_WORK * len(self.pieces))
         return not any(piece.causes for piece in self.pieces)
 
     @property
     def causes(self) -> frozenset[Cause]:
         """Why it is not known."""
-        found: frozenset[Cause] = frozenset()
-        for piece in self.pieces:
-            found |= piece.causes
-        return found
+        charge(_LOOK_WORK * sum(1 + len(piece.causes) for piece in self.pieces))
+        return frozenset().union(*(piece.causes for piece in self.pieces))
 
     @property
     def line(self) -> int:
@@ -135,13 +151,17 @@ def joined(values: Iterable[Value]) -> Value:
 def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cause]) -> Value:
     """A hole that is one of `values`; without alternatives where they are too many to carry."""
     flat: dict[tuple[str, frozenset[Cause]], Value] = {}
+    joint = [causes]
     for value in values:
         for one in _flattened(value):
             flat.setdefault((one.text, one.causes), one)
-            causes |= one.causes if one is not value else frozenset()
+            if one is not value:
+                joint.append(one.causes)
     kept = tuple(flat.values())
     if len(kept) > _MAXIMUM_ALTERNATIVES or sum(len(v.pieces) for v in kept) > _MAXIMUM_ALTERNATIVE_PIECES:
         kept = ()
+    charge(_LOOK_WORK * sum(map(len, joint)))
+    causes = causes.union(*joint)
     filled = bool(kept) and all(definitely_filled(value) for value in kept)
     return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=kept),))
 
@@ -156,6 +176,16 @@ def _flattened(value: Value) -> tuple[Value, ...]:
 def definitely_filled(value: Value) -> bool:
     """Whether the value has at least one character whatever its holes hold."""
     return any(piece.filled or (piece.known and piece.text) for piece in value.pieces)
+
+
+def alike(left: Value, right: Value) -> bool:
+    """Whether two values are the same text with the same holes; alternatives are the same if they are one object."""
+    if left is right or (left.known and right.known and left.text == right.text):
+        return True
+    charge(_LOOK_WORK * len(left.pieces))
+    return left == right and all(
+        one.alternatives is other.alternatives for one, other in zip(left.pieces, right.pieces, strict=True)
+    )
 
 
 def could_equal(left: Value, right: Value) -> bool:
@@ -173,12 +203,14 @@ def could_equal(left: Value, right: Value) -> bool:
 
 def _could_be(value: Value, text: str) -> bool:
     """Whether the known parts stand in `text` in order, the outer ones at its ends."""
-    runs: list[str] = [""]
+    charge(_LOOK_WORK * len(value.pieces) + len(text))
+    known: list[list[str]] = [[]]
     for piece in value.pieces:
         if piece.known:
-            runs[-1] += piece.text
+            known[-1].append(piece.text)
         else:
-            runs.append("")
+            known.append([])
+    runs = ["".join(texts) for texts in known]
     first, last = runs[0], runs[-1]
     if len(first) + len(last) > len(text) or not text.startswith(first) or not text.endswith(last):
         return False
@@ -201,7 +233,7 @@ def split_fields(value: Value) -> list[Value]:
             open_word = True
             current.append(piece)
             continue
-        for number, part in enumerate(_runs(piece.text)):
+        for number, part in enumerate(_BLANKS.split(piece.text)):
             if number % 2:  # white space
                 if open_word:
                     words.append(Value(tuple(current)))
@@ -212,15 +244,3 @@ def split_fields(value: Value) -> list[Value]:
     if open_word:
         words.append(Value(tuple(current)))
     return words
-
-
-def _runs(text: str) -> list[str]:
-    """Text cut into words and white space, in turns, starting with a word that may be empty."""
-    parts: list[str] = [""]
-    for mark in text:
-        blank = mark in " \t\n"
-        if blank == (len(parts) % 2 == 0):
-            parts[-1] += mark
-        else:
-            parts.append(mark)
-    return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.machine import Machine, State
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole
-from simulator.recipes.shell.words import Words, pattern
+from simulator.recipes.shell.words import Words, matches
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _MAXIMUM_ROUNDS: Final = 256
 
 
-class Walk:
+class Walk(ABC):
     """Statements of one source, over a machine's state."""
 
     statements: Mapping[str, Callable[[Node], Truth]]
@@ -37,6 +38,10 @@ class Walk:
         """Assignments in front of the command at hand."""
         self._words = Words(machine, source)
 
+    @abstractmethod
+    def evaluate(self, text: Value, line: int) -> Truth:
+        """Follow a text that the script built, as `eval` does."""
+
     def all(self, nodes: Iterable[Node]) -> Truth:
         """Run statements until one leaves."""
         truth: Truth = True
@@ -49,7 +54,7 @@ class Walk:
 
     def run(self, node: Node) -> Truth:
         """Run one statement; whether it would succeed."""
-        self.machine.step(self._line(node))
+        self.machine.step(self._line(node), node.child_count)
         if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
             return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
         statement = self.statements.get(node.type)
@@ -115,7 +120,7 @@ class Walk:
         if value.text == "*":
             return True
         if subject.known:
-            return pattern(value, self.machine.file).match(subject.text) is not None
+            return matches(subject.text, value, self.machine.file)
         return None if wild or could_equal(subject, value) else False
 
     def _case_body(self, item: Node) -> Truth:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.machine import Content, Machine, words
+from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, definitely_filled, hole, split_fields, text_value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-    from simulator.recipes.shell.source import Source
 
 _EXPANDED: Final = frozenset(
     {
@@ -36,6 +36,12 @@ _BRACED: Final = re.compile(
     r"(?P<operator>:[-=+?]|[-=+?]|##|#|%%|%|//|/#|/%|/|\^\^|\^|,,|,|:|@)?",
     re.ASCII,
 )
+_ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
+_SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+_NODE_WORK: Final = 40
+"""Units of work of a syntax node that is looked at."""
+_PATTERN_WORK: Final = 500
+"""Units of work of a character of a pattern that is prepared."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _IN_QUOTES: Final = frozenset('$`"\\')
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -311,7 +317,8 @@ class Words:
 
 def _assigned(expression: str) -> Iterator[str]:
     """Variables that an arithmetic expression sets."""
-    for match in re.finditer(r"([A-Za-z_]\w{0,100})\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)", expression):
+    charge(10 * len(expression))
+    for match in _SET.finditer(expression):
         yield match[1]
 
 
@@ -343,6 +350,7 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
     stack = [node]
     while stack:
         found = stack.pop()
+        charge(_NODE_WORK)
         inside = found.start_byte >= start and found.end_byte <= end
         if inside and found.type in _EXPANDED:
             yield found
@@ -352,27 +360,31 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
 
 def _without_escapes(text: str, *, quoted: bool) -> str:
     """Text with its backslashes resolved; a backslash at the end of a line joins it to the next."""
-    out: list[str] = []
-    marks = iter(text)
-    for mark in marks:
-        if mark != "\\":
-            out.append(mark)
-            continue
-        following = next(marks, "")
-        if following == "\n":
-            continue
-        if quoted and following not in _IN_QUOTES:
-            out.append(mark)
-        out.append(following)
-    return "".join(out)
+
+    def resolved(match: re.Match[str]) -> str:
+        if match[1] == "\n":
+            return ""
+        return match[0] if quoted and match[1] not in _IN_QUOTES else match[1]
+
+    charge(20 * len(text))
+    return _ESCAPE.sub(resolved, text)
 
 
-def pattern(value: Value, file: str) -> re.Pattern[str]:
-    """A shell pattern; quoted parts are plain text. Raises InputError for one that is too long."""
-    text = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in value.pieces)
-    if len(text) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{value.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
-    return re.compile(fnmatch.translate(text), re.DOTALL)
+def matches(text: str, wanted: Value, file: str) -> bool:
+    """Whether a shell pattern matches; its quoted parts are plain text. Raises InputError for one that is too long."""
+    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in wanted.pieces)
+    if len(shown) > _MAXIMUM_PATTERN:
+        raise InputError(f"{file}:{wanted.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+    return _compiled(shown, len(text))(text) is not None
+
+
+def _compiled(shown: str, characters: int) -> Callable[[str], object]:
+    """A shell pattern to match texts of so many characters in all; it tries every character of them in each of its own.
+
+    What it looks for behind a star is found once and for all, so that stars do not multiply the work.
+    """
+    charge(_PATTERN_WORK * (10 + len(shown)) + characters * (1 + len(shown) // 4))
+    return re.compile(fnmatch.translate(shown), re.DOTALL).match
 
 
 def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa: PLR0911  one per operator
@@ -397,11 +409,11 @@ def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa:
 
 def _trimmed(text: str, operator: str, operand: str) -> str:
     """Without the shortest or longest prefix or suffix that matches."""
-    matches = re.compile(fnmatch.translate(operand), re.DOTALL).match
+    found = _compiled(operand, len(text) * (len(text) + 1) // 2)
     sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
     for size in sizes:
         part = text[:size] if operator[0] == "#" else text[len(text) - size :]
-        if matches(part):
+        if found(part):
             return text[size:] if operator[0] == "#" else text[: len(text) - size]
     return text
 

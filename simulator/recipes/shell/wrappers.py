@@ -18,6 +18,7 @@ WRAPPERS: Final = (
     frozenset(
         ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
     )
+    | frozenset(["uv"])
     | STARTERS
     | _REMOTE
     | _CONTAINERS

@@ -10,11 +10,12 @@ import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.evidence.calibration.assessment import assess, chosen_families
+from simulator.evidence.calibration.own import TEMPLATE, fit_own, own_errors, unused
 from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.sources import judge_sources
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.log import read_log
-from simulator.evidence.measurements.rows import read_rows, rows_text, shipped_tables, write_rows
-from simulator.question.specs.catalogue import load_hardware
+from simulator.evidence.measurements.rows import public_tables, read_rows, rows_text, shipped_tables, write_rows
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
 from simulator.show.cli.probe import check_probe_options
@@ -22,11 +23,16 @@ from simulator.show.cli.streams import note, verbosity_of, write
 from simulator.show.report import calibration as report
 from simulator.show.report.accuracy import accuracy_text
 from simulator.show.report.accuracy_json import accuracy_object
+from simulator.show.report.accuracy_sources import own_object, own_text, sources_object, sources_text
 from simulator.show.report.calibration import dumped
 
 if TYPE_CHECKING:
     from simulator.evidence.calibration.run import FamilyFit
     from simulator.evidence.measurements.row import MeasuredRow
+    from simulator.question.coefficients.values import Kind
+    from simulator.show.report.grid import Style
+
+_KINDS: tuple[Kind, ...] = ("time", "memory")
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -35,16 +41,20 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
         return
     check_probe_options(values)
+
+    if values["template"]:
+        write(TEMPLATE, None)
+        return
     logged = _logged(values)
     if values["rows_only"]:
         _write_rows(logged, values["output"])
         return
 
-    rows = _together([*_rows(values["files"]), *logged])
-    # Own logs are about their own hardware: without a choice, its family alone is fitted.
-    asked = values["family"] or _families(logged)
+    own = bool(values["files"] or logged)
+    rows = _together([*(_rows(values["files"]) if values["files"] or not logged else ()), *logged])
     samples = prepared(rows)
-    fits = [fit_family(name, samples) for name in chosen_families(rows, asked)]
+    # Own rows start from what ships for their hardware, the shipped ones from the priors.
+    fits = [(fit_own if own else fit_family)(name, samples) for name in chosen_families(rows, values["family"])]
     if values["output"] is not None:
         _store(fits, Path(values["output"]))
     reporters: dict[str, Callable[[Sequence[FamilyFit]], str]] = {
@@ -57,23 +67,49 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     for fitted in fits:
         for reason in report.not_stored_lines(fitted):
             note(reason, quiet=verbosity_of(ctx) < 0)
+    for reason in unused(rows, fits) if own else ():
+        note(reason, quiet=verbosity_of(ctx) < 0)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
     del ctx
 
+    if values["calibration"] is not None or values["own"]:
+        _own_accuracy(values)
+        return
     rows = _together(_rows(values["files"]))
+    public = _public(rows) if not values["files"] and not values["family"] else []
     table = values["table"]
-    tables = sorted({row.table for row in rows})
+    tables = sorted({row.table for row in (*rows, *public)})
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
     found = assess(rows, values["family"])
+    sources = [judge_sources(kind, prepared(public)) for kind in _KINDS] if public else []
     if values["format"] == "json":
-        text = dumped(accuracy_object(found, table=table))
+        text = dumped(accuracy_object(found, table=table) | {"sources": sources_object(sources, table=table)})
     else:
-        text = accuracy_text(found, "markdown" if values["format"] == "markdown" else "table", table=table)
+        style: Style = "markdown" if values["format"] == "markdown" else "table"
+        text = accuracy_text(found, style, table=table)
+        text += "\n" + sources_text(sources, style, table=table) if sources else ""
     write(text, values["output"])
+
+
+def _own_accuracy(values: Mapping[str, Any]) -> None:
+    """Show own rows before and after their calibration."""
+    if not values["files"]:
+        raise click.UsageError(
+            "--calibration and --own need the own rows: simulate accuracy mine.csv --calibration FILE"
+        )
+    found = tuple(own_errors(prepared(_together(_rows(values["files"]))), values["calibration"]))
+    style: Style = "markdown" if values["format"] == "markdown" else "table"
+    text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
+    write(text, values["output"])
+
+
+def _public(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows with those of the public tables."""
+    return _together([*rows, *(row for path in public_tables() for row in read_rows(path))])
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
@@ -109,11 +145,6 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     return [row for name in values["from_log"] for row in read_log(Path(name), options=options, **given)]
 
 
-def _families(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
-
-    return tuple(dict.fromkeys(load_hardware(row.hardware).family for row in rows))
-
-
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
     """Write the rows of the logs, to stdout or as a table for each log."""
     _together(rows)
@@ -130,6 +161,7 @@ def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]
+        reasons = reasons or ["no row has a figure that counts; give step_time_s or memory_gib of runs that ended well"]
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)
     for fitted in stored:

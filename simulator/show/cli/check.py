@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,7 @@ from simulator.show.cli.options import (
     layout_options,
     question_options,
 )
-from simulator.show.cli.parameters import ParamType, Setting, Whole, Word, shown
+from simulator.show.cli.parameters import Setting, Share, Whole, Word, shown
 from simulator.show.cli.streams import colour_of, note, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -30,25 +30,6 @@ if TYPE_CHECKING:
 
 CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
 RECIPE, PASS = "Recipe", "What passes"
-
-
-class Share(ParamType):
-    """A share from 0 to 1; ``90%`` is 0.9."""
-
-    name = "SHARE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the share."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = math.nan
-        if not 0 < share <= 1:
-            self.fail(f"{shown(value)} is not above 0 and up to 1, such as 0.9 or 90%", param, ctx)
-        return share
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:
@@ -66,10 +47,16 @@ def _model_field() -> Option:
     return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
 
 
+def open_options() -> list[click.Parameter]:
+    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
+    return [*_open(question_options()), _model_field(), *_open(layout_options(many=False))]
+
+
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
     recipe = [
         Option("--set", "settings", section=RECIPE, type=Setting(_SUCH, empty=True), multiple=True, help=_SET),
+        Option("--root", section=RECIPE, type=str, metavar="FOLDER", help=_ROOT),
         Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
     ]
     gates = [
@@ -95,6 +82,7 @@ def check_command() -> click.Command:
             *_open(layout_options(many=False)),
             *gates,
             *_outputs(CHECK_FORMATS),
+            Option("--diff", section=OUTPUT, is_flag=True, default=False, help=_DIFF),
             *general_options(),
         ],
         help=(
@@ -109,7 +97,9 @@ def check_command() -> click.Command:
 
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
+_ROOT = "Folder that reading does not leave, by default the repository of each recipe."
 _SKIP = "Pass over files that start no training."
+_DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
 _FROM_ENVIRONMENT = "Take such values from this environment too."
 
 
@@ -166,18 +156,33 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    results = check_files(values["files"], asked(ctx, values), gates, _settings(values), environment)
+    settings = _settings(values)
+    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, _root(values["root"]))
+    if values["diff"]:
+        from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
+
+        results = patched(results, settings, environment or {})
     answer = Answer(
         results=results,
         gates=gates,
         changed=None if before is None else compared(results, before),
         verbosity=verbosity_of(ctx),
         colour=colour_of(ctx, values["output"]) and values["format"] == "table",
+        diff=values["diff"],
     )
-    write(CHECK_REPORTERS[values["format"]](answer), values["output"])
+    write(CHECK_REPORTERS[values["format"]](answer), values["output"], commands=values["format"] == "github")
     if values["format"] == "github":
         _append_summary(answer)
     ctx.exit(answer.exit_code)
+
+
+def _root(folder: str | None) -> Path | None:
+    """The folder given with `--root`."""
+    if folder is None:
+        return None
+    if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
+        raise click.UsageError(f"--root {shown(folder)}: no such folder")
+    return Path(folder)
 
 
 def _append_summary(answer: Any) -> None:
@@ -238,6 +243,22 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
     )
 
 
+def _stdin() -> str:
+    """What stdin holds. Raises InputError where it is closed, too long or no text."""
+    from simulator.errors import InputError  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
+
+    if sys.stdin is None:
+        raise InputError("stdin: is closed")
+    try:
+        text = sys.stdin.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MOST_BYTES:
+        raise InputError(f"stdin: is larger than {MOST_BYTES // 10**6} MB")
+    return text
+
+
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.recipes.emit.question import question_of_file, question_of_options  # noqa: PLC0415  start-up time
@@ -251,6 +272,6 @@ def _emit(**values: Any) -> None:
     if given is None:
         question = question_of_options(own, target)
     else:
-        text = sys.stdin.read() if given == "-" else None
+        text = _stdin() if given == "-" else None
         question = question_of_file(given, text, values["rank"], own, target)
     write(emit(question, target), values["output"])

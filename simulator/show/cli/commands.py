@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -14,7 +14,7 @@ from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
 from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, progress_bar, verbosity_of, write
+from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
 from simulator.show.report.presentation import Presentation
 
@@ -30,9 +30,20 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     quiet = presentation.verbosity < 0
     with progress_bar(quiet=quiet) as progress:
         ranking = api.rank(
-            **question, space=searched, top=values["top"], variants=values["variants"], progress=progress
+            **question,
+            space=searched,
+            top=values["top"],
+            variants=values["variants"],
+            progress=progress,
+            min_fit_probability=values["min_fit_probability"],
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, ranking_page  # noqa: PLC0415  start-up time
+
+        asked = Asked(question=question, space=searched, command=typed(ctx))
+        write(ranking_page(ranking, presentation, asked), values["output"])
+        return
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
@@ -52,7 +63,35 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         elif values[name] is None and chosen.recompute == "none":
             defaults[name] = chosen.recompute
     presentation = replace(_presentation(ctx, values), defaults=defaults)
-    write(ESTIMATE_REPORTERS[values["format"]](priced, presentation), values["output"])
+    if values["timeline"] is not None:
+        from simulator.answers.timeline import timeline  # noqa: PLC0415  start-up time
+        from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
+
+        write(trace_text(timeline(priced)), values["timeline"], "--timeline")
+    if values["format"] == "html":
+        from simulator.show.pages.answers import Asked, estimate_page  # noqa: PLC0415  start-up time
+
+        write(estimate_page(priced, presentation, Asked(question=question, command=typed(ctx))), values["output"])
+        return
+    text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
+    if priced.verdict in ("does_not_fit", "starved") and values["format"] in ("table", "markdown"):
+        text = f"{text}\n{_explained(ctx, values)}"
+    write(text, values["output"])
+
+
+def _explained(ctx: click.Context, values: Mapping[str, Any]) -> str:
+    """Why an estimate does not fit, and what would help; nothing where only tables are wanted."""
+    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.api import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
+    from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
+    from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
+    from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
+
+    if verbosity_of(ctx) < 0:
+        return ""
+    case = case_of_options(asked(ctx, {**values, "model_field": ()}))
+    style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
+    return "\n\n".join(explanation_blocks(explain(case, MIN_FIT_PROBABILITY), style)) + "\n"
 
 
 def _question(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +120,7 @@ def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation
         colour=colour_of(ctx, values["output"]),
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
+        width=width_of(values["output"]),
         variants=bool(values.get("variants")),
         device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )

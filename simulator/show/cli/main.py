@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -15,6 +16,7 @@ import click
 from simulator import __version__
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
+from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
     Option,
@@ -30,15 +32,20 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
+from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
 from simulator.show.cli.trace import trace_command
 from simulator.show.cli.validate import validate_command
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""What writing to a full or broken disk ends with."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
+"""What writing to a full or broken disk, or to a closed stream, ends with."""
+
+_COMPLETION = "_SIMULATE_COMPLETE"
+"""What asks click for a shell's completions."""
 
 _LISTS = (
     "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
@@ -64,6 +71,15 @@ class MainCommand(Sectioned, click.Group):
             names = self.list_commands(ctx)
             raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Remember the words, which parsing uses up: pages tell how they were made."""
+        words = list(args)
+        ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[TYPED] = words
+        return ctx
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands, the main one first."""
@@ -100,21 +116,26 @@ def run() -> NoReturn:
 
     A search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of a short one.
     """
+    open_streams()
     gc.disable()
     atexit.register(gc.freeze)
     sys.exit(cli.main(prog_name="simulate"))
 
 
-def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
+def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end
     """Return the exit code of a command, with its error told on stderr in one line."""
-    from simulator.errors import SimulateError, one_line  # noqa: PLC0415  start-up time
+    from simulator.errors import SimulateError, short_line  # noqa: PLC0415  start-up time
 
     try:
         code = answer()
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
+    except SystemExit as left:
+        # Where the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
+        # else in it does, but for completions of a shell.
+        return CLOSED_PIPE if left.code == 1 and _COMPLETION not in os.environ else _status(left.code)
     except click.ClickException as error:
-        _tell(f"error: {one_line(_usage_text(error))}")
+        _tell(f"error: {short_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
     except SimulateError as error:
         _tell(f"error: {error}")
@@ -128,21 +149,26 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _status(code: object) -> int:
+    return code if isinstance(code, int) else int(code is not None)
+
+
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    from simulator.errors import one_line  # noqa: PLC0415  start-up time
+    from simulator.errors import short_line  # noqa: PLC0415  start-up time
 
-    told = one_line(f"{type(error).__name__}: {error}")
+    told = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
 
-        print_exception(error, file=sys.stderr)
+        with suppress(OSError, ValueError):
+            print_exception(error, file=sys.stderr)
     _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
     return INTERNAL
 
 
 def _tell(message: str) -> None:
-    click.echo(f"simulate: {message}", err=True)
+    tell(f"simulate: {message}")
 
 
 def _wants_trace(args: Sequence[str]) -> bool:
@@ -252,6 +278,9 @@ cli.add_command(
         context_settings=CONTEXT_SETTINGS,
     )
 )
+cli.add_command(plan_command())
+cli.add_command(compare_command())
+cli.add_command(explain_command())
 cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
     _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))

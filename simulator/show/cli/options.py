@@ -14,6 +14,7 @@ from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS
 from simulator.show.cli.parameters import (
     Price,
     Setting,
+    Share,
     SpecName,
     Tokens,
     Whole,
@@ -24,6 +25,7 @@ from simulator.show.cli.parameters import (
 )
 
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
+ANSWER_FORMATS = (*FORMATS, "html")
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
 ACCURACY_FORMATS = ("table", "markdown", "json")
 
@@ -116,17 +118,28 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
 
 def output_options(*, ranking: bool) -> list[click.Parameter]:
     """Return how the answer is shown."""
-    found = listing_options()
+    found = listing_options(ANSWER_FORMATS)
     if ranking:
         text = "Layouts to show."
         found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
+        found.append(min_fit_probability_option())
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
         found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
+    else:
+        text = "Write a step pass by pass there: trace events that Perfetto opens."
+        found.append(Option("--timeline", section=OUTPUT, type=str, metavar="FILE", help=text))
     text = "Tokens of the whole run, such as 100B: adds days to train."
     found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
     text = "With --train-tokens: adds the cost."
     found.append(Option("--price-per-device-hour", section=OUTPUT, type=Price(), help=text))
     return found
+
+
+def min_fit_probability_option() -> Option:
+    """Return how sure a recommendation is to fit."""
+    text = "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all."
+    kind = Share(zero=True)
+    return Option("--min-fit-probability", section=OUTPUT, type=kind, default=0.95, show_default=True, help=text)
 
 
 def calibrate_options() -> list[click.Parameter]:
@@ -164,6 +177,13 @@ def calibrate_options() -> list[click.Parameter]:
             help="Logged steps to leave out at the start of a run.",
         ),
         Option(
+            "--template",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="Print a table of the ten columns that a run needs, with one example.",
+        ),
+        Option(
             "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
         ),
         _format(CALIBRATE_FORMATS),
@@ -183,6 +203,20 @@ def accuracy_options() -> list[click.Parameter]:
     return [
         *_rows_options(),
         Option("--table", section=ROWS, type=str, metavar="NAME", help=text),
+        Option(
+            "--calibration",
+            section=ROWS,
+            type=str,
+            metavar="FILE",
+            help="Show the rows of the files with what ships, with this calibration, and left out one by one.",
+        ),
+        Option(
+            "--own",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="The same with the rows of the files fitted to themselves.",
+        ),
         _format(ACCURACY_FORMATS),
         _output_file(),
     ]

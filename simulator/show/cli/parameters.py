@@ -173,6 +173,65 @@ class Price(ParamType):
         return amount
 
 
+class Share(ParamType):
+    """A share from 0 to 1; ``90%`` is 0.9."""
+
+    name = "SHARE"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self.zero = zero
+        """Whether 0 is a share too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the share."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = math.nan
+        if not (0 < share <= 1 or (self.zero and share == 0)):
+            low = "from 0 to" if self.zero else "above 0 and up to"
+            self.fail(f"{shown(value)} is not {low} 1, such as 0.9 or 90%", param, ctx)
+        return share
+
+
+class Amount(Price):
+    """An amount above zero."""
+
+    name = "AMOUNT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the amount."""
+        amount = super().convert(value, param, ctx)
+        if amount == 0:
+            self.fail(f"{shown(value)} is not above 0", param, ctx)
+        return amount
+
+
+class OfferText(ParamType):
+    """What may be booked: ``NAME:NODES@PRICE``; names complete in the shell."""
+
+    name = "OFFER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the offer."""
+        from simulator.answers.offers import parse_offer  # noqa: PLC0415  start-up time
+        from simulator.errors import InputError  # noqa: PLC0415  start-up time
+
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_offer(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the shipped hardware that begins so."""
+        return SpecName("hardware").shell_complete(ctx, param, incomplete)
+
+
 class Setting(ParamType):
     """A switch and its value: ``NAME=VALUE``."""
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from time import monotonic
-from typing import Any
+from typing import Any, Final, TextIO
 
 import click
 
-from simulator.errors import InputError
+from simulator.errors import InputError, short_line
 
 CLOSED_PIPE = 141
 """Exit code when the reader of stdout left, as a shell gives it."""
 PROGRESS_AFTER_SECONDS = 1.0
 """A search shorter than this shows no progress."""
+
+WIDTH_WITHOUT_TERMINAL = 120
+"""Characters in a line where stdout is no terminal and COLUMNS does not say."""
 
 Progress = Callable[[int, int], None]
 """Takes how many layouts are done, and how many there are."""
@@ -41,9 +49,25 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
     return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ)
 
 
+def width_of(output: str | None) -> int | None:
+    """Return the characters that a line of the answer may have; None where it goes to a file."""
+    if output not in (None, "-"):
+        return None
+    return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+
+
 def verbosity_of(ctx: click.Context) -> int:
     """Return how often `-v` was given, less how often `-q` was."""
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
+
+
+TYPED = "simulate.typed"
+"""Where a context keeps the words of the command line."""
+
+
+def typed(ctx: click.Context) -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["simulate", *ctx.meta.get(TYPED, ())])
 
 
 def inherited(ctx: click.Context, name: str) -> str | int | None:
@@ -55,8 +79,70 @@ def inherited(ctx: click.Context, name: str) -> str | int | None:
     return value
 
 
-def write(text: str, output: str | None) -> None:
-    """Write the answer to the file, or to stdout where no file was named."""
+class _Closed(io.TextIOBase):
+    """A stream that the process was started without."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a stream of text has one
+        return "utf-8"
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def open_streams() -> None:
+    """Put something in the place of standard streams that are closed, so that no file is opened under their numbers.
+
+    What is said on a closed stderr is lost; an answer for a closed stdout is an error.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  open as long as the process is
+
+
+def tell(line: str) -> None:
+    """Say something on stderr; where that cannot be written, nobody listens, and the answer counts alone."""
+    try:
+        click.echo(line, err=True)
+    except (OSError, ValueError):
+        _let_go_of(sys.stderr)
+
+
+_OBEYED: Final = re.compile(
+    r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]"
+    r"|[\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
+"""Marks that a terminal or a page obeys instead of showing: control, direction, and what has no form of its own."""
+_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+_RUNNER_LINE: Final = re.compile(r"^([ \t]*)::", re.MULTILINE)
+
+
+def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
+    """Return an answer with every mark that would be obeyed written as an escape that JSON reads as the mark.
+
+    With `colour` its colour codes stay; without `commands` no line is one to a CI runner.
+    """
+    parts = _COLOUR.split(text) if colour else [text]
+    shown = "".join(part if number % 2 else _OBEYED.sub(_escape, part) for number, part in enumerate(parts))
+    return shown if commands else _RUNNER_LINE.sub(r"\1: :", shown)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return (
+        "\r" if found[0] == "\r" and found.string[found.end() : found.end() + 1] == "\n" else f"\\u{ord(found[0]):04x}"
+    )
+
+
+def write(text: str, output: str | None, option: str = "--output", *, commands: bool = False) -> None:
+    """Write the answer to the file that an option names, or to stdout where none is; `commands` are for a CI runner."""
+    ctx = click.get_current_context(silent=True)
+    text = visible(text, colour=ctx is not None and colour_of(ctx, output), commands=commands)
     if output in (None, "-"):
         _write_out(text)
         return
@@ -64,13 +150,13 @@ def write(text: str, output: str | None) -> None:
         Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--output {output}: cannot be written: {reason}") from error
+        raise InputError(f"{option} {output}: cannot be written: {reason}") from error
 
 
 def note(text: str, *, quiet: bool) -> None:
     """Tell the reader something beside the answer."""
     if not quiet:
-        click.echo(f"simulate: note: {text}", err=True)
+        tell(f"simulate: note: {short_line(text)}")
 
 
 @contextmanager
@@ -103,14 +189,14 @@ def _write_out(text: str) -> None:
         click.echo(text, nl=False, color=True)
         sys.stdout.flush()
     except BrokenPipeError as error:
-        _let_go_of_stdout()
+        _let_go_of(sys.stdout)
         raise click.exceptions.Exit(CLOSED_PIPE) from error
     except OSError as error:
-        _let_go_of_stdout()
+        _let_go_of(sys.stdout)
         raise InputError(f"stdout: cannot be written: {error.strerror or error}") from error
 
 
-def _let_go_of_stdout() -> None:
-    """Point stdout at nothing, so that leaving does not fail once more to write what is left."""
+def _let_go_of(stream: TextIO) -> None:
+    """Point a stream at nothing, so that leaving does not fail once more to write what is left."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
 from simulator.question.units import to_mib
@@ -21,7 +23,12 @@ SCHEMA_VERSION = "1"
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
     """Return JSON text; a number that is not finite raises ValueError."""
-    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    # What stands for a byte that is no UTF-8 in a file's name, could not be written as it is.
+    return _SURROGATE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
@@ -45,13 +52,20 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
     }
     run = training_run(estimate, presentation)
     if run is not None:
-        found["training"] = {
-            "tokens": run.tokens,
-            "days": significant(run.days),
-            "device_hours": significant(run.device_hours),
-            "cost": None if run.cost is None else significant(run.cost),
-        }
+        found["training"] = run_object(run)
     return found
+
+
+def run_object(run: TrainingRun) -> dict[str, Any]:
+    """Return a whole run as plain values."""
+    return {
+        "tokens": run.tokens,
+        "days": significant(run.days),
+        "device_hours": significant(run.device_hours),
+        "cost": None if run.cost is None else significant(run.cost),
+        "days_interval": _interval(run.days_interval, ""),
+        "cost_interval": _interval(run.cost_interval, ""),
+    }
 
 
 def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, Any]:
@@ -66,6 +80,7 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
         "defaults": list(ranking.defaults),
         "counts": _counts(ranking.counts),
         "estimates": objects(ranking.estimates),
+        "risky": objects(ranking.risky),
         "starved": objects(ranking.starved),
         "nearest": None if ranking.nearest is None else estimate_object(ranking.nearest, presentation),
         "remedies": [
@@ -75,6 +90,18 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
         "reasons": [dataclasses.asdict(reason) for reason in ranking.reasons],
         "fp8": None if ranking.fp8 is None else estimate_object(ranking.fp8, presentation),
     }
+
+
+def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
+    """Return a ranking as JSON text, one estimate at a time: as plain values, many take tens of times their text."""
+    whole = dumps(ranking_object(dataclasses.replace(ranking, estimates=()), presentation))
+    if not ranking.estimates:
+        return whole
+    indented = (
+        dumps(estimate_object(estimate, presentation)).replace("\n", "\n    ") for estimate in ranking.estimates
+    )
+    listed = ",\n    ".join(indented)
+    return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
 
 
 def schema() -> dict[str, Any]:

@@ -18,6 +18,8 @@ class Answer:
     """What differs from the baseline; None where none was given."""
     verbosity: int = 0
     colour: bool = False
+    diff: bool = False
+    """Show patches of the recipes."""
 
     @property
     def exit_code(self) -> int:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 from simulator import __version__
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.recipe import Place
+from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
 from simulator.show.report.as_json import dumps
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import change_lines, detail_lines, verdict_line
@@ -29,11 +30,11 @@ def check_junit(answer: Answer) -> str:
     root = ET.Element("testsuites", {"name": "simulate check", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": str(skipped)})
     for result in results:
-        names = {"classname": _xml(result.dialect or "recipe"), "name": _xml(result.name), "file": _xml(result.file)}
-        if result.blame is not None:
-            names["line"] = str(result.blame.line)
+        # The schema of Jenkins has no attributes for a file and its line: the text says them.
+        names = {"classname": _xml(result.dialect or "recipe"), "name": _xml(result.name)}
         case = ET.SubElement(suite, "testcase", names)
-        details = _xml("\n".join(detail_lines(result)))
+        place = [] if result.blame is None else [f"at {result.blame.file}:{result.blame.line}"]
+        details = _xml("\n".join([*place, *detail_lines(result)]))
         if not result.passed:
             kind = "error" if result.estimate is None else "failure"
             told = {"message": _xml(verdict_line(result)), "type": result.outcome}
@@ -57,7 +58,7 @@ def check_sarif(answer: Answer) -> str:
     """Return the failures and warnings as SARIF."""
     results = [item for result in answer.results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
-    rules = [{"id": rule, "name": _rule_name(rule), "shortDescription": {"text": rule_text(rule)}} for rule in ids]
+    rules = [_sarif_rule(rule) for rule in ids]
     for item in results:
         item["ruleIndex"] = list(ids).index(item["ruleId"])
     driver = {"name": "simulate", "version": __version__, "semanticVersion": __version__, "rules": rules}
@@ -65,8 +66,11 @@ def check_sarif(answer: Answer) -> str:
     return dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
 
-def _rule_name(rule: str) -> str:
-    return "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
+def _sarif_rule(rule: str) -> dict[str, Any]:
+    name = "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
+    source = next((f" Source: {known.source}." for known in FRAMEWORK_RULES if known.id == rule), "")
+    text = rule_text(rule)
+    return {"id": rule, "name": name, "shortDescription": {"text": text}, "help": {"text": f"{text}.{source}"}}
 
 
 def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
@@ -86,7 +90,7 @@ def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
 
 def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
     location = {
-        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"))},
+        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"), errors="surrogateescape")},
         "region": {"startLine": max(place.line, 1)},
     }
     return {

@@ -9,16 +9,17 @@ from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_ci import check_junit, check_sarif
 from simulator.show.report.check_github import check_github
 from simulator.show.report.check_json import check_json
+from simulator.show.report.check_lines import printable
 from simulator.show.report.check_table import check_table
 
 CHECK_REPORTERS: Mapping[str, Callable[[Answer], str]] = MappingProxyType(
     {
-        "table": lambda answer: check_table(answer, "table"),
+        "table": lambda answer: check_table(printable(answer), "table"),
         "json": check_json,
-        "markdown": lambda answer: check_table(answer, "markdown"),
-        "github": check_github,
-        "junit": check_junit,
-        "sarif": check_sarif,
+        "markdown": lambda answer: check_table(printable(answer), "markdown"),
+        "github": lambda answer: check_github(printable(answer)),
+        "junit": lambda answer: check_junit(printable(answer)),
+        "sarif": lambda answer: check_sarif(printable(answer)),
     }
 )
 """Text of the verdicts, by the format's name."""

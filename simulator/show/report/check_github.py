@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.recipe import Place
 from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_lines import printable
 from simulator.show.report.check_table import check_table
 from simulator.show.report.check_text import change_lines, tally, verdict_line
 
@@ -46,7 +47,7 @@ def check_github(answer: Answer) -> str:
 
 def github_summary(answer: Answer) -> str:
     """Return the job summary as Markdown, cut to what GitHub takes."""
-    text = f"## Recipes\n\n{check_table(answer, 'markdown')}\n"
+    text = f"## Recipes\n\n{check_table(printable(answer), 'markdown')}\n"
     data = text.encode()
     if len(data) <= MOST_SUMMARY_BYTES:
         return text

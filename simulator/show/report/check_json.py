@@ -68,6 +68,9 @@ def _result(result: Checked) -> dict[str, Any]:
         else {"passes": _peak(peaks.passes), "optimizer_step": _peak(peaks.optimizer_step)},
         "without_offload": None if result.without_offload is None else estimate_object(result.without_offload, _PLAIN),
         "changes": [_change(change) for change in result.changes],
+        "largest": None
+        if result.room is None
+        else {"seq_length": result.room.seq_length, "micro_batch_size": result.room.micro_batch_size},
     }
 
 
@@ -86,6 +89,7 @@ def _remark(remark: Remark) -> dict[str, Any]:
         "severity": remark.severity,
         "message": remark.message,
         "fix": remark.fix,
+        "source": remark.source,
         "place": _place(remark.place),
     }
 
@@ -98,6 +102,7 @@ def _change(change: Change) -> dict[str, Any]:
     return {
         "options": change.text,
         "speed_ratio": significant(change.speed_ratio),
+        "patch": change.patch,
         "estimate": estimate_object(change.estimate, _PLAIN),
     }
 

@@ -33,20 +33,24 @@ def verdict_line(result: Checked) -> str:
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
 
 
-def detail_lines(result: Checked) -> Iterator[str]:
-    """Yield what stands behind a verdict, a sentence each."""
+def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
+    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a refusal was read."""
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
+    # What a framework refuses has no figures: they would be of a layout that no run can have.
+    if estimate is not None and result.outcome != "refused":
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
-    yield from _peak_lines(result)
+        yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
         yield from (f"why: {reason}" for reason in result.reasons)
     for remark in result.remarks:
         place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
-        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]"
+        source = f" ({remark.source})" if sources and remark.source else ""
+        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]{source}"
+    yield from room_line(result)
     yield from change_lines(result)
     if result.outcome == "does_not_fit" and not result.changes:
         yield "would fit: nothing of up to three changes that were tried"
@@ -59,6 +63,15 @@ def change_lines(result: Checked) -> Iterator[str]:
         return
     said = "would pass" if estimate.memory.fits else "would fit"
     yield from (f"{said}: {change_text(change, estimate)}" for change in result.changes)
+
+
+def room_line(result: Checked) -> Iterator[str]:
+    """Yield how far the recipe could go on its devices, where that was asked."""
+    room = result.room
+    if room is not None:
+        sequence = f"sequence of {room.seq_length}" if room.seq_length else "no sequence"
+        batch = f"micro batch of {room.micro_batch_size}" if room.micro_batch_size else "no micro batch"
+        yield f"largest that fits, all else the same: {sequence}; {batch}"
 
 
 def where_text(estimate: Estimate) -> str:

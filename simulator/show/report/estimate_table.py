@@ -17,8 +17,11 @@ from simulator.show.report.text import (
     layout_text,
     mfu_text,
     milliseconds,
+    money,
     percent,
     probability_text,
+    ranged,
+    step_unit,
     teraflops,
     verdict_sentence,
     words,
@@ -28,20 +31,25 @@ from simulator.show.report.text import (
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
     blocks = [
-        _titled(_question(estimate), paragraph(_verdict(estimate, presentation), style), style),
+        _titled(_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
         *_violations(estimate, style),
-        *_memory(estimate, style),
-        *_outside(estimate, style),
-        *_time(estimate, style),
-        _speed(estimate, presentation, style),
     ]
+    if estimate.verdict != "refused":
+        # Of a layout that no run can have, figures would mean nothing.
+        blocks += [
+            *_memory(estimate, style),
+            *_outside(estimate, style),
+            *_time(estimate, style),
+            _speed(estimate, presentation, style),
+        ]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(_footer(estimate, presentation), style))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _question(estimate: Estimate) -> str:
-    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+def _question(estimate: Estimate, presentation: Presentation) -> str:
+    hardware = f"{estimate.hardware}{', assumed' if 'hardware' in presentation.defaults else ''}"
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
     text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"
@@ -54,7 +62,7 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
     yield verdict_sentence(estimate, colour=presentation.colour)
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
-    if interval is not None and probability is not None:
+    if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
         yield f"{need}; probability that it fits: {probability_text(probability)} %"
 
@@ -98,35 +106,44 @@ def _time(estimate: Estimate, style: Style) -> Iterator[str]:
     parts = {name: seconds for name, seconds in estimate.throughput.parts_seconds.items() if seconds}
     if not parts or total <= 0:
         return
-    rows = [[words(name), milliseconds(seconds), percent(seconds / total)] for name, seconds in parts.items()]
-    rows.append(["step", milliseconds(total), percent(1.0)])
-    yield _titled("Time of one step", grid(["part", "ms", "share %"], rows, style, text_columns=[0]), style)
+    unit, per_second = step_unit(total)
+
+    def shown(seconds: float) -> str:
+        return milliseconds(seconds) if unit == "ms" else f"{seconds * per_second:.3f}"
+
+    rows = [[words(name), shown(seconds), percent(seconds / total)] for name, seconds in parts.items()]
+    rows.append(["step", shown(total), percent(1.0)])
+    yield _titled("Time of one step", grid(["part", unit, "share %"], rows, style, text_columns=[0]), style)
 
 
 def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     speed = estimate.throughput
+    unit, per_second = step_unit(speed.step_seconds)
     rows = [
         ["TFLOPS/device", teraflops(speed.flops_per_second_per_device)],
         ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
         ["MFU %", mfu_text(speed.mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
-        ["step ms", amount(speed.step_seconds * 1e3)],
+        ["tokens/s", grouped(speed.tokens_per_second_per_device * estimate.devices)],
+        [f"step {unit}", amount(speed.step_seconds * per_second)],
         *_step_interval(speed),
         ["pipeline bubble %", percent(speed.bubble_fraction)],
     ]
     run = training_run(estimate, presentation)
     if run is not None:
-        rows.append([f"days for {count_text(run.tokens)} tokens", amount(run.days)])
+        rows.append([f"days for {count_text(run.tokens)} tokens", ranged(run.days, run.days_interval, amount)])
         rows.append(["device hours", grouped(run.device_hours)])
         if run.cost is not None:
-            rows.append(["cost", grouped(run.cost)])
+            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
     return _titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
 
 
 def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
     interval = speed.interval_seconds
     if interval is not None:
-        yield ["step ms, 90 % interval", f"{amount(interval.low * 1e3)} to {amount(interval.high * 1e3)}"]
+        unit, per_second = step_unit(speed.step_seconds)
+        low, high = amount(interval.low * per_second), amount(interval.high * per_second)
+        yield [f"step {unit}, 90 % interval", f"{low} to {high}"]
 
 
 def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.result import Ranking
 from simulator.show.report.as_csv import estimates_csv
-from simulator.show.report.as_json import dumps, estimate_object, ranking_object
+from simulator.show.report.as_json import dumps, estimate_object, ranking_text
 from simulator.show.report.estimate_table import estimate_table
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking_table import ranking_table
@@ -39,7 +39,7 @@ ESTIMATE_REPORTERS: Mapping[str, EstimateReporter] = MappingProxyType(
 RANKING_REPORTERS: Mapping[str, RankingReporter] = MappingProxyType(
     {
         "table": lambda ranking, presentation: ranking_table(ranking, presentation, "table"),
-        "json": lambda ranking, presentation: _json(ranking_object(ranking, presentation)),
+        "json": lambda ranking, presentation: ranking_text(ranking, presentation) + "\n",
         "jsonl": lambda ranking, presentation: "".join(
             _line(estimate_object(estimate, presentation)) for estimate in ranking.estimates
         ),

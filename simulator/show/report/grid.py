@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 import tabulate
+
+from simulator.errors import one_line
 
 Style = Literal["table", "markdown"]
 """``table`` for a terminal, ``markdown`` for a page."""
@@ -56,7 +59,11 @@ def paragraph(lines: Iterable[str], style: Style) -> str:
 
 
 def _cell(text: str, style: Style) -> str:
-    return text.replace("|", "\\|") if style == "markdown" else text
+    """Return text that may be from outside; on a page it makes no cell, element, image or link of its own."""
+    return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text
+
+
+_MARKUP: Final = re.compile(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
 
 
 @contextmanager

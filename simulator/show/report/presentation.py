@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
-
-_SECONDS_PER_HOUR = 3600.0
-_HOURS_PER_DAY = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +21,8 @@ class Presentation:
     """Tokens of the whole training run; None leaves out its duration and cost."""
     price_per_device_hour: float | None = None
     """Price of one device for one hour, in any currency; None leaves out the cost."""
+    width: int | None = None
+    """Characters in a line of a table; None is no limit."""
     variants: bool = False
     """Whether a ranking has every layout, not only the best of each split."""
     device_has_fp8: bool | None = None
@@ -31,29 +31,9 @@ class Presentation:
     """Inputs of a single estimate that were left to their default, by option name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """Duration and cost of a whole training run with one layout."""
-
-    tokens: int
-    days: float
-    device_hours: float
-    cost: float | None
-    """In the currency of the price; None without a price."""
-
-
 def training_run(estimate: Estimate, presentation: Presentation) -> TrainingRun | None:
     """Return the whole run at the estimate's speed, or None if no number of tokens was given."""
     tokens = presentation.train_tokens
-    tokens_per_second = estimate.throughput.tokens_per_second_per_device * estimate.devices
-    if tokens is None or tokens_per_second <= 0:
+    if tokens is None or estimate.throughput.tokens_per_second_per_device <= 0:
         return None
-    hours = tokens / tokens_per_second / _SECONDS_PER_HOUR
-    device_hours = hours * estimate.devices
-    price = presentation.price_per_device_hour
-    return TrainingRun(
-        tokens=tokens,
-        days=hours / _HOURS_PER_DAY,
-        device_hours=device_hours,
-        cost=None if price is None else device_hours * price,
-    )
+    return run_of(estimate, tokens, presentation.price_per_device_hour)

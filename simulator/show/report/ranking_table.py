@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES
 from simulator.question.scenario.layout import FIELDS, Layout
-from simulator.question.scenario.settings import LayoutSetting
 from simulator.search.result import Ranking
+from simulator.show.report.columns import Column, columns_grid, fitting
 from simulator.show.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
@@ -21,12 +23,17 @@ from simulator.show.report.text import (
     elapsed_text,
     gib,
     grouped,
+    in_colour,
     largest_parts,
     layout_text,
     margin_text,
     mfu_text,
+    money,
+    percent,
     probability_text,
+    ranged,
     recompute_text,
+    step_unit,
     teraflops,
     verdict_sentence,
     verdict_text,
@@ -34,13 +41,6 @@ from simulator.show.report.text import (
 )
 
 _STARVED_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    header: str
-    cell: Callable[[Estimate], str]
-    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,14 @@ _CHOICES = (
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
     """Return the ranking for people: question, table, and what to know about it."""
     blocks = [heading(_question(ranking), style)] if presentation.verbosity >= 0 else []
+    left_out: list[Column] = []
     if ranking.estimates:
-        blocks.append(_table(ranking.estimates, presentation, style))
+        shown, left_out = fitting(_columns(ranking.estimates, presentation), _width(presentation, style))
+        blocks.append(columns_grid(shown, style))
     else:
         blocks.append(_nothing_fits(ranking, presentation, style))
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(_footer(ranking, presentation), style))
+        blocks.append(paragraph([*narrow_line(left_out), *_footer(ranking, presentation)], style))
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
 
 
@@ -91,57 +93,72 @@ def _question(ranking: Ranking) -> str:
 
 def _cluster(ranking: Ranking) -> str:
     query = ranking.query
-    priced = (*ranking.estimates, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
+    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
-    text = str(query.get("hardware"))
+    text = f"{query.get('hardware')}{', assumed' if 'hardware' in ranking.defaults else ''}"
     if isinstance(nodes, int) and nodes:
         text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
 
 
-def _table(estimates: tuple[Estimate, ...], presentation: Presentation, style: Style) -> str:
-    columns = [*_layout_columns(estimates), *_figure_columns(estimates, presentation)]
-    rows = [
-        [str(rank), *(column.cell(estimate) for column in columns)] for rank, estimate in enumerate(estimates, start=1)
-    ]
-    text_columns = [position for position, column in enumerate(columns, start=1) if column.is_text]
-    return grid(["#", *(column.header for column in columns)], rows, style, text_columns=text_columns)
+def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
+    """Yield the line on columns for which the terminal is too narrow."""
+    if left_out:
+        yield f"Too narrow for: {', '.join(column.name for column in left_out)}."
 
 
-def _layout_columns(estimates: tuple[Estimate, ...]) -> list[_Column]:
-    columns = [_size_column(field) for field in FIELDS if field.group == "size" and field.name not in _TOLD_ELSEWHERE]
-    columns.append(_Column("recompute", lambda e: recompute_text(e.layout), is_text=True))
-    told = [choice for choice in _CHOICES if any(choice.cell(e.layout) != choice.plain(e) for e in estimates)]
-    return columns + [_column(choice) for choice in told]
+def _width(presentation: Presentation, style: Style) -> int | None:
+    return presentation.width if style == "table" else None
+
+
+def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[Column]:
+    ranks = Column(header="#", cells=tuple(str(rank) for rank in range(1, len(estimates) + 1)))
+    return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
 
 
 _TOLD_ELSEWHERE = frozenset({"expert_tensor_parallel"})
 """Sizes that get a column only when they say something."""
+_ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
+"""Sizes whose column never goes."""
 
 
-def _size_column(field: LayoutSetting) -> _Column:
-    return _Column(field.label, lambda estimate: str(getattr(estimate.layout, field.name)))
+def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
+    for field in FIELDS:
+        if field.group == "size" and field.name not in _TOLD_ELSEWHERE:
+            cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
+            plain = field.name not in _ALWAYS and set(cells) == {"1"}
+            yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
+    told = tuple(recompute_text(e.layout) for e in estimates)
+    yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
+    for choice in _CHOICES:
+        if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
+            yield Column(header=choice.header, cells=tuple(choice.cell(e.layout) for e in estimates), is_text=True)
 
 
-def _column(choice: _Choice) -> _Column:
-    return _Column(choice.header, lambda estimate: choice.cell(estimate.layout), is_text=True)
+_PLAIN = 75
+"""How readily a layout column goes that says nothing: after the figures that follow from others, before the rest."""
 
 
-def _figure_columns(estimates: tuple[Estimate, ...], presentation: Presentation) -> Iterator[_Column]:
-    yield _Column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device))
-    yield _Column("MFU\n%", lambda e: mfu_text(e.throughput.mfu))
-    yield _Column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device))
-    yield _Column("step\nms", lambda e: amount(e.throughput.step_seconds * 1e3))
-    yield _Column("max memory\nGiB", lambda e: gib(e.memory.device_bytes))
-    yield _Column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes))
+def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -> Iterator[Column]:
+    def column(header: str, cell: Callable[[Estimate], str], spare: int, *, is_text: bool = False) -> Column:
+        return Column(header=header, cells=tuple(map(cell, estimates)), is_text=is_text, spare=spare)
+
+    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
+    yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 60)
+    yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 40)
+    yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 80)
+    yield column("tokens/s", lambda e: grouped(e.throughput.tokens_per_second_per_device * e.devices), 30)
+    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 0)
+    yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
+    yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
-        yield _Column("fit\n%", _fit_text)
-    yield _Column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), is_text=True)
+        yield column("fit\n%", lambda e: in_colour(_fit_text(e), e.verdict, colour=presentation.colour), 10)
+    yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
     if presentation.train_tokens is not None:
-        yield _Column("train\ndays", lambda e: _run_text(e, presentation, "days"))
+        yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 4)
         if presentation.price_per_device_hour is not None:
-            yield _Column("train\ncost", lambda e: _run_text(e, presentation, "cost"))
+            yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 6)
 
 
 def _fit_text(estimate: Estimate) -> str:
@@ -149,11 +166,13 @@ def _fit_text(estimate: Estimate) -> str:
     return "-" if probability is None else probability_text(probability)
 
 
-def _run_text(estimate: Estimate, presentation: Presentation, field: str) -> str:
+def _run_text(estimate: Estimate, presentation: Presentation, field: Literal["days", "cost"]) -> str:
     run = training_run(estimate, presentation)
     if run is None:
         return "-"
-    return amount(run.days) if field == "days" else grouped(run.cost or 0.0)
+    if field == "days":
+        return ranged(run.days, run.days_interval, amount)
+    return ranged(run.cost or 0.0, run.cost_interval, money)
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
@@ -174,7 +193,9 @@ def _miss(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     nearest = ranking.nearest
     if nearest is None:
         some = "every layout that keeps the rules is too near capacity"
-        yield f"Nothing fits: {some if ranking.starved else 'no layout keeps the rules'}."
+        if ranking.risky:
+            some = "every layout that fits does so with less than the probability asked for (--min-fit-probability)"
+        yield f"Nothing fits: {some if ranking.starved or ranking.risky else 'no layout keeps the rules'}."
         return
     parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
     yield f"Nothing fits. Nearest miss: {layout_text(nearest.layout)}"
@@ -202,13 +223,26 @@ def _footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     text = f"{looked_at}: {grouped(counts.feasible)} fit"
     rejected = counts_text(counts.rejected)
     yield f"{text}; rejected: {rejected}." if rejected else f"{text}."
+    yield from _risky_lines(ranking)
     yield from _starved_lines(ranking, presentation)
     yield from fp8_line(ranking, presentation)
     yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from space_lines(ranking, presentation)
-    priced = (*ranking.estimates, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
+    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     if priced:
         yield from provenance_lines(priced[0], presentation)
+
+
+def _risky_lines(ranking: Ranking) -> Iterator[str]:
+    """Yield what is faster than the best that is recommended, and why it is not."""
+    least = ranking.query.get("min_fit_probability")
+    best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
+    for estimate in ranking.risky:
+        if estimate.throughput.step_seconds < best:
+            speed = teraflops(estimate.throughput.flops_per_second_per_device)
+            fit = _fit_text(estimate)
+            chance = f"fits with {fit} %, {percent(float(str(least)))} % is asked for"
+            yield f"Risky, not recommended: {layout_text(estimate.layout)}: {speed} TFLOPS/device, {chance}."
 
 
 def _starved_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

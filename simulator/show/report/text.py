@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from math import floor, log10
 from typing import assert_never
 
-from simulator.cost.pricing.estimate import Estimate, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import to_gib
 
@@ -87,6 +87,26 @@ def milliseconds(seconds: float) -> str:
     return _without_negative_zero(f"{seconds * 1e3:.1f}")
 
 
+def money(value: float) -> str:
+    """Return an amount of money with three significant digits: an interval of it has no more."""
+    for suffix, unit in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * unit:
+            scaled = value / unit
+            decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{decimals}f}{suffix}"
+    return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}"
+
+
+def step_unit(seconds: float) -> tuple[str, float]:
+    """Return the unit that a time of this size is shown in, and how many of it a second has."""
+    return ("s", 1.0) if seconds >= 1.0 else ("ms", 1e3)
+
+
+def ranged(value: float, interval: Interval | None, shown: Callable[[float], str]) -> str:
+    """Return a figure with its 90 % interval behind it, where it has one."""
+    return shown(value) if interval is None else f"{shown(value)} ({shown(interval.low)}-{shown(interval.high)})"
+
+
 def count_text(count: int) -> str:
     """Return a number of tokens in the form it is given in, such as ``100B``, where that is exact."""
     for suffix, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
@@ -97,12 +117,16 @@ def count_text(count: int) -> str:
 
 def verdict_text(verdict: Verdict, *, colour: bool) -> str:
     """Return the verdict in words, in its colour if ``colour``."""
-    words = VERDICT_WORDS[verdict]
+    return in_colour(VERDICT_WORDS[verdict], verdict, colour=colour)
+
+
+def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
+    """Return the text in the colour of a verdict if ``colour``."""
     if not colour:
-        return words
+        return text
     from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
 
-    return style(words, fg=_VERDICT_COLOURS[verdict])
+    return style(text, fg=_VERDICT_COLOURS[verdict])
 
 
 def recompute_text(layout: Layout) -> str:
@@ -158,11 +182,11 @@ def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
     """Return the verdict with its margin and the place that decides it."""
     memory = estimate.memory
     words = verdict_text(estimate.verdict, colour=colour)
-    where = f"stage {memory.binding_stage} binds at {memory.moment}"
-    size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
     if estimate.verdict == "refused":
         broken = len(estimate.violations)
-        words += f", {broken} rule{'' if broken == 1 else 's'} broken"
+        return f"{words}: {broken} rule{'' if broken == 1 else 's'} broken"
+    where = f"stage {memory.binding_stage} binds at {memory.moment}"
+    size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
     return f"{words}: needs {size}, {margin_text(memory.headroom_bytes)}; {where}"
 
 

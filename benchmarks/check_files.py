@@ -1,0 +1,62 @@
+"""Recipe files judged per second by `simulate check`, in one process, over a folder of recipes.
+
+The folder is named on the command line; else it is the public corpus in `shared/` beside the checkout
+(`SIMULATE_SHARED`), by its manifest. Each file is read, asked and priced as with `--hardware h100-sxm-80g --nodes 1`,
+with all changes that help.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.machine import judged, say, say_machine
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
+
+TARGET = 60
+"""Files per second."""
+SLOWEST = 5
+_SHARED = Path(os.environ.get("SIMULATE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+
+
+def files_of(folder: Path | None) -> list[str]:
+    """The files of a folder, or of the corpus."""
+    if folder is not None:
+        return sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    corpus = _SHARED / "corpus"
+    with (corpus / "manifest.csv").open(encoding="utf-8", newline="") as stream:
+        return [str(corpus / row["file"]) for row in csv.DictReader(stream)]
+
+
+def measure(files: Sequence[str]) -> tuple[float, Counter[str]]:
+    """Processor seconds of judging files together, and how often which verdict came."""
+    asked, gates = Asked(hardware="h100-sxm-80g", nodes=1), Gates()
+    check_files(files[:1], asked, gates)
+    start = time.process_time()
+    results = check_files(files, asked, gates)
+    return time.process_time() - start, Counter(result.outcome for result in results)
+
+
+def main() -> None:
+    """Print the rate, the verdicts and the slowest files."""
+    say_machine()
+    files = files_of(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    seconds, outcomes = measure(files)
+    rate = len(files) / seconds
+    against = f"{rate / TARGET:.2f} of the target {TARGET}: {judged(met=rate >= TARGET)}"
+    say(f"{len(files)} files, {sum(outcomes.values())} launches: {rate:.0f} files/s, {against}")
+    say("  " + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
+    slowest = sorted(((measure([file])[0], file) for file in files), reverse=True)[:SLOWEST]
+    for spent, file in slowest:
+        say(f"  slowest: {spent:.2f} s {file}")
+
+
+if __name__ == "__main__":
+    main()

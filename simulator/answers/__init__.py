@@ -1,0 +1,1 @@
+"""Questions above a single layout: plans, comparisons, explanations."""

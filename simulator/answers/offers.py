@@ -1,0 +1,65 @@
+"""What may be booked: hardware, numbers of nodes, and the price of a device for an hour."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.question.scenario.layout import check_count
+
+MOST_SIZES = 64
+"""Numbers of nodes that one offer may name."""
+_OFFER = re.compile(
+    r"(?P<name>.+?):(?:(?P<low>\d{1,7}):(?P<high>\d{1,7})(?::(?P<step>\d{1,7}))?|(?P<list>\d{1,7}(?:,\d{1,7})*))"
+    r"(?:@(?P<price>\d{1,9}(?:\.\d{1,6})?))?"
+)
+_FORM = "NAME:NODES[,NODES...][@PRICE] or NAME:LOW:HIGH[:STEP][@PRICE], such as h100-sxm-80g:8,16@2.50"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Nodes of one kind of hardware that may be booked."""
+
+    hardware: str
+    """Name or path of the hardware."""
+    nodes: tuple[int, ...]
+    """Numbers of nodes on offer, ascending."""
+    price_per_device_hour: float | None = None
+    """Price of one device for one hour, in any currency; None is not known."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be booked. Raises InputError."""
+        for nodes in self.nodes:
+            check_count(f"offer {self.hardware}: nodes", nodes)
+        if not self.nodes:
+            raise InputError(f"offer {self.hardware}: names no number of nodes")
+        if len(self.nodes) > MOST_SIZES:
+            raise InputError(f"offer {self.hardware}: {len(self.nodes)} numbers of nodes; at most {MOST_SIZES}")
+        price = self.price_per_device_hour
+        if price is not None and not (math.isfinite(price) and price >= 0):
+            raise InputError(f"offer {self.hardware}: price {price!r} must be 0 or more")
+
+
+def parse_offer(text: str) -> Offer:
+    """The offer that a text such as `h100-sxm-80g:8,16@2.50` or `ascend-910b-64g-8:4:64@1.20` names.
+
+    `LOW:HIGH` doubles from LOW to HIGH, with HIGH itself; `LOW:HIGH:STEP` counts up. Raises InputError.
+    """
+    found = _OFFER.fullmatch(text.strip())
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
+    if found is None:
+        raise InputError(f"offer '{shown}': write {_FORM}")
+    price = None if found["price"] is None else float(found["price"])
+    if found["list"] is not None:
+        nodes = tuple(sorted({int(size) for size in found["list"].split(",")}))
+        return Offer(hardware=found["name"], nodes=nodes, price_per_device_hour=price)
+    low, high, step = int(found["low"]), int(found["high"]), int(found["step"] or 0)
+    if low < 1 or low > high or found["step"] == "0":
+        raise InputError(f"offer '{shown}': LOW must be from 1 to HIGH, STEP from 1")
+    if step and (high - low) // step >= MOST_SIZES:
+        raise InputError(f"offer '{shown}': names more than {MOST_SIZES} numbers of nodes")
+    counted = range(low, high + 1, step) if step else (low * 2**power for power in range((high // low).bit_length()))
+    sizes = {size for size in counted if size <= high} | (set() if step else {high})
+    return Offer(hardware=found["name"], nodes=tuple(sorted(sizes)), price_per_device_hour=price)

@@ -1,0 +1,291 @@
+"""Which hardware to book, how many nodes, for how long, at what cost, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from simulator import api
+from simulator.answers.availability import Availability, Goodput, goodput
+from simulator.answers.offers import Offer, parse_offer
+from simulator.answers.run import TrainingRun, run_of
+from simulator.cost.operations.sums import total_parameters
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.scenario.layout import check_count
+from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.vocabulary import PRECISIONS
+from simulator.search.space import Space
+from simulator.tabular import Tabular
+
+Answer = Literal["yes", "maybe", "no"]
+NORMAL_95 = 1.6448536269514722
+"""Standard deviations below which a normal variable is with 95 %: an end of a 90 % interval."""
+_ORDER: tuple[Answer, ...] = ("yes", "maybe", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Whether a limit is kept."""
+
+    answer: Answer
+    """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
+    probability: float | None
+    """That the figure is below the limit; None without an interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One number of nodes of an offer in one precision, with its best layout."""
+
+    offer: int
+    """Position of its offer, from 0."""
+    hardware: str
+    nodes: int
+    devices: int
+    precision: str
+    estimate: Estimate | None
+    """The fastest layout that is likely enough to fit; None where there is none."""
+    reason: str
+    """Why there is none."""
+    run: TrainingRun | None = None
+    goodput: Goodput | None = None
+    """None where failures, checkpoints and evaluation are left out."""
+    in_time: Kept | None = None
+    """None without a deadline."""
+    in_budget: Kept | None = None
+    """None without a budget or a price."""
+    pareto: bool = False
+    """No other choice is both faster and cheaper."""
+
+    @property
+    def verdict(self) -> Answer:
+        """The worse of both limits; `no` where nothing fits."""
+        limits = [kept.answer for kept in (self.in_time, self.in_budget) if kept is not None]
+        return "no" if self.run is None else max(limits, key=_ORDER.index, default="yes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Tabular):
+    """Every choice of a question, offer by offer."""
+
+    model: str
+    train_tokens: int
+    deadline_days: float | None
+    budget: float | None
+    offers: tuple[Offer, ...]
+    availability: Availability | None
+    min_fit_probability: float
+    choices: tuple[Choice, ...]
+    """Offers in the order given, within one by nodes, then by precision."""
+
+    @property
+    def priced(self) -> tuple[Choice, ...]:
+        """Choices that have a layout."""
+        return tuple(choice for choice in self.choices if choice.run is not None)
+
+    @property
+    def best(self) -> Choice | None:
+        """What to book: of the choices with the best verdict the cheapest, without prices the fastest."""
+        return min(self.priced, key=_preference, default=None)
+
+    def best_of(self, offer: int) -> Choice | None:
+        """What to book of one offer."""
+        return min((choice for choice in self.priced if choice.offer == offer), key=_preference, default=None)
+
+    def least_nodes(self, offer: int) -> Choice | None:
+        """The smallest number of nodes of an offer that is in time, surely or as far as the estimate goes."""
+        meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
+        return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
+
+    def __repr__(self) -> str:
+        """One line: the question, how many choices, what to book."""
+        best = self.best
+        run = None if best is None else best.run
+        told = "nothing can train it"
+        if best is not None and run is not None:
+            told = f"best {best.nodes} x {best.hardware}, {best.precision}, {run.days:.3g} days, {best.verdict}"
+        return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {told}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each choice: days and cost with their intervals, and the limits."""
+        return [_row(choice) for choice in self.choices]
+
+    def _meets(self, choice: Choice) -> bool:
+        return self.deadline_days is not None and _days(choice) <= self.deadline_days
+
+
+def plan(  # noqa: PLR0913  one keyword per input of a question
+    *,
+    model: str,
+    train_tokens: int,
+    offers: Sequence[Offer | str],
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    precisions: Sequence[str] = ("bf16",),
+    availability: Availability | None = None,
+    space: Space | None = None,
+    min_fit_probability: float = api.MIN_FIT_PROBABILITY,
+    **question: Any,
+) -> Plan:
+    """Price the best layout of every offer, number of nodes and precision for a whole training run.
+
+    `train_tokens` are those of the run; `deadline_days` and `budget` (in the currency of the offers) turn figures into
+    answers; with `availability` days and cost count failures, checkpoints and evaluation. The rest is as in `rank`,
+    without hardware, size and precision. Raises InputError for what is wrong.
+    """
+    for name in ("hardware", "nodes", "devices", "precision"):
+        if name in question:
+            raise InputError(f"{name}: a plan takes it from its offers" if name != "precision" else "use precisions")
+    _check(train_tokens, deadline_days, budget, precisions)
+    known = tuple(parse_offer(offer) if isinstance(offer, str) else offer for offer in offers)
+    if not known:
+        raise InputError("a plan needs at least one offer")
+    if budget is not None and all(offer.price_per_device_hour is None for offer in known):
+        raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
+    limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
+    asked = question | {"model": model, "space": space, "min_fit_probability": min_fit_probability}
+    choices = [_limited(found, known[found.offer], limits) for found in _choices(known, precisions, asked)]
+    return Plan(
+        model=model,
+        train_tokens=train_tokens,
+        deadline_days=deadline_days,
+        budget=budget,
+        offers=known,
+        availability=availability,
+        min_fit_probability=min_fit_probability,
+        choices=tuple(replace(choice, pareto=_on_front(choice, choices)) for choice in choices),
+    )
+
+
+def _check(tokens: int, deadline: float | None, budget: float | None, precisions: Sequence[str]) -> None:
+    check_count("train_tokens", tokens, 10**18)
+    for name, value in (("deadline_days", deadline), ("budget", budget)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} {value!r}: must be a number above 0")
+    wrong = [precision for precision in precisions if precision not in PRECISIONS]
+    if wrong or not precisions:
+        raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
+
+
+def _choices(offers: Sequence[Offer], precisions: Sequence[str], question: dict[str, Any]) -> Iterator[Choice]:
+    """Every choice with its layout, without the run."""
+    for position, offer in enumerate(offers):
+        hardware = load_hardware(offer.hardware)
+        for nodes in offer.nodes:
+            for precision in dict.fromkeys(precisions):
+                asked = question | {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
+                estimate, reason = _fastest(asked)
+                yield Choice(
+                    offer=position,
+                    hardware=hardware.name,
+                    nodes=nodes,
+                    devices=nodes * hardware.devices_per_node,
+                    precision=precision,
+                    estimate=estimate,
+                    reason=reason,
+                )
+
+
+def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str]:
+    """The layout of a choice, or why there is none. What is wrong with the whole question is raised."""
+    try:
+        found = api.fastest(**asked)
+    except UnsupportedError as error:
+        return None, str(error)
+    if found.recommended is not None:
+        return found.recommended, ""
+    nearest = found.nearest
+    if nearest is None:
+        return None, "no layout keeps the rules"
+    memory = nearest.memory
+    if memory.fits and memory.fit_probability is not None:
+        return None, f"nothing is likely enough to fit; the fastest that may does with {memory.fit_probability:.0%}"
+    return None, f"nothing fits; the nearest needs {memory.device_bytes / memory.capacity_bytes:.0%} of the memory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What turns a layout into a run, and a run into an answer."""
+
+    tokens: int
+    deadline_days: float | None
+    budget: float | None
+    availability: Availability | None
+    parameters: float
+    """Of the model."""
+
+
+def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
+    """The choice with its run, and whether that keeps the limits."""
+    if choice.estimate is None:
+        return choice
+    availability, deadline, budget = limits.availability, limits.deadline_days, limits.budget
+    try:
+        share = None if availability is None else goodput(availability, choice.devices, limits.parameters)
+    except UnsupportedError as error:
+        return replace(choice, estimate=None, reason=str(error))
+    training = 1.0 if share is None else share.training
+    run = run_of(choice.estimate, limits.tokens, offer.price_per_device_hour, training)
+    return replace(
+        choice,
+        run=run,
+        goodput=share,
+        in_time=None if deadline is None else kept(run.days, run.days_interval, deadline),
+        in_budget=None if budget is None or run.cost is None else kept(run.cost, run.cost_interval, budget),
+    )
+
+
+def kept(figure: float, interval: Interval | None, limit: float) -> Kept:
+    """Whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
+    if interval is None or interval.high <= interval.low:
+        return Kept("yes" if figure <= limit else "no", None)
+    deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
+    middle = math.log(interval.low * interval.high) / 2.0
+    probability = 0.5 * math.erfc(-(math.log(limit) - middle) / deviation / math.sqrt(2.0))
+    if interval.high <= limit:
+        return Kept("yes", probability)
+    return Kept("no" if interval.low > limit else "maybe", probability)
+
+
+def _days(choice: Choice) -> float:
+    return math.inf if choice.run is None else choice.run.days
+
+
+def _cost(choice: Choice) -> float:
+    return math.inf if choice.run is None or choice.run.cost is None else choice.run.cost
+
+
+def _preference(choice: Choice) -> tuple[int, float, float]:
+    return _ORDER.index(choice.verdict), _cost(choice), _days(choice)
+
+
+def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:
+    """Whether no other choice is as fast and as cheap, and better in one of both."""
+    mine = _days(choice), _cost(choice)
+    others = ((_days(other), _cost(other)) for other in choices if other.run is not None)
+    return choice.run is not None and not any(
+        days <= mine[0] and cost <= mine[1] and (days, cost) != mine for days, cost in others
+    )
+
+
+def _row(choice: Choice) -> dict[str, Any]:
+    run = choice.run
+    days, cost = (None, None) if run is None else (run.days_interval, run.cost_interval)
+    return {
+        **{name: getattr(choice, name) for name in ("hardware", "nodes", "devices", "precision", "verdict", "pareto")},
+        "reason": choice.reason or None,
+        "days": None if run is None else run.days,
+        "days_low": None if days is None else days.low,
+        "days_high": None if days is None else days.high,
+        "cost": None if run is None else run.cost,
+        "cost_low": None if cost is None else cost.low,
+        "cost_high": None if cost is None else cost.high,
+        "in_time": None if choice.in_time is None else choice.in_time.answer,
+        "in_budget": None if choice.in_budget is None else choice.in_budget.answer,
+        "goodput": None if choice.goodput is None else choice.goodput.training,
+        "step_seconds": None if choice.estimate is None else choice.estimate.throughput.step_seconds,
+        "fit_probability": None if choice.estimate is None else choice.estimate.memory.fit_probability,
+    }

@@ -1,0 +1,91 @@
+"""A step pass by pass, from an estimate: what every pipeline rank does when, and what it holds meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.schedule.events import EventRun, Pipeline, run
+from simulator.cost.schedule.registry import schedule_of
+from simulator.errors import UnsupportedError
+from simulator.question.scenario.block import block_of
+
+MOST_PASSES = 400_000
+"""Passes of a step that a timeline shows."""
+AFTER = ("data_parallel", "optimizer", "offload")
+"""Parts of a step behind its passes, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Something a rank does once its passes are over."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A step in time."""
+
+    estimate: Estimate
+    passes: EventRun
+    send_seconds: float
+    """From a pass to the one that waits for it on another rank."""
+    after: tuple[Slice, ...]
+    """What follows the passes on every rank."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first pass to the end of the step."""
+        return self.passes.makespan_seconds + sum(one.seconds for one in self.after)
+
+    @property
+    def difference(self) -> float:
+        """Relative difference to the step time of the estimate, whose formulas are closed."""
+        return self.seconds / self.estimate.throughput.step_seconds - 1.0
+
+    def bytes_of_a_pass(self, rank: int) -> float:
+        """What a forward pass keeps alive until its backward pass has ended: the peak over the most alive."""
+        stage = self.estimate.memory.stages[rank]
+        return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
+
+    def resident_bytes(self, rank: int) -> float:
+        """What is alive throughout, so that with the passes the peak is that of the estimate."""
+        stage = self.estimate.memory.stages[rank]
+        return stage.allocated_bytes - stage.parts_bytes["activations"]
+
+
+def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
+    """Run the schedule of an estimate; fewer `micro_batches` than it has show its beginning and end alone.
+
+    Raises UnsupportedError for a layout that breaks a rule, and for more passes than can be shown.
+    """
+    if estimate.violations:
+        raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
+    layout, speed = estimate.layout, estimate.throughput
+    count = estimate.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
+    shown = count if micro_batches is None else min(count, micro_batches)
+    ranks, chunks = layout.pipeline_parallel, layout.virtual_stages
+    if 2 * shown * ranks * chunks > MOST_PASSES:
+        raise UnsupportedError(
+            f"timeline: {2 * shown * ranks * chunks:,} passes, at most {MOST_PASSES:,} are shown; a smaller "
+            "--global-batch-size shows the same schedule"
+        )
+    parts = speed.parts_seconds
+    schedule = schedule_of(block_of([layout]))
+    sends = schedule.sends(ranks, chunks)
+    # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
+    send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
+    pipeline = Pipeline(
+        forward_seconds=[[stage.forward_seconds / chunks] * chunks for stage in speed.stages],
+        backward_seconds=[[stage.backward_seconds / chunks] * chunks for stage in speed.stages],
+        micro_batches=shown,
+        send_seconds=send,
+    )
+    pace = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
+    known = count * pace + sum(parts[name] for name in ("bubble", "pipeline_sends", *AFTER))
+    after = [Slice(name=name, seconds=parts[name]) for name in AFTER if parts[name]]
+    if speed.step_seconds > known:
+        after.append(Slice(name="overhead", seconds=speed.step_seconds - known))
+    return Timeline(estimate=estimate, passes=run(schedule, pipeline), send_seconds=send, after=tuple(after))

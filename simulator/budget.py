@@ -1,0 +1,59 @@
+"""The work that reading one file may take: a count of what it does, so that the same file always ends the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from simulator.errors import InputError
+
+MAXIMUM_WORK: Final = 50_000_000
+"""Most units of work for one file; a unit is about 10 ns of one core, or one byte that is kept."""
+
+
+class SpentError(InputError):
+    """A file takes more work to read than any recipe does."""
+
+
+class Budget:
+    """What is left for one file."""
+
+    def __init__(self, file: str, maximum: int = MAXIMUM_WORK) -> None:
+        self.file = file
+        self.maximum = maximum
+        self.spent = 0
+
+    def charge(self, units: int) -> None:
+        """Take work from the budget. Raises SpentError where there is too little left, and from then on always."""
+        self.spent += units
+        if self.spent > self.maximum:
+            # What is charged for is not done, so that it does not count; only that nothing is left.
+            self.spent = self.maximum + 1
+            raise SpentError(f"{self.file}: takes more work to read than a recipe does; not a recipe")
+
+
+_CURRENT: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
+
+
+def charge(units: int) -> None:
+    """Charge the file that is being read; costs nothing where none is. Raises SpentError."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.charge(units)
+
+
+@contextmanager
+def limited(file: str) -> Iterator[Budget]:
+    """Read one file within a budget; a file that is read because of another shares the other's."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        yield budget
+        return
+    budget = Budget(file)
+    token = _CURRENT.set(budget)
+    try:
+        yield budget
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,346 @@
+"""The hierarchical fit: coefficients of all devices, how a device family deviates from them, and a cluster from both.
+
+`ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
+`g` has the priors' spreads; the deviations `d` and `u` have the same spreads times one factor each, learned from the
+rows. Around a point the model is linear and everything is Gaussian: a source says of its coefficients one information
+matrix and vector, which pass to its family and from there to all. Leaving a source out is leaving its message out, and
+a few rows of one are a smaller message. The point is moved to the solution until it stays (Gauss-Newton). A source
+counts for at most `MOST_ROWS` rows in what it says of others, and a row beyond two deviations pulls less (Huber).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.evidence.calibration.fit import names_of
+from simulator.evidence.calibration.sample import Sample, measured, predict
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind, priors
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Words = NDArray[np.str_]
+
+MOST_ROWS = 15
+"""Rows that a source counts for at most: its rows share whatever is odd about it."""
+HUBER = 2.0
+"""Deviations of a row's noise beyond which it pulls less."""
+LEAST_NOISE = 0.003
+"""Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
+FIRST_NOISE = 0.08
+"""Relative scatter that learning starts from."""
+_STEP = 0.01
+"""Change of a coefficient's logarithm by which slopes are taken."""
+_SHRINK = 4.0
+"""Rows' worth of belief that a source scatters as the others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The rows of one kind with their place in the hierarchy."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    samples: tuple[Sample, ...]
+    base: Coefficients
+    centre: Vector
+    """Logarithms of the priors' values."""
+    spread: Vector
+    """Standard deviations of the logarithms before any row."""
+    logs: Vector
+    """Logarithms of the measured figures."""
+    families: Words
+    """Device family of each row."""
+    sources: Words
+    """Source of each row: its table."""
+    organisations: Words
+    """Who ran each row."""
+    groups: Words
+    """Rows that scatter alike: those of one source and sort, `SOURCE/SORT`."""
+
+    def sort(self, index: int) -> str:
+        """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
+        return str(self.groups[index]).rpartition("/")[2]
+
+    def predicted(self, index: int, logarithms: Matrix) -> Vector:
+        """Logarithms of the predictions of a row; `logarithms` has one column per coefficient set."""
+        known = priors(self.kind)
+        low = np.array([max(known[name].low, 1e-12) for name in self.names])[:, None]
+        high = np.array([known[name].high for name in self.names])[:, None]
+        values = np.clip(np.exp(logarithms), low, high)
+        return np.log(predict(self.kind, self.samples[index], self.base, self.names, values))
+
+    def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
+        """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
+        steps = _STEP * np.eye(len(at))
+        found = self.predicted(index, np.hstack([at[:, None], at[:, None] + steps, at[:, None] - steps]))
+        count = len(at)
+        return float(found[0]), np.asarray((found[1 : count + 1] - found[count + 1 :]) / (2.0 * _STEP))
+
+
+def design(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
+    """The design of the samples whose figure of this kind counts."""
+    base = base or Coefficients()
+    kept = tuple(s for s in samples if (s.row.memory_counts if kind == "memory" else s.row.speed_counts))
+    names = names_of(kind, base)
+    known, part = priors(kind), getattr(base, kind)
+    return Design(
+        kind=kind,
+        names=names,
+        samples=kept,
+        base=base,
+        centre=np.log([float(getattr(part, name)) for name in names]),
+        spread=np.array([known[name].spread for name in names]),
+        logs=np.log(measured(kind, kept)),
+        families=np.array([s.scenario.hardware.family for s in kept]),
+        sources=np.array([s.row.table for s in kept]),
+        organisations=np.array([s.row.organisation or s.row.table for s in kept]),
+        groups=np.array([f"{s.row.table}/{_sort(kind, s)}" for s in kept]),
+    )
+
+
+def _sort(kind: Kind, sample: Sample) -> str:
+    if kind == "memory":
+        return sample.row.compares_with or "device"
+    return "moe" if sample.scenario.model.is_moe else "dense"
+
+
+SORTS: Mapping[Kind, tuple[str, ...]] = {"time": ("dense", "moe"), "memory": ("allocated", "reserved", "device")}
+"""What scatters alike: of time the models, of memory the kinds of figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """What the rows say of the spreads."""
+
+    family: float
+    """Spread of a device family's coefficients, in spreads of the priors."""
+    cluster: float
+    """The same for a cluster beside its family's."""
+    noise: Mapping[str, float]
+    """Relative scatter by group of rows, and under the sorts alone that of a source not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauss:
+    """A normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
+
+    mean: Vector
+    covariance: Matrix
+
+    def wider(self, spread: float) -> Gauss:
+        """With a deviation of so many spreads added."""
+        return Gauss(self.mean, self.covariance + spread**2 * np.eye(len(self.mean)))
+
+    def told(self, message: Message) -> Gauss:
+        """With what a message says."""
+        inner = np.eye(len(self.mean)) + self.covariance @ message.information
+        covariance = np.asarray(np.linalg.solve(inner, self.covariance), dtype=np.float64)
+        mean = np.asarray(np.linalg.solve(inner, self.mean + self.covariance @ message.vector), dtype=np.float64)
+        return Gauss(mean, (covariance + covariance.T) / 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What rows say of coefficients: an information matrix, and that times the value they ask for."""
+
+    information: Matrix
+    vector: Vector
+
+    def passed(self, spread: float) -> Message:
+        """What it says of the level above, from which these coefficients deviate by so many spreads."""
+        inner = np.eye(len(self.vector)) + spread**2 * self.information
+        information = np.asarray(np.linalg.solve(inner.T, self.information.T).T, dtype=np.float64)
+        vector = np.asarray(np.linalg.solve(inner, self.vector), dtype=np.float64)
+        return Message((information + information.T) / 2.0, vector)
+
+    def __add__(self, other: Message) -> Message:
+        return Message(self.information + other.information, self.vector + other.vector)
+
+
+@dataclass(frozen=True)
+class State:
+    """A design with the spreads, linear around a point."""
+
+    design: Design
+    hyper: Hyper
+    slopes: Matrix
+    """By the coefficients in spreads of the priors, shape (rows, coefficients)."""
+    target: Vector
+    """Logarithms measured, less those predicted under the priors by the linear model."""
+    pull: Vector
+    """Factor on a row's variance, for rows far off."""
+
+    def message(self, rows: Mask, *, cap: bool = True) -> Message:
+        """What some rows of one source say of its coefficients; `cap` counts them as MOST_ROWS at most."""
+        variance = self._variance[rows]
+        if cap:
+            variance = variance * max(1.0, np.sum(rows) / MOST_ROWS)
+        weighted = self.slopes[rows].T / variance
+        return Message(weighted @ self.slopes[rows], weighted @ self.target[rows])
+
+    def shared(self, without: Collection[str], family: str) -> Gauss:
+        """What all other families say of one, deviation included; sources in `without` are not asked."""
+        count = len(self.design.names)
+        found = Gauss(np.zeros(count), np.eye(count))
+        for other, sources in self._sources(without).items():
+            if other != family:
+                said = Message(np.zeros((count, count)), np.zeros(count))
+                for source in sources:
+                    said += self._said[source]
+                found = found.told(said.passed(self.hyper.family))
+        return found.wider(self.hyper.family)
+
+    def family(self, name: str, without: Collection[str] = ()) -> Gauss:
+        """What is known of a family."""
+        found = self.shared(without, name)
+        for source in self._sources(without).get(name, ()):
+            found = found.told(self._said[source])
+        return found
+
+    def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
+        """What is known of a cluster of a family that gave no row."""
+        return self.family(family, without).wider(self.hyper.cluster)
+
+    def cluster(self, source: str, rows: Mask | None = None, *, cap: bool = False) -> Gauss:
+        """What is known of a source's cluster, from its own rows (or only some of them) and all others."""
+        mine = self.design.sources == source
+        family = str(self.design.families[mine][0])
+        told = self.message(mine if rows is None else rows, cap=cap)
+        return self.unseen(family, {source}).told(told)
+
+    def point(self, found: Gauss) -> Vector:
+        """The coefficients' logarithms."""
+        return np.asarray(self.design.centre + self.design.spread * found.mean)
+
+    def shares(self, family: str) -> dict[str, Vector]:
+        """Information of each source on a family's coefficients, in units of the priors'."""
+        same = {source: self._pairs[source] == family for source in self._said}
+        return {
+            source: np.diag((said if same[source] else said.passed(2.0**0.5 * self.hyper.family)).information)
+            for source, said in self._said.items()
+        }
+
+    def deviation(self, found: Gauss, index: int, group: str) -> float:
+        """Relative standard deviation of a row predicted by `found`, its scatter included."""
+        slopes = self.slopes[index]
+        return float(np.sqrt(slopes @ found.covariance @ slopes + scatter_of(self.hyper, group) ** 2))
+
+    @cached_property
+    def _variance(self) -> Vector:
+        return np.asarray(noises(self.design, self.hyper) ** 2 * self.pull)
+
+    @cached_property
+    def _said(self) -> dict[str, Message]:
+        """What each source says of its family."""
+        sources = self.design.sources
+        return {str(s): self.message(sources == s).passed(self.hyper.cluster) for s in dict.fromkeys(sources)}
+
+    @cached_property
+    def _pairs(self) -> dict[str, str]:
+        """Family of each source."""
+        return dict(zip(self.design.sources.tolist(), self.design.families.tolist(), strict=True))
+
+    def _sources(self, without: Collection[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for source, family in self._pairs.items():
+            if source not in without:
+                found.setdefault(family, []).append(source)
+        return found
+
+
+def noises(found: Design, hyper: Hyper) -> Vector:
+    """Scatter of each row by its group."""
+    return np.array([scatter_of(hyper, group) for group in found.groups])
+
+
+def scatter_of(hyper: Hyper, group: str) -> float:
+    """Relative scatter of a group of rows; of one not seen, the usual one of its sort."""
+    usual = hyper.noise.get(group.rpartition("/")[2], FIRST_NOISE)
+    return hyper.noise.get(group, usual)
+
+
+def learned(state: State, rounds: int, without: Collection[str] = ()) -> State:
+    """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
+    for _ in range(rounds):
+        left, about = _left(state, without)
+        clusters, families = [], []
+        for family, sources in state._sources(without).items():  # noqa: SLF001  one module
+            above = state.shared(without, family)
+            families.append(_second_moment(above, state.family(family, without), state.hyper.family))
+            for source in sources:
+                above = state.unseen(family, {source, *without})
+                clusters.append(_second_moment(above, state.cluster(source, cap=True), state.hyper.cluster))
+        asked = ~np.isin(state.design.sources, list(without))
+        hyper = Hyper(
+            family=float(np.sqrt(np.mean(families))),
+            cluster=float(np.sqrt(np.mean(clusters))),
+            noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
+        )
+        pull = np.maximum(1.0, np.abs(left) / noises(state.design, hyper) / HUBER)
+        state = replace(state, hyper=hyper, pull=pull)
+    return state
+
+
+def _left(state: State, without: Collection[str]) -> tuple[Vector, Vector]:
+    """What is left of each row under its own source's coefficients, and that one's variance."""
+    left, about = state.target.copy(), np.zeros_like(state.target)
+    for source in dict.fromkeys(state.design.sources.tolist()):
+        if source not in without:
+            mine = state.design.sources == source
+            found = state.cluster(source)
+            left[mine] -= state.slopes[mine] @ found.mean
+            about[mine] = np.einsum("rc,cd,rd->r", state.slopes[mine], found.covariance, state.slopes[mine])
+    return left, about
+
+
+def _second_moment(above: Gauss, told: Gauss, spread: float) -> float:
+    """E[v'v] per coefficient of a deviation v of `told` from the level above, whose spread `above` includes."""
+    gain = spread**2 * np.linalg.inv(above.covariance)
+    mean = gain @ (told.mean - above.mean)
+    covariance = spread**2 * np.eye(len(mean)) - gain @ (above.covariance - told.covariance) @ gain.T
+    return float(mean @ mean + np.trace(covariance)) / len(mean)
+
+
+def _scatter(found: Design, asked: Mask, squares: Vector) -> dict[str, float]:
+    """Scatter of each group of rows, and the usual one of each sort."""
+    mine = {str(group): squares[found.groups == group] for group in dict.fromkeys(found.groups[asked])}
+    result = {}
+    for sort in SORTS[found.kind]:
+        groups = {group: values for group, values in mine.items() if group.endswith(f"/{sort}")}
+        usual = float(np.exp(np.mean([np.log(np.mean(v)) for v in groups.values()]))) if groups else FIRST_NOISE**2
+        result[sort] = float(np.sqrt(usual))
+        for group, values in groups.items():
+            shrunk = (values.sum() + _SHRINK * usual) / (len(values) + _SHRINK)
+            result[group] = max(float(np.sqrt(shrunk)), LEAST_NOISE)
+    return result
+
+
+def linearised(found: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:
+    """Slopes and targets of all rows around each source's coefficients."""
+    slopes, target = np.zeros((len(found.samples), len(found.names))), np.zeros(len(found.samples))
+    for index, source in enumerate(found.sources):
+        at = by_source[str(source)]
+        value, by_logarithm = found.slopes(index, at)
+        target[index] = found.logs[index] - value + by_logarithm @ (at - found.centre)
+        slopes[index] = by_logarithm * found.spread
+    return slopes, target
+
+
+def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> State:
+    """Fit all levels to all rows."""
+    sources = dict.fromkeys(found.sources.tolist())
+    slopes, target = linearised(found, dict.fromkeys(sources, found.centre))
+    state = State(found, Hyper(0.5, 0.5, {}), slopes, target, np.ones(len(target)))
+    for _ in range(passes):
+        state = learned(state, rounds)
+        by_source = {source: state.point(state.cluster(source)) for source in sources}
+        slopes, target = linearised(found, by_source)
+        state = replace(state, slopes=slopes, target=target)
+    return learned(state, rounds)

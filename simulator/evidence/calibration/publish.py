@@ -1,0 +1,82 @@
+"""From the hierarchical fit to the files that ship: one for each device family, and one for those without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from simulator._version import __version__
+from simulator.evidence.calibration.hierarchy import SORTS, Gauss, State
+from simulator.evidence.calibration.run import range_of
+from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.sources import PLATFORMS, SourcesJudged, interval_factor
+from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
+from simulator.question.coefficients.values import priors
+
+_SHARE = 0.05
+"""Share of what is known of a coefficient from which a source is named."""
+
+
+def published(judged: Sequence[SourcesJudged]) -> tuple[Calibration, ...]:
+    """The calibrations of all families with rows, and of those without."""
+    families = dict.fromkeys(f for one in judged for f in one.state.design.families.tolist())
+    return tuple(_calibration(judged, name) for name in (*sorted(families), OTHER_FAMILY))
+
+
+def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
+    parts = {one.kind: _part(one, family) for one in judged}
+    samples = [s for one in judged for s in _samples(one.state, family)]
+    sources = {s.row.table for one in judged for s in (samples or one.state.design.samples)}
+    return Calibration(
+        family=family,
+        tool_version=__version__,
+        tables=tuple(sorted(sources)),
+        memory=parts.get("memory"),
+        time=parts.get("time"),
+        range=range_of(list({s.key: s for s in samples}.values())),
+    )
+
+
+def _samples(state: State, family: str) -> Iterator[Sample]:
+    """Rows of a family."""
+    for sample, name in zip(state.design.samples, state.design.families, strict=True):
+        if family == name:
+            yield sample
+
+
+def _part(found: SourcesJudged, family: str) -> FittedPart:
+    """What is known of a cluster of the family that gave no row, its interval sized by leaving sources out."""
+    state = found.state
+    known = state.unseen(family)
+    usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
+    platform = PLATFORMS.get(family, family)
+    factors = {sort: interval_factor(found.rows, platform, sort) for sort in (usual, *others)}
+    values = _values(found, known)
+    scale = values * state.design.spread * factors[usual]
+    noise = {sort: factors[sort] * state.hyper.noise[sort] for sort in (usual, *others)}
+    return FittedPart(
+        values=dict(zip(state.design.names, values.tolist(), strict=True)),
+        covariance=known.covariance * np.outer(scale, scale),
+        noise=noise[usual],
+        rows_used=tuple(sample.key for sample in _samples(state, family)),
+        rows_left_out={},
+        decided_by=dict(zip(state.design.names, _decided(state, family), strict=True)),
+        noise_by=noise,
+    )
+
+
+def _values(found: SourcesJudged, known: Gauss) -> np.ndarray:
+    bounds = [priors(found.kind)[name] for name in found.state.design.names]
+    values = np.exp(found.state.point(known))
+    return np.clip(values, [max(b.low, 1e-12) for b in bounds], [b.high for b in bounds])
+
+
+def _decided(state: State, family: str) -> Iterator[tuple[str, ...]]:
+    """For each coefficient, the sources that hold most of what is known of it beside the prior."""
+    shares = state.shares(family)
+    for column in range(len(state.design.names)):
+        by_source = {source: float(share[column]) for source, share in shares.items()}
+        total = 1.0 + sum(by_source.values())
+        kept = sorted((s for s in by_source if by_source[s] > _SHARE * total), key=lambda s: (-by_source[s], s))
+        yield tuple(kept[:4])

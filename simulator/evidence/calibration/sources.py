@@ -1,0 +1,254 @@
+"""How far off the hierarchical fit is, source by source: fitted, left out, with a few rows, and as a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from simulator.evidence.calibration.hierarchy import (
+    MOST_ROWS,
+    Gauss,
+    State,
+    design,
+    hierarchical,
+    learned,
+)
+from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import Kind
+
+SEED = 20240717
+"""Of the random few rows; printed with what they give."""
+FEW = 3
+"""Own rows of the few-shot errors."""
+DRAWS = 8
+"""Random subsets of a source."""
+RELEARNED = 3
+"""Rounds of learning the spreads again without what is left out."""
+LEAST_ROWS = 10
+"""Rows from which a class sizes its own intervals."""
+FACTORS = (0.5, 3.0)
+"""Least and most that leaving sources out may change an interval by."""
+LEAST_LAYOUTS = 4
+"""Layouts from which a group of rows is a choice."""
+PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
+"""What the device families are called in reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One prediction of a row: how far off in the logarithm, and what was expected."""
+
+    error: float
+    """Predicted over measured, in the logarithm."""
+    deviation: float
+    """Standard deviation expected of it."""
+
+    @property
+    def relative(self) -> float:
+        """Predicted over measured, less one."""
+        return float(np.expm1(self.error))
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 90 % interval, as a share."""
+        return NORMAL_90 * self.deviation
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured figure lies in the 90 % interval."""
+        return abs(self.error) <= self.half_width
+
+
+@dataclass(frozen=True, slots=True)
+class RowJudged:
+    """One row under the refits that matter to it."""
+
+    sample: Sample
+    sort: str
+    """`dense` or `moe`; of memory the kind of figure."""
+    fitted: Judged
+    source_out: Judged
+    organisation_out: Judged
+    few: tuple[Judged, ...]
+    """With FEW other rows of its source, once for every draw that does not hold it."""
+
+    @property
+    def source(self) -> str:
+        """Table of the row."""
+        return self.sample.row.table
+
+    @property
+    def platform(self) -> str:
+        """Class of the device."""
+        family = self.sample.scenario.hardware.family
+        return PLATFORMS.get(family, family)
+
+    def widened(self, factor: float) -> RowJudged:
+        """The row with the interval it has when its source is left out sized anew."""
+        apart = self.source_out
+        return replace(self, source_out=Judged(apart.error, factor * apart.deviation))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Measured rows of one model, cluster and batch: what following the prediction gives."""
+
+    name: str
+    layouts: int
+    regret: float
+    """Speed of the layout predicted best, behind the best measured, as a share."""
+    tau: float
+    """Kendall's rank correlation of predicted with measured speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesJudged:
+    """All rows of one kind, judged."""
+
+    kind: Kind
+    state: State
+    rows: tuple[RowJudged, ...]
+    choices: tuple[Choice, ...]
+    """For time; empty for memory."""
+
+
+def judge_sources(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
+    """Fit all levels to the samples of a kind and judge every row with its source, and its organisation, left out."""
+    found = design(kind, samples, base)
+    state = hierarchical(found)
+    rows: list[RowJudged] = []
+    random = np.random.default_rng(SEED)
+    for source in dict.fromkeys(found.sources.tolist()):
+        rows += _judged_source(state, source, random)
+    choices = tuple(_choices(rows)) if kind == "time" else ()
+    # Each row's interval is sized by the rows of other sources.
+    others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
+    rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
+    return SourcesJudged(kind, state, tuple(rows), choices)
+
+
+def _judged_source(state: State, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
+    found = state.design
+    mine = np.flatnonzero(found.sources == source)
+    family, organisation = str(found.families[mine[0]]), found.organisations[mine[0]]
+    alone = learned(state, RELEARNED, {source})
+    theirs = set(found.sources[found.organisations == organisation].tolist())
+    without = learned(state, RELEARNED, theirs)
+    fitted, apart, strange = state.cluster(source), alone.unseen(family, {source}), without.unseen(family, theirs)
+    few: dict[int, list[Judged]] = {int(i): [] for i in mine}
+    for _ in range(DRAWS if len(mine) > FEW else 0):
+        chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
+        told = alone.cluster(source, chosen)
+        for index in mine[~chosen[mine]]:
+            few[int(index)].append(judged(alone, told, int(index), known=False))
+    for index in mine.tolist():
+        yield RowJudged(
+            sample=found.samples[index],
+            sort=found.sort(index),
+            fitted=judged(state, fitted, index, known=True),
+            source_out=judged(alone, apart, index, known=False),
+            organisation_out=judged(without, strange, index, known=False),
+            few=tuple(few[index]),
+        )
+
+
+def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> float:
+    """Factor on the deviation of a cluster never seen by which intervals hold 90 % of such rows.
+
+    Of the class where it has rows enough from sources left out, else of its sort on all platforms, else 1.
+    """
+    same_sort = [row for row in rows if row.sort == sort]
+    for kept in ([row for row in same_sort if row.platform == platform], same_sort):
+        if len(kept) >= LEAST_ROWS and len({row.source for row in kept}) > 1:
+            weights = {source: sum(row.source == source for row in kept) for source in {row.source for row in kept}}
+            each = sorted(
+                (abs(row.source_out.error) / row.source_out.deviation, 1.0 / max(weights[row.source], MOST_ROWS))
+                for row in kept
+            )
+            held = np.cumsum([weight for _, weight in each])
+            at = float(each[int(np.searchsorted(held, 0.9 * held[-1]))][0]) / NORMAL_90
+            return float(np.clip(at, *FACTORS))
+    return 1.0
+
+
+def judged(state: State, by: Gauss, index: int, *, known: bool) -> Judged:
+    """A row predicted by some coefficients; a `known` source's rows scatter as they were seen to."""
+    found = state.design
+    error = float(found.predicted(index, state.point(by)[:, None])[0] - found.logs[index])
+    group = str(found.groups[index]) if known else found.sort(index)
+    return Judged(error, state.deviation(by, index, group))
+
+
+def _choices(rows: Sequence[RowJudged]) -> Iterator[Choice]:
+    """Groups of rows of one model, cluster, sequence and batch, predicted without their source."""
+    groups: dict[tuple[object, ...], list[RowJudged]] = {}
+    for row in rows:
+        groups.setdefault(_question(row.sample), []).append(row)
+    for key, members in groups.items():
+        layouts = {(m.sample.layout, m.sample.scenario.framework) for m in members}
+        if len(layouts) < LEAST_LAYOUTS:
+            continue
+        measured = [float(m.sample.measured_tflops or 0.0) for m in members]
+        predicted = [value * float(np.exp(m.source_out.error)) for value, m in zip(measured, members, strict=True)]
+        chosen = measured[int(np.argmax(predicted))]
+        pairs = [
+            np.sign(a[0] - b[0]) * np.sign(a[1] - b[1])
+            for a, b in combinations(zip(measured, predicted, strict=True), 2)
+            if a[0] != b[0]
+        ]
+        name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
+        yield Choice(name, len(layouts), 1.0 - chosen / max(measured), float(np.mean(pairs)))
+
+
+def _question(sample: Sample) -> tuple[object, ...]:
+    scenario = sample.scenario
+    model = f"{scenario.model.name} ({scenario.model.num_hidden_layers} layers)"
+    return (
+        *(sample.row.table, model, scenario.devices, scenario.seq_length),
+        *(scenario.global_batch_size, scenario.precision),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A group of judged rows."""
+
+    rows: int
+    fitted: float
+    """Mean absolute relative error."""
+    source_out: float
+    organisation_out: float
+    few: float | None
+    """None where no source of the group has more than FEW rows."""
+    coverage: float
+    """Share inside the 90 % interval with the source left out."""
+    half_width: float
+    """Mean half-width of that interval."""
+    known_coverage: float
+    known_half_width: float
+
+
+def summary(rows: Iterable[RowJudged]) -> Summary:
+    """Means over some rows."""
+    rows = list(rows)
+
+    def mean(values: Collection[float]) -> float:
+        return float(np.mean(list(values)))
+
+    few = [abs(judged.relative) for row in rows for judged in row.few]
+    return Summary(
+        rows=len(rows),
+        fitted=mean([abs(row.fitted.relative) for row in rows]),
+        source_out=mean([abs(row.source_out.relative) for row in rows]),
+        organisation_out=mean([abs(row.organisation_out.relative) for row in rows]),
+        few=mean(few) if few else None,
+        coverage=mean([row.source_out.inside for row in rows]),
+        half_width=mean([row.source_out.half_width for row in rows]),
+        known_coverage=mean([row.fitted.inside for row in rows]),
+        known_half_width=mean([row.fitted.half_width for row in rows]),
+    )

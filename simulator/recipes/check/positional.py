@@ -1,0 +1,42 @@
+"""What a script's own arguments stand for: one line that tells them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from simulator.recipes.recipe import Recipe, Remark
+
+_MOST_BYTES = 2_000_000
+_ASSIGNED = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
+"""`NAME=$1`, `export NAME="${1:-x}"`."""
+
+
+def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
+    """The options that tell every positional parameter that is missing, with the names that the script gives them."""
+    asked = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
+    numbers = sorted(int(name) for name in asked if name.isdigit())
+    if not numbers:
+        return None
+    names = _names(recipe.file)
+    fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
+    return Remark(
+        rule="positional-parameters",
+        severity="note",
+        message=f"the script is started with {'an argument' if len(numbers) == 1 else 'arguments'} that decide it",
+        fix=fix,
+    )
+
+
+def _names(file: str) -> dict[int, str]:
+    """Variables that take the arguments, the first of each."""
+    try:
+        with Path(file).open("rb") as stream:
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return {}
+    found: dict[int, str] = {}
+    for match in _ASSIGNED.finditer(text):
+        found.setdefault(int(match[2]), match[1])
+    return found

@@ -1,0 +1,161 @@
+"""A recipe's text with other settings: each changed where it stands, or added beside one that is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\)]+)"""
+_HEADER = re.compile(r"#|\s*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A setting as the text gives it."""
+
+    spelled: str
+    """Without dashes."""
+    text: str
+    line: int
+    """Of its name, from 1."""
+
+
+def edited(
+    text: str, present: Mapping[str, Given], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+) -> str | None:
+    """The text with flags or keys set and others dropped; None where it gives no hold for that.
+
+    A flag with an empty value is a switch.
+    """
+    lines = text.splitlines(keepends=True)
+    added: dict[str, str] = {}
+    for name, value in wanted.items():
+        given = present.get(name)
+        if given is None:
+            added[name] = value
+        elif value not in ("", given.text) and not (
+            _set_flag(lines, given, value) if shell else _set_key(lines, given, value)
+        ):
+            return None
+    for name in dropped:
+        if name in present and not _drop(lines, present[name], shell=shell):
+            return None
+    if added and not (_add_flags(lines, present, added) if shell else _add_keys(lines, present, added)):
+        return None
+    return "".join(lines)
+
+
+def with_variable(text: str, name: str, value: str) -> str:
+    """A script with a variable for all that it starts, under its first comments; one that it sets itself gets more."""
+    lines = text.splitlines(keepends=True)
+    own = re.compile(rf"^(\s*(?:export\s+)?{name}=)([\"']?)([^\"'\s;]*)\2")
+    for number, line in enumerate(lines):
+        match = own.match(line)
+        if match:
+            more = f"{match[3]},{value}" if match[3] else value
+            lines[number] = own.sub(lambda found, more=more: f"{found[1]}{found[2]}{more}{found[2]}", line)  # type: ignore[misc]  # binds the loop's value
+            return "".join(lines)
+    first = next((number for number, line in enumerate(lines) if not _HEADER.match(line)), len(lines))
+    return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
+
+
+def _flag(given: Given) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-])(--?{re.escape(given.spelled)})(?![\w-])(?:([ =]+)({_WORD}))?")
+
+
+def _set_flag(lines: list[str], given: Given, value: str) -> bool:
+    """Another value: in the variable that the flag takes it from where that is plain text, else behind the flag."""
+    line = lines[given.line - 1]
+    match = _flag(given).search(line)
+    if match is None or match[3] is None:
+        return False
+    variable = re.fullmatch(r"[\"']?\$\{?(\w+)\}?[\"']?", match[3])
+    if variable and _set_variable(lines[: given.line - 1], lines, variable[1], given.text, value):
+        return True
+    lines[given.line - 1] = line[: match.start(3)] + value + line[match.end(3) :]
+    return True
+
+
+def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, new: str) -> bool:
+    pattern = re.compile(rf"((?:^|[\s;]){name}=[\"']?(?:\$\{{\w+:?-)?){re.escape(old)}(?![\w.])")
+    found = [number for number, line in enumerate(before) if re.search(rf"(?:^|[\s;]){name}=", line)]
+    if not found or not pattern.search(lines[found[-1]]):
+        return False
+    lines[found[-1]] = pattern.sub(lambda match: match[1] + new, lines[found[-1]], count=1)
+    return True
+
+
+def _add_flags(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
+    """More flags behind the value of one that stands in the text."""
+    words = "".join(f" --{name} {value}".rstrip() for name, value in added.items())
+    for given in present.values():
+        match = _flag(given).search(lines[given.line - 1])
+        if match is not None and match[3] is not None:
+            line = lines[given.line - 1]
+            lines[given.line - 1] = line[: match.end(3)] + words + line[match.end(3) :]
+            return True
+    return False
+
+
+def _key(given: Given) -> re.Pattern[str]:
+    last = re.escape(given.spelled.rsplit(".", 1)[-1])
+    return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
+
+
+def _set_key(lines: list[str], given: Given, value: str) -> bool:
+    line = lines[given.line - 1]
+    match = _key(given).match(line)
+    if match is None or not match[2]:
+        return False
+    comma = "," if match[2].endswith(",") else ""
+    form = _like(match[2].rstrip(","), value)
+    lines[given.line - 1] = match[1] + form + comma + line[match.end(2) :]
+    return True
+
+
+def _like(old: str, new: str) -> str:
+    """A value in the form of the one before it: quoted, or true and false for 1 and 0."""
+    if old[:1] in ("'", '"') and new[:1] not in ("'", '"'):
+        return f"{old[0]}{new}{old[0]}"
+    if old.lower() in ("true", "false") and new in ("0", "1"):
+        return "true" if new == "1" else "false"
+    return new
+
+
+def _add_keys(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
+    """More keys above one of the same section, in its form."""
+    for name, value in added.items():
+        section = name.rpartition(".")[0]
+        beside = [given for other, given in present.items() if other.rpartition(".")[0] == section]
+        anchor = next((given for given in beside if _key(given).match(lines[given.line - 1])), None)
+        if anchor is None:
+            return False
+        line = lines[anchor.line - 1]
+        start = re.sub(re.escape(anchor.spelled.rsplit(".", 1)[-1]), name.rsplit(".", 1)[-1], line, count=1)
+        match = re.match(r"^(\s*[\"']?\w+[\"']?\s*[:=]\s*)", start)
+        if match is None:
+            return False
+        json = re.match(r"\s*\"", line) is not None
+        comma = "," if json else ""
+        value = f'"{value}"' if json and not re.fullmatch(r"-?[0-9.]+|true|false|\[.*\]", value) else value  # noqa: PLW2901
+        # On the same line of the list: the numbers of the other lines stay.
+        lines[anchor.line - 1] = f"{match[1]}{value}{comma}\n{line}"
+    return True
+
+
+def _drop(lines: list[str], given: Given, *, shell: bool) -> bool:
+    line = lines[given.line - 1]
+    match = (_flag(given).search if shell else _key(given).match)(line)
+    if match is None:
+        return False
+    if not shell:
+        lines[given.line - 1] = ""
+        return True
+    value = match[3] is not None and (not given.text or match[3].strip("\"'") != "\\") and given.text
+    end = match.end(3) if value else match.end(1)
+    rest = (line[: match.start()].rstrip(" ") if not line[: match.start()].strip() else line[: match.start()]) + line[
+        end:
+    ].lstrip(" ")
+    lines[given.line - 1] = "" if rest.strip() == "\\" else rest
+    return True

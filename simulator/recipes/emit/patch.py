@@ -1,0 +1,227 @@
+"""A change that helps, in the recipe's own words: a patch of its text, held against the question it should ask."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from simulator.cost.pricing.price import FITS, price
+from simulator.errors import SimulateError, one_line
+from simulator.question.scenario.block import block_of
+from simulator.recipes.check.case import Case, case_of
+from simulator.recipes.check.verdict import Change, Checked
+from simulator.recipes.emit.edits import Given, edited, with_variable
+from simulator.recipes.emit.megatron import megatron_words
+from simulator.recipes.emit.paddle import paddle_words
+from simulator.recipes.emit.torchtitan import torchtitan_words
+from simulator.recipes.readers.names import plain
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+
+_Words = Callable[[Case], Iterable[str]]
+_WRITERS: Mapping[str, _Words] = {
+    "megatron-shell": megatron_words,
+    "paddle-shell": paddle_words,
+    "paddle-yaml": paddle_words,
+    "paddle-json": paddle_words,
+    "nemo-yaml": megatron_words,
+    "nemo-shell": megatron_words,
+    "torchtitan-toml": torchtitan_words,
+}
+"""Who says a layout in the words of a dialect."""
+_NEMO = {
+    "recompute_granularity": "activations_checkpoint_granularity",
+    "recompute_method": "activations_checkpoint_method",
+    "recompute_num_layers": "activations_checkpoint_num_layers",
+}
+"""NeMo's names of Megatron's flags, where they differ."""
+_ALSO: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel_degree": ("tensor_model_parallel_size",),
+    "pipeline_parallel_degree": ("pipeline_model_parallel_size",),
+    "context_parallel_degree": ("context_parallel_size",),
+    "expert_parallel_degree": ("expert_model_parallel_size",),
+    "virtual_pp_degree": ("virtual_pipeline_model_parallel_size",),
+    "sharding_parallel_degree": ("sharding_parallel_size",),
+    "recompute": ("use_recompute",),
+    "recompute_activations": ("recompute_granularity",),
+}
+"""Other names of a setting, that a recipe may give instead."""
+
+
+def patched(
+    results: Iterable[Checked], settings: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[Checked, ...]:
+    """The results, with a patch to each change that the recipe's text can hold."""
+    return tuple(
+        replace(
+            result,
+            changes=tuple(
+                replace(change, patch=patch_of(result, change, settings, environment)) for change in result.changes
+            ),
+        )
+        for result in results
+    )
+
+
+def patch_of(checked: Checked, change: Change, settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """A unified diff of the recipe after which it asks the change's question; empty where its text gives no hold.
+
+    The patched text is read again, and asks what was promised, or there is no patch.
+    """
+    if checked.case is None:
+        return ""
+    recipe = checked.case.recipe
+    try:
+        with Path(recipe.file).open(encoding="utf-8", newline="") as stream:
+            text = stream.read()
+        changed = _changed(text, checked.case, change.case)
+        if changed is None or changed == text or not _asks(changed, checked.case, change.case, settings, environment):
+            return ""
+    except (SimulateError, OSError, ValueError):
+        return ""
+    name = one_line(recipe.file)
+    names = (name, name) if Path(recipe.file).is_absolute() else (f"a/{name}", f"b/{name}")
+    lines = list(difflib.unified_diff(_lines(text), _lines(changed), *names, n=2))
+    if not all(_shown(line) for line in lines):
+        return ""
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _shown(line: str) -> bool:
+    """Whether a line may be printed as it is: without control marks, and no command to a runner of GitHub."""
+    plain_text = line[1:].rstrip("\r\n").replace("\t", " ")
+    return plain_text.isprintable() and not plain_text.lstrip().startswith("::") and "##[" not in line
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def _changed(text: str, base: Case, case: Case) -> str | None:
+    """The recipe's text with the settings of another case."""
+    recipe = base.recipe
+    words = _WRITERS.get(recipe.dialect)
+    shell = recipe.dialect.endswith("-shell")
+    if words is None:
+        return None
+    before, after = (_settings(words(each), switch="" if shell else "true") for each in (base, case))
+    present = _present(recipe)
+    wanted = {_name(name, present, recipe): value for name, value in after.items() if before.get(name) != value}
+    if base.scenario.devices != case.scenario.devices:
+        nodes = _nodes(text, present, recipe)
+        if nodes is None or recipe.devices_per_node is None:
+            return None
+        present = {**present, "nodes": nodes}
+        wanted["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
+    dropped = [_name(name, present, recipe) for name in before if name not in after]
+    if "recompute_granularity" in wanted:
+        dropped.append("recompute_activations")
+    if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
+        wanted = {name if name in present else name.replace("_", "-"): value for name, value in wanted.items()}
+    found = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
+    grows = case.scenario.framework.expandable_segments and not base.scenario.framework.expandable_segments
+    if found is None or not grows:
+        return found
+    if not shell:
+        return None
+    part = "NPU" if case.scenario.hardware.vendor == "Huawei" else "CUDA"
+    return with_variable(found, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
+
+
+def _nodes(text: str, present: Mapping[str, Given], recipe: Recipe) -> Given | None:
+    """Where the recipe says its number of nodes."""
+    for name, given in present.items():
+        if name.rsplit(".", 1)[-1] == "num_nodes":
+            return given
+    found = [(number, match) for number, line in enumerate(_lines(text), 1) if (match := _NODES.match(line))]
+    if len(found) != 1 or not recipe.dialect.endswith("-shell"):
+        return None
+    number, match = found[0]
+    return Given(spelled=match[1], text=str(recipe.nodes), line=number)
+
+
+_NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
+
+
+def _settings(words: Iterable[str], *, switch: str) -> dict[str, str]:
+    """Flags, `--a 1 --b`, or keys, `section.key = value`, by plain name; `switch` is the value of one that has none."""
+    found: dict[str, str] = {}
+    for text in words:
+        if not text.startswith("--"):
+            name, _, value = text.partition(" = ")
+            found[name] = value
+            continue
+        name = ""
+        for token in shlex.split(text):
+            if token.startswith("--"):
+                name = plain(token)
+                found[name] = switch
+            else:
+                found[name] = (
+                    f"{found[name]} {shlex.quote(token)}".strip() if found[name] != switch else shlex.quote(token)
+                )
+    return found
+
+
+def _present(recipe: Recipe) -> dict[str, Given]:
+    """What the file itself gives, those that are said to matter most first."""
+    flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
+    flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
+    return {flag.name: Given(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
+
+
+def _name(name: str, present: Mapping[str, Given], recipe: Recipe) -> str:
+    """A setting's name as the recipe has it."""
+    if recipe.dialect.startswith("nemo"):
+        name = _NEMO.get(name, name)
+        return next((given for given in present if given.rsplit(".", 1)[-1] == name), f"model.{name}")
+    return next((other for other in _ALSO.get(name, ()) if other in present and name not in present), name)
+
+
+def _asks(text: str, base: Case, case: Case, settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether the text asks the question of a case, under the same options: alone, or with the files beside it."""
+    path = Path(base.recipe.file)
+    for beside in (False, True):
+        try:
+            recipes = _read(text, path, settings, environment, beside=beside)
+            cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
+        except SimulateError:
+            continue
+        found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
+        if found:
+            return bool(price(found[0].scenario, block_of([found[0].layout])).verdict[0] == FITS)
+    return False
+
+
+def _question(case: Case) -> tuple[object, ...]:
+    scenario = case.scenario
+    # The vocabulary is padded to the layout.
+    shape = {name: size for name, size in scenario.model.shape().items() if name != "vocab_size"}
+    workload = (scenario.devices, scenario.seq_length, scenario.global_batch_size, scenario.precision)
+    return case.layout, scenario.framework, scenario.lora_rank, shape, workload
+
+
+def _read(
+    text: str, path: Path, settings: Mapping[str, str], environment: Mapping[str, str], *, beside: bool
+) -> tuple[Recipe, ...]:
+    """The recipes of a text under a file's name, in a folder of its own; with the other files of its folder or not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        others = islice(path.resolve().parent.iterdir(), _MOST_BESIDE) if beside else ()
+        for other in others:
+            if other.name != path.name:
+                (folder / other.name).symlink_to(other)
+        changed = folder / path.name
+        changed.write_text(text, encoding="utf-8", newline="")
+        # The links beside it lead back to the files that were read, inside their root, with the recipe itself.
+        return read_recipe(changed, settings, environment, Path(folder.resolve().anchor))
+
+
+_MOST_BESIDE = 1000
+"""Most files of a recipe's folder that a patched text is read beside."""

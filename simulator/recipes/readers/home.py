@@ -1,0 +1,59 @@
+"""Where reading stays: inside the repository of the recipe, whatever the recipe names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError
+
+_ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
+_NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
+
+
+@contextmanager
+def staying(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
+    """Read below `root`, by default each recipe's own; `settings` alone (`--set`) may name files elsewhere."""
+    tokens = _ROOT.set(root), _NAMED.set(settings)
+    try:
+        yield
+    finally:
+        _ROOT.reset(tokens[0])
+        _NAMED.reset(tokens[1])
+
+
+def told(name: str) -> str | None:
+    """The path that the user gave for a file that a recipe names."""
+    return (_NAMED.get() or {}).get(name)
+
+
+def root_of(recipe: Path) -> Path:
+    """The folder that reading does not leave: the one given, else the recipe's repository.
+
+    Outside every repository it is the working folder where the recipe is in it, else the recipe's own folder.
+    """
+    given = _ROOT.get()
+    if given is not None:
+        return given
+    folder = Path(os.path.normpath(recipe.parent.absolute()))
+    for above in (folder, *folder.parents):
+        if os.path.exists(above / ".git"):  # noqa: PTH110  false where nobody may look
+            return above
+    here = Path.cwd()
+    return here if folder.is_relative_to(here) else folder
+
+
+def kept_inside(path: Path, recipe: Path, where: str) -> Path:
+    """The path, if it is inside the root once its links are followed. Raises InputError."""
+    try:
+        root = root_of(recipe)
+        inside = path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not inside:
+        raise InputError(f"{where}: leads out of {root}, where reading stays; --root FOLDER widens it")
+    return path

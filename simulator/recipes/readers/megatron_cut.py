@@ -1,0 +1,124 @@
+"""How Megatron's and MindSpeed's flags cut the layers over pipeline ranks and model chunks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.recipes.readers.given import Given
+
+_MOST_SYMBOLS: Final = 100_000
+_REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([A-Za-z|]))\*(\d{1,6})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Layers per pipeline rank, and chunks of each."""
+
+    stage_layers: tuple[int, ...] = ()
+    """Empty where every rank has as many."""
+    chunks: int = 1
+    """Model chunks per rank."""
+    layers_per_chunk: int | None = None
+    """Where the recipe gives them, and nothing else makes the chunks unequal."""
+
+
+def idle_layers(given: Given) -> frozenset[int]:
+    """Layers that MindSpeed's `--noop-layers` leaves without weights; they keep their place in the pipeline."""
+    return frozenset(_numbers(given, "noop_layers", "noop-layers"))
+
+
+def cut_of(given: Given, places: int | None, pipeline: int) -> Cut:
+    """The cut; `places` are the layers with those that do nothing."""
+    per_chunk = given.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
+    named = ("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
+    chunks = given.integer("vpp", *named, high=2**16) or 1
+    if per_chunk and places and places % (pipeline * per_chunk) == 0:
+        chunks = places // (pipeline * per_chunk)
+    text = given.text("stage_layers", "pipeline-model-parallel-layout")
+    if text is not None:
+        return _described(given, text, pipeline)
+    listed = _numbers(given, "stage_layers", "num-layer-list")
+    if listed and "pp" not in given.incomplete:
+        if len(listed) != pipeline or (places is not None and sum(listed) != places):
+            problem = f"must list {pipeline} numbers that add up to the {places} layers"
+            raise given.refusal(given.entry("num-layer-list"), problem)
+        return _checked(given, tuple(listed), chunks, "num-layer-list")
+    idle = idle_layers(given)
+    if idle and places and places % (pipeline * chunks) == 0:
+        return _around_idle(given, idle, places, pipeline, chunks)
+    return Cut(_ends(given, places, pipeline), chunks, per_chunk)
+
+
+def _around_idle(given: Given, idle: frozenset[int], places: int, pipeline: int, chunks: int) -> Cut:
+    size = places // (pipeline * chunks)
+    kept = Counter(place // size for place in range(places) if place not in idle)
+    parts = [[kept[chunk * pipeline + rank] for chunk in range(chunks)] for rank in range(pipeline)]
+    return _by_parts(given, parts, "noop-layers")
+
+
+def _described(given: Given, text: str, pipeline: int) -> Cut:
+    """`--pipeline-model-parallel-layout`: E embedding, t layer, m next-token layer, L loss, | between chunks."""
+    name = "pipeline-model-parallel-layout"
+    chunks = _expanded(given, text.strip("\"' ").replace(",", "").replace(" ", "")).split("|")
+    if any(re.search(r"[^EtmL]", chunk) for chunk in chunks) or len(chunks) % pipeline:
+        raise given.refusal(given.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
+    if "E" not in chunks[0] or "L" not in chunks[-1] or any("m" in chunk for chunk in chunks[:-1]):
+        given.remark("not-modelled", "error", f"--{name}: the cut of embedding, loss or next-token layers", name)
+    parts = [[chunk.count("t") for chunk in chunks[rank::pipeline]] for rank in range(pipeline)]
+    return _by_parts(given, parts, name)
+
+
+def _expanded(given: Given, text: str) -> str:
+    """The text with `x*3` and `(tt|)*3` written out."""
+    while match := _REPEATED.search(text):
+        inner = match[1] if match[1] is not None else match[2]
+        if len(inner) * int(match[3]) + len(text) > _MOST_SYMBOLS:
+            raise given.refusal(given.entry("pipeline-model-parallel-layout"), "describes too many layers")
+        text = text[: match.start()] + inner * int(match[3]) + text[match.end() :]
+    return text
+
+
+def _by_parts(given: Given, parts: list[list[int]], name: str) -> Cut:
+    if len(parts[0]) > 1 and len({size for part in parts for size in part}) > 1:
+        given.remark("not-modelled", "error", f"--{name}: chunks of unequal layers are not modelled", name)
+        return Cut()
+    return _checked(given, tuple(sum(part) for part in parts), len(parts[0]), name)
+
+
+def _checked(given: Given, stages: tuple[int, ...], chunks: int, name: str) -> Cut:
+    if not all(stages):
+        given.remark("not-modelled", "error", f"--{name}: a stage without layers is not modelled", name)
+        return Cut()
+    if chunks > 1 and len(set(stages)) > 1:
+        given.remark("not-modelled", "error", f"--{name}: chunks of unequal layers are not modelled", name)
+        return Cut()
+    return Cut(stages if len(set(stages)) > 1 else (), chunks)
+
+
+def _ends(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
+    """Layers per stage, where the first or the last is given."""
+    names = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+    first = given.integer("stage_layers", names[0], "num-layers-in-first-pipeline-stage", low=0)
+    last = given.integer("stage_layers", names[1], "num-layers-in-last-pipeline-stage", low=0)
+    if layers is None or (first is None and last is None):
+        return ()
+    inner = pipeline - (first is not None) - (last is not None)
+    rest = layers - (first or 0) - (last or 0)
+    if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
+        said = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
+        given.remark("no-even-share", "error", said, *names)
+        return ()
+    ends = (() if first is None else (first,)), (() if last is None else (last,))
+    return (*ends[0], *([rest // inner] * inner), *ends[1])
+
+
+def _numbers(given: Given, option: str, name: str) -> list[int]:
+    """Whole numbers, by commas or blanks."""
+    text = (given.text(option, name) or "").strip("\"' ")
+    words = [word for word in re.split(r"[\s,]+", text) if word]
+    if not all(re.fullmatch(r"[0-9]{1,6}", word, re.ASCII) for word in words) or len(words) > 4096:
+        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be whole numbers")
+    return [int(word) for word in words]

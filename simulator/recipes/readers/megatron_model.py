@@ -1,0 +1,255 @@
+"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, and the shipped model of that shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from simulator.recipes.readers import models
+from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_cut import idle_layers
+from simulator.recipes.readers.megatron_flags import TOKENIZERS
+
+_SIZES: Final = {
+    "num_hidden_layers": ("num-layers",),
+    "hidden_size": ("hidden-size",),
+    "intermediate_size": ("ffn-hidden-size", "intermediate-size"),
+    "num_attention_heads": ("num-attention-heads",),
+    "head_dim": ("kv-channels",),
+    "max_position_embeddings": ("max-position-embeddings",),
+    "num_experts": ("num-experts", "num-moe-experts"),
+    "num_experts_per_tok": ("moe-router-topk",),
+    "moe_intermediate_size": ("moe-ffn-hidden-size", "moe-intermediate-size"),
+    "q_lora_rank": ("q-lora-rank",),
+    "kv_lora_rank": ("kv-lora-rank",),
+    "qk_nope_head_dim": ("qk-head-dim", "qk-nope-head-dim"),
+    "qk_rope_head_dim": ("qk-pos-emb-head-dim", "qk-rope-head-dim"),
+    "v_head_dim": ("v-head-dim",),
+    "num_nextn_predict_layers": ("mtp-num-layers", "num-nextn-predict-layers"),
+}
+_HEADS: Final = ("n-head-kv", "num-key-value-heads")
+"""Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
+_LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_GATES: Final = ("swiglu", "geglu", "gelu-tanh")
+_MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
+_PLAIN_SPECS: Final = re.compile(
+    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|gpt_layer_specs)\b|^local$"
+)
+"""Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
+_TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
+_MOST_LAYERS: Final = 100_000
+
+
+def fields_of(given: Given) -> dict[str, Any]:
+    """The model's shape as the flags give it."""
+    found: dict[str, Any] = {}
+    for field, names in _SIZES.items():
+        number = _experts(given, names) if field == "num_experts" else given.integer(field, *names, low=0)
+        if number is not None:
+            found[field] = number
+    if found.get("num_hidden_layers"):
+        found["num_hidden_layers"] -= len(idle_layers(given) & frozenset(range(found["num_hidden_layers"])))
+    heads = found.get("num_attention_heads")
+    groups = given.integer("num_key_value_heads", "num-query-groups", *_HEADS)
+    grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has(*_HEADS)
+    if heads and "num_key_value_heads" not in given.incomplete:
+        found["num_key_value_heads"] = groups if grouped and groups else heads
+    if "tie_word_embeddings" not in given.incomplete:
+        found["tie_word_embeddings"] = not given.switch("tie_word_embeddings", "untie-embeddings-and-output-weights")
+    found["attention_bias"] = given.switch("attention_bias", "add-qkv-bias")
+    found["qk_norm"] = given.switch("qk_norm", "qk-layernorm")
+    _derive_dense(given, found)
+    _derive_experts(given, found)
+    _derive_attention(given, found)
+    return found
+
+
+def _experts(given: Given, names: tuple[str, ...]) -> int | None:
+    """Routed experts; Megatron-DeepSpeed takes a number for each layer, of which only equal ones are modelled."""
+    numbers = (given.text("num_experts", *names) or "").split()
+    if len(numbers) < 2 or not all(re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) for number in numbers):
+        return given.integer("num_experts", *names, low=0)
+    if len(set(numbers)) > 1:
+        said = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
+        given.remark("not-modelled", "error", said, *names)
+    return int(numbers[0])
+
+
+def is_gated(given: Given) -> bool:
+    """Whether the feed-forward network has a gate."""
+    return any(given.switch("intermediate_size", name) for name in _GATES)
+
+
+def _derive_dense(given: Given, found: dict[str, Any]) -> None:
+    """Sizes that follow from others, as Megatron derives them."""
+    hidden, heads = found.get("hidden_size"), found.get("num_attention_heads")
+    if hidden and heads and "head_dim" not in found and "head_dim" not in given.incomplete and hidden % heads == 0:
+        found["head_dim"] = hidden // heads
+    if hidden and "intermediate_size" not in found and "intermediate_size" not in given.incomplete:
+        found["intermediate_size"] = _gated_width(given, hidden) if is_gated(given) else 4 * hidden
+    spec = given.text("spec", "spec")
+    if spec and not _PLAIN_SPECS.search(spec.split()[0]):
+        given.remark("not-modelled", "error", f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
+
+
+def _gated_width(given: Given, hidden: int) -> int:
+    """As Megatron derives it, or with FlagScale's `--multiple-of` (v0.1, megatron/arguments.py)."""
+    multiple = given.integer("intermediate_size", "multiple-of")
+    if multiple is None:
+        return int(hidden * 4 * 2 / 3 / 64) * 64
+    factor = given.text("intermediate_size", "hidden-dim-multiplier") or "1"
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", factor, re.ASCII):
+        raise given.refusal(given.entry("hidden-dim-multiplier"), f"'{factor[:40]}' given; must be a number")
+    return _padded(int(int(4 * hidden * 2 / 3) * float(factor)), multiple)
+
+
+def _derive_experts(given: Given, found: dict[str, Any]) -> None:
+    if not found.get("num_experts"):
+        for field in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
+            found.pop(field, None)
+        return
+    found.setdefault("num_experts_per_tok", 2)
+    found.setdefault("moe_intermediate_size", found.get("intermediate_size"))
+    count = given.integer("num_shared_experts", "n-shared-experts", low=0)
+    width = given.integer("num_shared_experts", "moe-shared-expert-intermediate-size", "shared-moe-ffn-hidden-size")
+    own = found["moe_intermediate_size"]
+    if count:
+        found["num_shared_experts"] = count
+    elif width and own:
+        found["num_shared_experts"] = max(1, width // own)
+        if width % own:
+            said = f"shared experts of width {width}: only multiples of an expert's {own} are modelled"
+            given.remark("not-modelled", "error", said, "moe-shared-expert-intermediate-size")
+    found["first_k_dense_replace"] = _leading_dense(given)
+
+
+def _derive_attention(given: Given, found: dict[str, Any]) -> None:
+    if not any(given.switch("attention", name) for name in _MLA):
+        for field in _LATENT:
+            found.pop(field, None)
+        return
+    found["attention"] = "mla"
+    # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
+    found["qk_norm"] = False
+    if found.get("qk_nope_head_dim") and found.get("qk_rope_head_dim"):
+        found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
+
+
+def _leading_dense(given: Given) -> int:
+    """Dense layers before the first with experts: MindSpeed's count, or a list of `--moe-layer-freq`."""
+    leading = given.integer("first_k_dense_replace", "first-k-dense-replace", low=-1)
+    text = (given.text("first_k_dense_replace", "moe-layer-freq") or "1").replace(" ", "").strip("\"'")
+    if text in ("1", "-1"):
+        return max(leading or 0, 0)
+    layers = _written_out(text)
+    first = layers.find("1") if layers else -1
+    if first >= 0 and "0" not in layers[first:]:
+        return first
+    said = f"--moe-layer-freq {text[:40]}: only leading dense layers are modelled"
+    given.remark("not-modelled", "error", said, "moe-layer-freq")
+    return 0
+
+
+def _written_out(text: str) -> str:
+    """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
+    found = ""
+    if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
+        text = text[1:-1]
+    for term in text.split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None or len(match[1]) * int(match[2] or 1) + len(found) > _MOST_LAYERS:
+            return ""
+        found += match[1].replace(",", "") * int(match[2] or 1)
+    return found
+
+
+def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The shipped model of that shape, and the fields in which the recipe differs from it."""
+    vocabulary, assumed = _vocabulary(given)
+    shape = {**fields, **({"vocab_size": vocabulary} if vocabulary else {})}
+    model = models.by_shape(shape)
+    if model is not None and not vocabulary and _other_parts(model, fields):
+        # Another model of equal sizes: its vocabulary would be a guess.
+        model = None
+    padding = given.integer("vocab_size", "make-vocab-size-divisible-by") or 128
+    padding *= given.integer("tp", "tensor-model-parallel-size", "model-parallel-size") or 1
+    if model is None:
+        shape["vocab_size"] = _padded(vocabulary, padding) if vocabulary else None
+        if not vocabulary:
+            del shape["vocab_size"]
+            given.remark(
+                "no-vocabulary",
+                "warning",
+                "the recipe does not say how large the vocabulary is",
+                "tokenizer-type",
+                "patch-tokenizer-type",
+                fix="--model-field vocab_size=N",
+            )
+        return None, {**shape, "architecture": _architecture(shape)}
+    spec = models.load_model(model)
+    known = vocabulary if vocabulary and not _near(vocabulary, spec.vocab_size) else spec.vocab_size
+    if assumed and known != spec.vocab_size:
+        given.remark(
+            "vocabulary-assumed",
+            "note",
+            f"vocabulary of {known} is what {assumed} has; the script does not say",
+            "tokenizer-model",
+            "tokenizer-type",
+            fix="--model-field vocab_size=N",
+        )
+    shape["vocab_size"] = _padded(known, padding)
+    shape.pop("max_position_embeddings", None)
+    return model, models.differing(model, shape)
+
+
+def _other_parts(model: str, fields: Mapping[str, object]) -> bool:
+    spec = models.load_model(model)
+    return any(name in fields and getattr(spec, name) != fields[name] for name in ("attention_bias", "qk_norm"))
+
+
+def _architecture(shape: Mapping[str, object]) -> str:
+    """A family whose layers have these parts."""
+    if shape.get("attention") == "mla":
+        return "deepseek_v3"
+    if shape.get("qk_norm"):
+        return "qwen3_moe" if shape.get("num_experts") else "qwen3"
+    if shape.get("num_experts"):
+        return "mixtral"
+    return "qwen2" if shape.get("attention_bias") else "llama"
+
+
+def _near(count: int, spec: int) -> bool:
+    """Whether a tokenizer's entries are a model's vocabulary without its padding."""
+    return spec - 600 <= count <= spec
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _vocabulary(given: Given) -> tuple[int | None, str]:
+    """Vocabulary, and the tokenizer it is assumed from."""
+    padded = given.integer("vocab_size", "padded-vocab-size", "pad-vocab-size-to")
+    if padded:
+        return padded, ""
+    # MindSpeed builds the table of the tokenizer it loads, whatever --vocab-size says.
+    name = given.text("tokenizer", "tokenizer-name-or-path")
+    given.incomplete.discard("tokenizer")
+    given.places.pop("tokenizer", None)
+    known, _ = models.by_name(name) if name else (None, False)
+    if known:
+        return models.load_model(known).vocab_size, ""
+    plain = given.integer("vocab_size", "vocab-size")
+    if plain:
+        return plain, ""
+    # A flag that is read waits for its value: the next one is read only where those before do not tell.
+    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
+        text = given.text("tokenizer", flag) or ""
+        given.incomplete.discard("tokenizer")
+        given.places.pop("tokenizer", None)
+        for part, count in TOKENIZERS.items():
+            if part in text.lower() and not text.lower().endswith("qwen2tokenizer"):
+                return count, PurePath(text).name
+    return None, ""

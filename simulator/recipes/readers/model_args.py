@@ -1,0 +1,70 @@
+"""`MODEL_ARGS:` files: the flags of one run, as Megatron-LM's functional tests and model collections keep them.
+
+Read as `tests/functional_tests/shell_test_utils/_run_training.sh` of Megatron-LM core_v0.19 reads them: `true` is a
+switch, a list in brackets is several values, `$NAME` comes from the environment. Dotted keys are those of NeMo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from simulator.recipes.readers.documents import Key
+from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron import megatron_recipe
+from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
+from simulator.recipes.readers.megatron_keys import add_defaults, add_key
+from simulator.recipes.readers.variables import Variables
+from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.values import Value, text_value
+
+FLAG_SECTION: Final = "MODEL_ARGS"
+_VARIABLES: Final = "ENV_VARS"
+
+
+def is_model_args(keys: Iterable[Key]) -> bool:
+    """Whether a document keeps flags of Megatron under `MODEL_ARGS`."""
+    return any(key.path[0] == FLAG_SECTION and key.path[-1].startswith("--") for key in keys)
+
+
+def is_dotted(keys: Iterable[Key]) -> bool:
+    """Whether a document keeps keys of NeMo under `MODEL_ARGS`."""
+    return any(key.path[0] == FLAG_SECTION and "." in key.path[-1] for key in keys)
+
+
+def dotted(keys: Iterable[Key]) -> list[Key]:
+    """The keys of NeMo that a document keeps under `MODEL_ARGS`."""
+    inside = [key for key in keys if key.path[0] == FLAG_SECTION and len(key.path) > 1]
+    return [Key(tuple(part for name in key.path[1:] for part in name.split(".")), *_rest(key)) for key in inside]
+
+
+def _rest(key: Key) -> tuple[tuple[Value, ...], int, object, str]:
+    return key.values, key.line, key.content, key.file
+
+
+def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
+    given = Given(str(path), FLAGS, PASSED)
+    variables = Variables(settings)
+    environment: dict[str, Value] = {}
+    for key in variables.keys(keys):
+        if key.path[0] == _VARIABLES and len(key.values) == 1:
+            environment[key.name] = key.values[0]
+        elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
+            add_key(given, key.path[1], _unwrapped(key.values), key.line)
+    variables.note(given)
+    if given.has("merge-file"):
+        # pretrain_gpt.py's own default; merges are kept for that tokenizer alone.
+        add_defaults(given, ["tokenizer-type=GPT2BPETokenizer"], 1)
+    return megatron_recipe(given, environment, "megatron-yaml", "", None, None), variables.used
+
+
+def _unwrapped(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The values of a text such as `[moe_act layernorm]`."""
+    if len(values) == 1 and values[0].known:
+        match = re.fullmatch(r"\[([^\[\]+*|]+)\]", values[0].text.strip())
+        if match:
+            return tuple(text_value(word, values[0].line) for word in re.split(r"[,\s]+", match[1]) if word)
+    return values

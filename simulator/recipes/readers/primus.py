@@ -1,0 +1,163 @@
+"""Primus: a file that names a framework, a model in another file, and what it changes of both.
+
+Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment, and the files that it names stand in
+`primus/configs` of its checkout. Where those are not beside the recipe, their values that matter are taken from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron import megatron_recipe
+from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
+from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
+from simulator.recipes.readers.variables import Variables
+from simulator.recipes.recipe import Place, Recipe
+from simulator.recipes.shell.values import text_value
+
+_MEGATRON: Final = (
+    *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
+    *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024"),
+)
+"""What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters."""
+_TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")
+"""What `modules/torchtitan/pre_trainer.yaml` sets otherwise than torchtitan."""
+_RENAMED: Final = {"fp8": "fp8_format"}
+_DEEPEST: Final = 8
+_LORA_RANK: Final = 16
+
+
+def is_primus(keys: Iterable[Key]) -> bool:
+    """Whether a document is an experiment of Primus."""
+    names = {key.path[-1] for key in keys if key.path[0] == "modules" and len(key.path) == 3}
+    return {"framework", "config"} <= names
+
+
+def read_primus(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of an experiment, and the settings that it used."""
+    variables = Variables(settings)
+    inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
+    module = inside[0].path[1]
+    heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
+    own = [
+        dataclasses.replace(key, path=key.path[3:])
+        for key in inside
+        if key.path[1:3] == (module, "overrides") and len(key.path) > 3
+    ]
+    framework = heads["framework"].values[0].text if "framework" in heads else ""
+    if framework not in ("megatron", "torchtitan"):
+        line = heads["framework"].line if "framework" in heads else 1
+        raise UnsupportedError(
+            f"{path}:{line}: Primus' framework '{framework[:40]}' keeps its values in Python; "
+            "read are megatron and torchtitan"
+        )
+    read = _megatron if framework == "megatron" else _torchtitan
+    recipe = read(path, heads, own, variables)
+    return recipe, variables.used
+
+
+def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Variables) -> tuple[list[Key], bool]:
+    """The keys of the files that the experiment names, and whether the model's is among them."""
+    found: list[Key] = []
+    modelled = False
+    for head, folder in (("config", "modules"), ("model", "models")):
+        key = heads.get(head)
+        if key is None or not key.values or not key.values[0].known:
+            continue
+        name = key.values[0].text
+        for place in (f"primus/configs/{folder}/{framework}/{name}", name):
+            try:
+                file = beside(str(path), place, key.line)
+            except InputError:
+                continue
+            found += variables.keys(_extended(file, 0))
+            modelled = modelled or head == "model"
+            break
+    return found, modelled
+
+
+def _extended(file: Path, depth: int) -> list[Key]:
+    """The keys of a file after those of the files that it extends."""
+    document = read_document(file)
+    bases = document.pop("extends", None) or []
+    found: list[Key] = []
+    for base in bases if isinstance(bases, list) and depth < _DEEPEST else []:
+        if isinstance(base, str) and (file.parent / base).is_file():
+            found += _extended(file.parent / base, depth + 1)
+    return [*found, *(dataclasses.replace(key, file=str(file)) for key in keys_of(file, document))]
+
+
+def _last(keys: Iterable[Key]) -> list[Key]:
+    """Of keys of one name the last."""
+    return list({key.path: key for key in keys}.values())
+
+
+def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
+    given = Given(str(path), read_of("megatron", "primus"), passed_of("megatron", "primus"), complete=True)
+    base, modelled = _files(path, heads, "megatron", variables)
+    lora = {key.name: key for key in own if key.path[0] == "lora"}
+    for key in _last((*base, *own)):
+        if key.path[0] != "lora":
+            add_key(given, _RENAMED.get(key.name, key.name), key.values, key.line, key.file)
+    model = None
+    if not modelled and "model" in heads:
+        model = _model(given, heads["model"])
+        add_layers(given, model, heads["model"].line)
+    told = {key.name.lower() for key in (*base, *own)}
+    add_defaults(given, _MEGATRON, heads["framework"].line, told)
+    if given.has("fp16"):
+        given.entries.pop("bf16", None)
+    variables.note(given)
+    recipe = megatron_recipe(given, None, "primus-yaml", "", None, None)
+    recipe = recipe if modelled else with_model(recipe, model)
+    if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
+        rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
+        recipe = dataclasses.replace(recipe, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
+    return recipe
+
+
+def _model(given: Given, key: Key) -> str | None:
+    """The shipped model that the name of a model's file means."""
+    given.places.setdefault("model", Place(given.file, key.line))
+    if not key.values[0].known:
+        given.need(key.values[0].causes, "model")
+        return None
+    model = named_model(given, PurePosixPath(key.values[0].text).name.removesuffix(".yaml"))
+    place = given.places["model"]
+    given.remarks = [dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in given.remarks]
+    return model
+
+
+def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
+    base, modelled = _files(path, heads, "torchtitan", variables)
+    keys = _last((*base, *own))
+    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.name.endswith("sink_level")}
+    given = Given(str(path), TABLE, KNOWN | ours, complete=True)
+    add_keys(given, str(path), keys)
+    if not modelled and "model" in heads:
+        _flavor(given, heads["model"])
+    for default in _TORCHTITAN:
+        name, _, text = default.partition("=")
+        if not given.has(name):
+            given.add(name, [text_value(text, heads["framework"].line)], heads["framework"].line)
+    variables.note(given)
+    return dataclasses.replace(torchtitan_recipe(given), dialect="primus-yaml")
+
+
+def _flavor(given: Given, key: Key) -> None:
+    """Take model and flavor as the name of a model's file has them: `llama3.1_70B-fp8.yaml`."""
+    stem = PurePosixPath(key.values[0].text).name.removesuffix(".yaml")
+    plain = stem.removesuffix("-fp8")
+    name, _, flavor = plain.rpartition("_")
+    given.add("model.name", [text_value(name, key.line)], key.line)
+    given.add("model.flavor", [text_value(flavor, key.line)], key.line)
+    if plain != stem:
+        given.add("model.converters", [text_value("float8", key.line)], key.line)

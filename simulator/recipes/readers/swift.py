@@ -1,0 +1,159 @@
+"""ms-swift: `megatron sft` and `swift sft`.
+
+Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
+defaults count where a flag is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Final
+
+from simulator.errors import UnsupportedError
+from simulator.recipes.readers.configuration import configuration
+from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
+from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
+from simulator.recipes.readers.given import Flag, Given
+from simulator.recipes.readers.megatron import megatron_recipe
+from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
+from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import text_value
+
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_RENAMED: Final = {
+    "max_length": "seq_length",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+}
+_DEFAULTS: Final = (
+    *("micro-batch-size=1", "global-batch-size=16", "recompute-granularity=selective", "use-distributed-optimizer"),
+    *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
+)
+"""What `MegatronArguments` sets, of what matters."""
+_TRAINER: Final = {
+    "model": "model_name_or_path",
+    "tuner_type": "finetuning_type",
+    "train_type": "finetuning_type",
+    "sft_type": "finetuning_type",
+    "quant_bits": "quantization_bit",
+    "quant_method": "quantization_bit",
+    "attn_impl": "attn_implementation",
+}
+_TRAINER_DEFAULTS: Final = {
+    "finetuning_type": "lora",
+    "per_device_train_batch_size": "1",
+    "gradient_checkpointing": "true",
+    "torch_dtype": "bfloat16",
+}
+_STEP: Final = 16
+"""Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""
+_LORA_RANK: Final = 8
+
+
+def is_swift(launch: Launch) -> bool:
+    """Whether a launch is one of ms-swift that trains."""
+    return launch.program in ("swift", "megatron")
+
+
+def read_swift(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch; a configuration file instead of flags is read beside it."""
+    if launch.script.text == "rlhf":
+        raise UnsupportedError(
+            f"{file}:{launch.line}: {launch.program} rlhf: a second model or another loss is not modelled; "
+            "read are pt and sft"
+        )
+    return _megatron(launch, file) if launch.program == "megatron" else _trainer(launch, file)
+
+
+def _given(launch: Launch, file: str, table: dict[str, Flag], passed: frozenset[str]) -> Given:
+    given = Given(file, table, passed, complete=True)
+    words = list(launch.arguments)
+    if words and words[0].known and words[0].text.endswith(_SUFFIXES):
+        found = configuration(launch, file, words[0].text, words[0].line)
+        for key in found.keys if found else ():
+            given.add(key.dotted, key.values, key.line, found.file if found else "")
+        words = words[1:]
+    given.add_arguments(words)
+    return given
+
+
+def _count(launch: Launch, given: Given, name: str, option: str) -> int | None:
+    """Processes or nodes of the environment; one where it says nothing."""
+    value = launch.environment.get(name)
+    if value is None:
+        return 1
+    if not value.known:
+        given.need(value.causes, option)
+        return None
+    return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+
+def _megatron(launch: Launch, file: str) -> Recipe:
+    # Every switch of Megatron takes true or false here.
+    known = read_of("megatron", "swift")
+    table = {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
+    given = _given(launch, file, table, passed_of("megatron", "swift"))
+    told = frozenset(given.entries)
+    settle(given, _RENAMED)
+    nodes, devices = (
+        _count(launch, given, "NNODES", "nodes"),
+        _count(launch, given, "NPROC_PER_NODE", "devices_per_node"),
+    )
+    line = launch.line
+    granularity = given.entry("recompute_granularity")
+    if granularity is not None and granularity.text == "none":
+        del given.entries["recompute_granularity"]
+    add_defaults(given, _DEFAULTS, line, told)
+    if not given.has("fp16"):
+        add_defaults(given, ["bf16"], line)
+    if not given.switch("packing", "packing"):
+        note_samples(given, "seq_length")
+    model = named_model(given, given.text("model", "model") or "", "model")
+    add_layers(given, model, line)
+    rank = None
+    if (given.text("lora_rank", "tuner_type", "train_type") or "full") != "full":
+        rank = given.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
+    recipe = megatron_recipe(given, launch.environment, "swift-shell", f"megatron {launch.script.text}", nodes, devices)
+    return replace(with_model(recipe, model), lora_rank=rank)
+
+
+def _trainer(launch: Launch, file: str) -> Recipe:
+    table = read_of("swift", "transformers") | TRAINER_FLAGS
+    given = _given(launch, file, table, passed_of("swift", "transformers") - table.keys())
+    entries, given.entries = given.entries, {}
+    for name, found in entries.items():
+        given.entries.setdefault(_TRAINER.get(name, name), []).extend(found)
+    nodes, devices = (
+        _count(launch, given, "NNODES", "nodes"),
+        _count(launch, given, "NPROC_PER_NODE", "devices_per_node"),
+    )
+    for name, text in _TRAINER_DEFAULTS.items():
+        if not given.has(name):
+            given.add(name, [text_value(text, launch.line)], launch.line)
+    kind = given.text("precision", "torch_dtype")
+    if not (given.has("bf16") or given.has("fp16")) and kind in ("bfloat16", "float16"):
+        given.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
+    size = given.text("cp", "sequence_parallel_size")
+    if size not in (None, "1"):
+        given.remark(
+            "not-modelled", "error", "sequence parallelism of ms-swift is not modelled", "sequence_parallel_size"
+        )
+    visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
+        shown = f"{len(visible.text.split(','))} devices for {devices} processes"
+        message = f"{shown}: a model spread by device_map is not modelled"
+        given.remark("not-modelled", "error", message)
+    if not given.switch("packing", "packing"):
+        note_samples(given, "max_length")
+    if given.has("optimizer"):
+        given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
+    deepspeed = add_deepspeed(given, launch)
+    recipe = trainer_recipe(given, f"swift {launch.script.text}", "swift-shell", nodes, devices, deepspeed=deepspeed)
+    if given.has("gradient_accumulation_steps") or recipe.layout is None or not (nodes and devices):
+        return recipe
+    steps = max(1, math.ceil(_STEP / recipe.layout.micro_batch_size / nodes / devices))
+    return replace(recipe, gradient_accumulation_steps=steps)

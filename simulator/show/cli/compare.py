@@ -1,0 +1,181 @@
+"""The commands `compare` and `explain`: what differs between two questions, and why one needs what it needs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.show.cli.check import asked, open_options
+from simulator.show.cli.options import (
+    CONTEXT_SETTINGS,
+    Sectioned,
+    general_options,
+    listing_options,
+    min_fit_probability_option,
+)
+from simulator.show.cli.streams import colour_of, verbosity_of, width_of, write
+
+if TYPE_CHECKING:
+    from simulator.recipes.check.asked import Asked
+    from simulator.recipes.check.case import Case
+    from simulator.show.report.presentation import Presentation
+
+COMPARE_FORMATS = ("table", "json", "markdown")
+_SIDES = (
+    "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
+    "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
+)
+
+
+class Quoted(Sectioned):
+    """A command whose arguments may be options in quotes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; a word with a dash in front and a blank inside is no option of this command."""
+        return super().parse_args(ctx, [f" {word}" if word.startswith("-") and " " in word else word for word in args])
+
+
+def compare_command() -> click.Command:
+    """Return the command that compares two questions."""
+    return Quoted(
+        "compare",
+        callback=_compare,
+        params=[
+            click.Argument(["a"], required=False, type=str, metavar="A"),
+            click.Argument(["b"], required=False, type=str, metavar="B"),
+            *open_options(),
+            *listing_options(COMPARE_FORMATS),
+            *general_options(),
+        ],
+        help=(
+            f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
+            "Options given beside them are put over both."
+        ),
+        short_help="Say what differs between two layouts or recipes.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+def explain_command() -> click.Command:
+    """Return the command that explains a layout."""
+    return Quoted(
+        "explain",
+        callback=_explain,
+        params=[
+            click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
+            *open_options(),
+            min_fit_probability_option(),
+            *listing_options(COMPARE_FORMATS),
+            *general_options(),
+        ],
+        help=(
+            "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
+            f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
+        ),
+        short_help="Say why a layout needs what it needs, and what helps.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+def _compare(**values: Any) -> None:
+    """Write the comparison."""
+    from simulator.answers.compare import compare  # noqa: PLC0415  start-up time
+    from simulator.show.report.compare_table import COMPARE_REPORTERS  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    if not (values["a"] and values["b"]):
+        raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
+    own = asked(ctx, values)
+    found = compare(
+        case_of_text(values["a"], own), case_of_text(values["b"], own), (values["a"].strip(), values["b"].strip())
+    )
+    write(COMPARE_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
+
+
+def _explain(**values: Any) -> None:
+    """Write the explanation."""
+    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.show.report.explain_table import EXPLAIN_REPORTERS  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    own = asked(ctx, values)
+    case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
+    found = explain(case, values["min_fit_probability"])
+    write(EXPLAIN_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
+
+
+def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    return Presentation(
+        verbosity=verbosity_of(ctx), colour=colour_of(ctx, values["output"]), width=width_of(values["output"])
+    )
+
+
+def case_of_options(own: Asked) -> Case:
+    """The question that options ask, with an estimate's defaults."""
+    from simulator.recipes.emit.question import question_of_options, target_of  # noqa: PLC0415  start-up time
+
+    if own.model is None:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    return question_of_options(own, target_of(own.framework or "megatron"))
+
+
+def case_of_text(text: str, own: Asked) -> Case:
+    """The question behind an estimate's file, a recipe, or options in quotes."""
+    if text.lstrip().startswith("-"):
+        return case_of_options(_over(_asked_of(text), own))
+    from simulator.recipes.check.case import case_of  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import priceable, question_of_file, target_of  # noqa: PLC0415  start-up time
+    from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+
+    if Path(text).suffix.lower() == ".json":
+        value = _framework_of(text)
+        if value is not None:
+            return question_of_file(text, None, 1, own, target_of(value))
+    recipes = read_recipe(text, {}, None)
+    return priceable(case_of(recipes[0], own))
+
+
+def _framework_of(file: str) -> str | None:
+    """The framework of an estimate in a file; None where the file holds something else."""
+    import json  # noqa: PLC0415  start-up time
+
+    try:
+        value = json.loads(Path(file).read_text(encoding="utf-8"))
+        chosen = value["estimates"][0] if "estimates" in value else value
+        return str(chosen["layout"]["framework"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return None
+
+
+def _asked_of(text: str) -> Asked:
+    """Options in quotes, as the command line reads them."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"options '{text[:60]}': {error}") from error
+    command = click.Command("options", params=[*open_options()], add_help_option=False)
+    with command.make_context("options", words) as ctx:
+        return asked(ctx, ctx.params)
+
+
+def _over(inner: Asked, outer: Asked) -> Asked:
+    """The options in quotes under those of the command itself."""
+    given = {name: value for name in _PLAIN if (value := getattr(outer, name)) is not None}
+    if not outer.hardware_assumed:
+        given |= {"hardware": outer.hardware, "hardware_assumed": False}
+    for name in ("model_fields", "options", "layout"):
+        given[name] = {**getattr(inner, name), **getattr(outer, name)}
+    return replace(inner, **given)
+
+
+_PLAIN = (
+    *("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers"),
+    *("framework", "calibration"),
+)

@@ -1,0 +1,132 @@
+"""The command `plan`: offers in, what to book out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.question.vocabulary import PRECISIONS
+from simulator.show.cli.options import (
+    CONTEXT_SETTINGS,
+    QUESTION,
+    Option,
+    Sectioned,
+    general_options,
+    layout_options,
+    left_to_default,
+    listing_options,
+    min_fit_probability_option,
+    question_options,
+)
+from simulator.show.cli.parameters import Amount, OfferText, Price, Share, Tokens, WordSet
+from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
+
+if TYPE_CHECKING:
+    from simulator.answers.availability import Availability
+
+PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
+AVAILABILITY = "Availability"
+_OF_OFFERS = ("hardware", "nodes", "devices", "precision")
+_ASKED = ("seq_length", "global_batch_size", "framework")
+_FIGURES = {
+    "device_mtbf_hours": ("--device-mtbf-hours", Price(), "Mean time between failures of one device."),
+    "restart_minutes": ("--restart-minutes", Price(), "From a failure to loading the checkpoint."),
+    "checkpoint_minutes": ("--checkpoint-minutes", Amount(), "Between checkpoints; by default what loses least."),
+    "evaluation_share": ("--evaluation-share", Share(zero=True), "Evaluation, as a share of the steps' time."),
+}
+
+
+def plan_command() -> click.Command:
+    """Return the command that compares offers."""
+    text = (
+        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable."
+    )
+    own = [
+        Option("--offer", section=QUESTION, type=OfferText(), multiple=True, help=text),
+        Option("--train-tokens", section=QUESTION, type=Tokens(), help="Tokens of the whole run, such as 300B."),
+        Option("--deadline-days", section=QUESTION, type=Amount(), help="Days that the run may take."),
+        Option("--budget", section=QUESTION, type=Amount(), help="What it may cost, in the currency of the offers."),
+        Option(
+            "--precision",
+            section=QUESTION,
+            type=WordSet(PRECISIONS),
+            default="bf16",
+            show_default=True,
+            help="Types of matrix products to compare: bf16,fp8.",
+        ),
+    ]
+    question = [param for param in question_options() if param.name not in _OF_OFFERS]
+    return Sectioned(
+        "plan",
+        callback=_plan,
+        params=[
+            *own,
+            *question,
+            *layout_options(many=True),
+            Option(
+                "--availability",
+                section=AVAILABILITY,
+                is_flag=True,
+                default=False,
+                help="Count failures, checkpoints and evaluation; implied by the options below.",
+            ),
+            *(Option(name, section=AVAILABILITY, type=kind, help=about) for name, kind, about in _FIGURES.values()),
+            min_fit_probability_option(),
+            *listing_options(PLAN_FORMATS),
+            *general_options(),
+        ],
+        help=(
+            "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
+            "ranges, whether it is in time and in budget, and the least nodes that are in time."
+        ),
+        short_help="Say which hardware to book.",
+        context_settings=CONTEXT_SETTINGS,
+    )
+
+
+def _plan(**values: Any) -> None:
+    """Price the offers and write the plan."""
+    from simulator.answers.plan import plan  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
+    from simulator.show.report.plan_table import PLAN_REPORTERS  # noqa: PLC0415  start-up time
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
+        if not values[name]:
+            raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
+    names = ("model", "lora_rank", "num_layers", "calibration", *_ASKED)
+    found = plan(
+        **{name: values[name] for name in names},
+        options=framework_options(values),
+        offers=values["offer"],
+        train_tokens=values["train_tokens"],
+        deadline_days=values["deadline_days"],
+        budget=values["budget"],
+        precisions=values["precision"],
+        availability=_availability(values),
+        space=space(values),
+        min_fit_probability=values["min_fit_probability"],
+    )
+    presentation = Presentation(
+        verbosity=verbosity_of(ctx),
+        colour=colour_of(ctx, values["output"]),
+        width=width_of(values["output"]),
+        defaults={name: values[name] for name in _ASKED if left_to_default(ctx, name)},
+    )
+    if values["format"] == "html":
+        from simulator.show.pages.plan import plan_page  # noqa: PLC0415  start-up time
+
+        write(plan_page(found, presentation, typed(ctx)), values["output"])
+        return
+    write(PLAN_REPORTERS[values["format"]](found, presentation), values["output"])
+
+
+def _availability(values: Mapping[str, Any]) -> Availability | None:
+    """What a run does beside training: as given, else the defaults, else nothing."""
+    from simulator.answers.availability import Availability  # noqa: PLC0415  start-up time
+
+    given = {name: values[name] for name in _FIGURES if values[name] is not None}
+    return Availability(**given) if given or values["availability"] else None

@@ -1,0 +1,440 @@
+"""The pages of an estimate and of a ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator import api
+from simulator.answers.run import TrainingRun
+from simulator.answers.timeline import timeline
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import SimulateError
+from simulator.question.scenario.layout import MICRO_BATCH_SIZES, Layout
+from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.search.result import Ranking
+from simulator.search.space import Space
+from simulator.show.pages.figures import (
+    Spec,
+    cluster_speed,
+    curve_figure,
+    memory_figure,
+    pareto_figure,
+    peak_to_mfu,
+    step_figure,
+    timeline_figure,
+)
+from simulator.show.pages.page import Page, Section, Table, figure_box, page_html
+from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.text import (
+    amount,
+    devices_text,
+    gib,
+    grouped,
+    layout_text,
+    mfu_text,
+    money,
+    probability_text,
+    ranged,
+    recompute_text,
+    sharded_layout_text,
+    step_unit,
+    verdict_sentence,
+    words,
+)
+
+MOST_DOTS = 2000
+"""Layouts that a page shows as dots, fastest first."""
+_SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+_STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
+_MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The question behind an answer: what its figures of other inputs are computed from."""
+
+    question: Mapping[str, Any]
+    """Arguments of `simulator.rank` and `simulator.estimate`."""
+    space: Space | None = None
+    command: str = ""
+    """As it was typed."""
+
+
+def estimate_page(estimate: Estimate, presentation: Presentation, asked: Asked) -> str:
+    """The page of one layout. Raises UnsupportedError without the plotting library."""
+    layout = estimate.layout
+    question = {**asked.question, "layout": layout}
+    figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
+    curves = {
+        "sequence": ("sequence length", _over("seq_length", _around(estimate.seq_length), question, api.estimate)),
+        "micro-batch": ("micro batch size", _micro_batches(question, layout)),
+    }
+    figures |= {name: curve_figure(points, axis) for name, (axis, points) in curves.items()}
+    sections = [
+        Section(
+            title="Memory by stage", figure="memory", about=_MEMORY_ABOUT, table=_memory_table(estimate), folded=True
+        ),
+        Section(
+            title="Where the step goes, from peak to MFU",
+            figure="step",
+            about=_STEP_ABOUT,
+            table=_step_table(estimate),
+            folded=True,
+        ),
+        *_timeline_section(estimate, figures),
+        *_curve_sections(curves, "the same layout"),
+        _speed_section(estimate, presentation),
+    ]
+    lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
+    return page_html(
+        Page(
+            title=f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}, {estimate.precision}",
+            lead=lead,
+            sections=sections,
+            figures=figures,
+            command=asked.command,
+            notes=tuple(_notes(estimate, presentation, asked)),
+        )
+    )
+
+
+def ranking_page(ranking: Ranking, presentation: Presentation, asked: Asked) -> str:
+    """The page of a ranking. Raises UnsupportedError without the plotting library."""
+    shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
+    query = ranking.query
+    title = (
+        f"{query['model']} on {devices_text(int(str(query['devices'])))} of {query['hardware']}, {query['precision']}"
+    )
+    if not shown:
+        lead = "Nothing fits: no layout keeps the rules."
+        return page_html(Page(title=title, lead=lead, sections=(), figures={}, command=asked.command))
+    groups = _groups(ranking, asked)
+    every = [dot for dots in groups.values() for dot in dots]
+    seen = f"{grouped(len(every))} of {grouped(ranking.counts.feasible)}"
+    curves = {
+        "sequence": (
+            "sequence length",
+            _over("seq_length", _around(shown[0].seq_length), asked.question, _best(asked)),
+        ),
+        "nodes": ("nodes", _nodes(ranking, asked)),
+        "micro-batch": ("micro batch size", _best_micro_batches(asked)),
+    }
+    figures: dict[str, Spec] = {"pareto": pareto_figure(groups, shown[0].memory.capacity_bytes)}
+    figures |= {
+        name: curve_figure(points, axis) for name, (axis, points) in curves.items() if any(e for _, e in points)
+    }
+    best = shown[0]
+    verdict = "Fastest" if ranking.estimates else "Nothing fits; nearest"
+    sections = [
+        Section(
+            title="Layouts",
+            text=["Press a number to see its panels; press a heading to sort."],
+            table=_ranking_table(shown, presentation),
+        ),
+        Section(
+            title="Speed against memory",
+            text=[f"{seen} layouts that fit; press a dot to see its panels."],
+            figure="pareto",
+            about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
+        ),
+        Section(title="One layout", html=_panels()),
+        *_curve_sections({name: curve for name, curve in curves.items() if name in figures}, "the best layout of each"),
+    ]
+    return page_html(
+        Page(
+            title=title,
+            lead=f"{verdict}: {layout_text(best.layout)}, {verdict_sentence(best, colour=False)}.",
+            sections=sections,
+            figures=figures,
+            layouts=[_panel(estimate, asked) for _, estimate, _ in every],
+            command=asked.command,
+            notes=tuple(_notes(best, presentation, asked)),
+        )
+    )
+
+
+def _groups(ranking: Ranking, asked: Asked) -> dict[str, list[tuple[int, Estimate, str]]]:
+    """Dots by group: what is recommended, what else fits, and what is risky; numbered through."""
+    known = {estimate.layout for estimate in (*ranking.estimates, *ranking.risky)}
+    others = [e for e in api.feasible(space=asked.space, top=MOST_DOTS, **asked.question) if e.layout not in known]
+    groups: dict[str, list[tuple[int, Estimate, str]]] = {}
+    number = 0
+    shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
+    for name, estimates in (("recommended", shown), ("fits", others), ("risky", ranking.risky)):
+        groups[name] = []
+        for estimate in estimates:
+            groups[name].append((number, estimate, layout_text(estimate.layout)))
+            number += 1
+    return groups
+
+
+def _panel(estimate: Estimate, asked: Asked) -> dict[str, Any]:
+    return {
+        "title": sharded_layout_text(estimate.layout),
+        "verdict": verdict_sentence(estimate, colour=False),
+        "command": estimate_command(estimate, asked),
+        "memory": memory_figure(estimate),
+        "step": step_figure(estimate),
+    }
+
+
+def estimate_command(estimate: Estimate, asked: Asked) -> str:
+    """The command that prices a layout."""
+    layout = estimate.layout
+    given = {
+        "model": asked.question["model"],
+        "hardware": asked.question.get("hardware", estimate.hardware),
+        "devices": estimate.devices if ":" not in str(asked.question.get("hardware", "")) else None,
+        "seq_length": estimate.seq_length,
+        "global_batch_size": estimate.global_batch_size,
+        "precision": estimate.precision,
+        "framework": estimate.framework,
+        "lora_rank": estimate.lora_rank,
+        "tp": layout.tensor_parallel,
+        "pp": layout.pipeline_parallel,
+        "cp": layout.context_parallel,
+        "ep": layout.expert_parallel,
+        "etp": layout.expert_tensor_parallel,
+        "vpp": layout.virtual_stages,
+        "micro_batch_size": layout.micro_batch_size,
+        "zero_stage": layout.zero_stage,
+        "recompute": layout.recompute,
+        "offload": layout.offload,
+        "stage_layers": ",".join(map(str, layout.stage_layers)) if len(set(layout.stage_layers)) > 1 else None,
+    }
+    told = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in given.items()
+        if value not in (None, 1, "none") or name == "devices"
+    ]
+    told += [f"--option {name}={value}" for name, value in dict(asked.question.get("options") or {}).items()]
+    return " ".join(["simulate estimate", *(text for text in told if not text.endswith(" None"))])
+
+
+Points = list[tuple[float, Estimate | None]]
+Price = Callable[..., Estimate | None]
+
+
+def _over(name: str, values: Sequence[int], question: Mapping[str, Any], price: Price) -> Points:
+    """One input after another; where a question cannot be answered there is no point."""
+    points: Points = []
+    for value in values:
+        try:
+            points.append((value, price(**{**question, name: value})))
+        except SimulateError:
+            points.append((value, None))
+    return points
+
+
+def _around(length: int) -> tuple[int, ...]:
+    return tuple(sorted({*_SEQUENCES, length}))
+
+
+def _best(asked: Asked) -> Price:
+    return lambda **question: api.fastest(space=asked.space, **question).recommended
+
+
+def _nodes(ranking: Ranking, asked: Asked) -> Points:
+    nodes = ranking.query.get("nodes")
+    if not isinstance(nodes, int) or ":" in str(ranking.query["hardware"]):
+        return []
+    question = {name: value for name, value in asked.question.items() if name != "devices"}
+    sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
+    return _over("nodes", sizes, question, _best(asked))
+
+
+def _micro_batches(question: Mapping[str, Any], layout: Layout) -> Points:
+    sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
+    plain = {name: value for name, value in question.items() if name != "layout"}
+    return [(size, _alone({**plain, "layout": replace(layout, micro_batch_size=size)})) for size in sizes]
+
+
+def _alone(question: Mapping[str, Any]) -> Estimate | None:
+    priced = api.estimate(**question)
+    return None if priced.violations else priced
+
+
+def _best_micro_batches(asked: Asked) -> Points:
+    space = asked.space or Space()
+    sizes = space.micro_batch_size or MICRO_BATCH_SIZES
+    found: Points = []
+    for size in sizes:
+        one = api.fastest(space=replace(space, micro_batch_size=(size,)), **asked.question)
+        found.append((size, one.recommended))
+    return found
+
+
+def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Iterator[Section]:
+    for name, (axis, points) in curves.items():
+        rows = [
+            [
+                f"{value:,.0f}",
+                *(
+                    ["-", "-", "-"]
+                    if e is None
+                    else [grouped(cluster_speed(e)), gib(e.memory.device_bytes), layout_text(e.layout)]
+                ),
+            ]
+            for value, e in points
+        ]
+        table = Table(headers=[axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
+        yield Section(
+            title=f"Over {axis}",
+            text=[f"Speed and memory of {whose}; what does not fit the rules or the memory leaves a gap."],
+            figure=name,
+            about=f"Curves of tokens per second and memory over {axis}.",
+            table=table,
+            folded=True,
+        )
+
+
+def _ranking_table(estimates: Sequence[Estimate], presentation: Presentation) -> Table:
+    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
+    headers = [
+        "#",
+        "TP",
+        "PP",
+        "CP",
+        "EP",
+        "DP",
+        "VP",
+        "mbs",
+        "recompute",
+        "tokens/s",
+        "MFU %",
+        f"step {unit}",
+        "memory GiB",
+        "fit %",
+    ]
+    runs = [training_run(estimate, presentation) for estimate in estimates]
+    headers += ["days"] if presentation.train_tokens is not None else []
+    headers += ["cost"] if any(run is not None and run.cost is not None for run in runs) else []
+    cells = [
+        _ranking_row(number, e, run, per_second) for number, (e, run) in enumerate(zip(estimates, runs, strict=True), 1)
+    ]
+    rows, keys = [row for row, _ in cells], [key for _, key in cells]
+    return Table(headers=headers, rows=rows, keys=keys, text_columns=frozenset({8}), layouts=range(len(rows)))
+
+
+def _ranking_row(
+    number: int, e: Estimate, run: TrainingRun | None, per_second: float
+) -> tuple[list[str], list[float | str]]:
+    """Cells of a layout, and what each is sorted by."""
+    layout, probability, speed = e.layout, e.memory.fit_probability, e.throughput
+    sizes = [
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.context_parallel,
+        layout.expert_parallel,
+        layout.data_parallel,
+        layout.virtual_stages,
+        layout.micro_batch_size,
+    ]
+    row = [
+        str(number),
+        *map(str, sizes),
+        recompute_text(layout),
+        grouped(cluster_speed(e)),
+        mfu_text(speed.mfu),
+        amount(speed.step_seconds * per_second),
+        gib(e.memory.device_bytes),
+        "-" if probability is None else probability_text(probability),
+    ]
+    key: list[float | str] = [
+        number,
+        *sizes,
+        recompute_text(layout),
+        cluster_speed(e),
+        speed.mfu,
+        speed.step_seconds,
+        e.memory.device_bytes,
+        probability if probability is not None else -1.0,
+    ]
+    if run is not None:
+        row.append(ranged(run.days, run.days_interval, amount))
+        key.append(run.days)
+        if run.cost is not None:
+            row.append(ranged(run.cost, run.cost_interval, money))
+            key.append(run.cost)
+    return row, key
+
+
+def _memory_table(estimate: Estimate) -> Table:
+    stages = estimate.memory.stages
+    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
+    rows = [
+        [str(s.stage), str(s.layers), *(gib(s.parts_bytes[name]) for name in names), gib(s.device_bytes), s.moment]
+        for s in stages
+    ]
+    headers = ["rank", "layers", *(f"{words(name)} GiB" for name in names), "device GiB", "peak at"]
+    return Table(headers=headers, rows=rows, text_columns=frozenset({len(headers) - 1}))
+
+
+def _step_table(estimate: Estimate) -> Table:
+    rows = [[name, f"{share:.2f}"] for name, share in peak_to_mfu(estimate)]
+    return Table(headers=["part", "% of the peak"], rows=rows, text_columns=frozenset({0}))
+
+
+def _timeline_section(estimate: Estimate, figures: dict[str, Spec]) -> Iterator[Section]:
+    """The schedule, for enough micro batches to see the pipeline fill, run and drain."""
+    if estimate.violations:
+        return
+    ranks = estimate.layout.pipeline_parallel
+    shown = timeline(estimate, 3 * ranks)
+    count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in shown.passes.events[0])
+    every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
+    figures["timeline"] = timeline_figure(shown)
+    told = "all" if count == every else f"the first {count}"
+    yield Section(
+        title="Pipeline timeline",
+        text=[f"Forward and backward passes of {told} of {grouped(every)} micro batches, then the pipeline drains."],
+        figure="timeline",
+        about="Bars by pipeline rank: when each forward and backward pass starts and ends.",
+    )
+
+
+def _speed_section(estimate: Estimate, presentation: Presentation) -> Section:
+    speed = estimate.throughput
+    unit, per_second = step_unit(speed.step_seconds)
+    interval = speed.interval_seconds
+    step = ranged(speed.step_seconds * per_second, None, amount)
+    if interval is not None:
+        step += f" ({amount(interval.low * per_second)}-{amount(interval.high * per_second)})"
+    rows = [[f"step {unit}", step], ["tokens/s", grouped(cluster_speed(estimate))], ["MFU %", mfu_text(speed.mfu)]]
+    probability = estimate.memory.fit_probability
+    if probability is not None:
+        rows.append(["probability to fit %", probability_text(probability)])
+    run = training_run(estimate, presentation)
+    if run is not None:
+        rows.append(["days", ranged(run.days, run.days_interval, amount)])
+        if run.cost is not None:
+            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
+    return Section(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
+
+
+def _panels() -> str:
+    return (
+        '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels">'
+        f"{figure_box('memory', _MEMORY_ABOUT, drawn=False)}{figure_box('step', _STEP_ABOUT, drawn=False)}</div>"
+        '<pre id="chosen-command"></pre>'
+    )
+
+
+def _notes(estimate: Estimate, presentation: Presentation, asked: Asked) -> Iterator[str]:
+    yield from defaults_line(dict(presentation.defaults))
+    yield from provenance_lines(estimate, replace(presentation, verbosity=1))
+    yield from sources("model", load_model(str(asked.question["model"])))
+    hardware = str(asked.question.get("hardware", estimate.hardware))
+    if ":" not in hardware:
+        yield from sources("hardware", load_hardware(hardware))
+
+
+def sources(kind: str, spec: Any) -> Iterator[str]:
+    """Where the numbers of a spec come from."""
+    if spec.note:
+        yield f"{kind} {spec.name}: {spec.note}"
+    for key, source in dict(spec.sources).items():
+        yield f"{kind} {spec.name}, source {key}: {source}"

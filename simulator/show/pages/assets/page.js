@@ -1,0 +1,87 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const config = { responsive: true, displayModeBar: false };
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const themed = (layout, narrow) => {
+    const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
+    const full = structuredClone(layout);
+    for (const key of Object.keys(full)) if (/^[xy]axis/.test(key)) full[key] = { ...axis, ...full[key] };
+    for (const shape of full.shapes || []) shape.line = { color: colour("--bad"), width: 2, dash: "dash", ...(shape.line || {}) };
+    return {
+      margin: { l: 10, r: 20, t: 10, b: 10 },
+      ...full,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour("--ink"), size: narrow ? 11 : 13 },
+      hoverlabel: { align: "left" },
+      legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, ...(full.legend || {}) },
+      height: full.height || (narrow ? 380 : 420),
+    };
+  };
+
+  const figures = new Map();
+  const draw = (box, spec) => {
+    figures.set(box, spec);
+    return Plotly.react(box, structuredClone(spec.data), themed(spec.layout, box.clientWidth < 560), config).then(() => {
+      box.querySelectorAll(".main-svg").forEach((svg) => svg.setAttribute("aria-hidden", "true"));
+    });
+  };
+  const redraw = () => figures.forEach((spec, box) => draw(box, spec));
+
+  const select = (index) => {
+    const chosen = data.layouts[index];
+    const title = document.getElementById("chosen");
+    if (!chosen || !title) return;
+    title.textContent = chosen.title;
+    document.getElementById("chosen-verdict").textContent = chosen.verdict;
+    document.getElementById("chosen-command").textContent = chosen.command;
+    draw(document.getElementById("figure-memory"), chosen.memory);
+    draw(document.getElementById("figure-step"), chosen.step);
+    document.querySelectorAll("tr[data-layout]").forEach((row) => {
+      row.setAttribute("aria-current", String(Number(row.dataset.layout) === index));
+    });
+  };
+
+  const sortable = (table) => {
+    table.querySelectorAll("thead th").forEach((head, column) => {
+      const button = head.querySelector("button");
+      if (!button) return;
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+        const rows = [...table.tBodies[0].rows].sort((a, b) => {
+          const [x, y] = [key(a), key(b)];
+          const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
+          return down ? -order : order;
+        });
+        table.tBodies[0].append(...rows);
+      });
+    });
+  };
+
+  const start = async () => {
+    const drawn = [...document.querySelectorAll(".figure[data-figure]")].map((box) => draw(box, data.figures[box.dataset.figure]));
+    document.querySelectorAll("table").forEach(sortable);
+    document.querySelectorAll("button[data-layout]").forEach((button) => {
+      button.addEventListener("click", () => {
+        select(Number(button.dataset.layout));
+        document.getElementById("chosen").scrollIntoView({ behavior: "smooth", block: "nearest" });
+      });
+    });
+    await Promise.all(drawn);
+    const dots = document.querySelector('[data-figure="pareto"]');
+    if (dots && data.layouts.length) {
+      dots.on("plotly_click", (event) => select(event.points[0].customdata));
+      select(0);
+    }
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    addEventListener("beforeprint", redraw);
+    document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true");
+    document.documentElement.dataset.ready = "yes";
+  };
+  start();
+})();

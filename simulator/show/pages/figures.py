@@ -1,0 +1,293 @@
+"""Figures as the plotting library takes them. Every number in them is computed here, none in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from simulator.answers.plan import Choice
+from simulator.answers.timeline import Timeline
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.question.units import to_gib
+from simulator.show.report.text import words
+
+_COLOURS = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#b8a800",
+    "#8c8c8c",
+    "#7a4fb5",
+    "#3b7d4f",
+)
+"""Told apart by those who see colours differently too (Okabe and Ito), and by brightness on paper."""
+PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
+"""Parts of a step whose FLOPs the model FLOPs count."""
+
+Spec = dict[str, Any]
+
+
+def memory_figure(estimate: Estimate) -> Spec:
+    """Memory of every pipeline rank by part, against what a framework can use."""
+    stages = estimate.memory.stages
+    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
+    ranks = [str(stage.stage) for stage in stages]
+    data = [
+        {
+            "type": "bar",
+            "name": words(name),
+            "x": ranks,
+            "y": [_gib(stage.parts_bytes[name]) for stage in stages],
+            "marker": {"color": _COLOURS[position % len(_COLOURS)]},
+            "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>",
+        }
+        for position, name in enumerate(names)
+    ]
+    interval = estimate.memory.interval_bytes
+    if interval is not None:
+        binding = stages[estimate.memory.binding_stage]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "90 % interval",
+                "x": [str(binding.stage)],
+                "y": [_gib(binding.device_bytes)],
+                "marker": {"color": "#8c8c8c", "symbol": "line-ew-open", "size": 12},
+                "error_y": _error(binding.device_bytes, interval, to_gib(1.0)),
+                "hovertemplate": f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>",
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "stack",
+            "xaxis": {"title": {"text": "pipeline rank"}, "type": "category"},
+            "yaxis": {"title": {"text": "GiB"}},
+            "shapes": [_level(_gib(estimate.memory.capacity_bytes))],
+        },
+    }
+
+
+def step_figure(estimate: Estimate) -> Spec:
+    """Where the step goes: from the peak of the device down to what is left as MFU, in per cent of the step."""
+    rows = peak_to_mfu(estimate)
+    measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
+    return {
+        "data": [
+            {
+                "type": "waterfall",
+                "orientation": "h",
+                "measure": measures,
+                "y": [name for name, _ in rows],
+                "x": [round(share, 3) for _, share in rows],
+                "text": [
+                    f"{share:+.1f}" if kind == "relative" else f"{share:.1f}"
+                    for (_, share), kind in zip(rows, measures, strict=True)
+                ],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "decreasing": {"marker": {"color": _COLOURS[5]}},
+                "increasing": {"marker": {"color": _COLOURS[2]}},
+                "totals": {"marker": {"color": _COLOURS[0]}},
+                "connector": {"line": {"color": "#8c8c8c", "width": 1}},
+                "hovertemplate": "%{y}: %{x:.2f} %<extra></extra>",
+            }
+        ],
+        "layout": {
+            "showlegend": False,
+            "xaxis": {"title": {"text": "% of the peak"}, "range": [0, 112]},
+            "yaxis": {"autorange": "reversed"},
+            "height": 130 + 28 * len(rows),
+        },
+    }
+
+
+def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
+    """Names and shares, in per cent of the step: the peak, each part that is not products at the peak, the MFU."""
+    speed = estimate.throughput
+    parts = {name: 100.0 * seconds / speed.step_seconds for name, seconds in speed.parts_seconds.items()}
+    below = sum(share for name, share in parts.items() if name in PRODUCTS) - 100.0 * speed.mfu
+    losses = [(words(name), -share) for name, share in parts.items() if name not in PRODUCTS and share >= 0.05]
+    small = -sum(share for name, share in parts.items() if name not in PRODUCTS and share < 0.05)
+    if small < -0.005:
+        losses.append(("other", small))
+    return [("peak", 100.0), ("products below peak", -below), *losses, ("MFU", 100.0 * speed.mfu)]
+
+
+def pareto_figure(groups: Mapping[str, Sequence[tuple[int, Estimate, str]]], capacity_bytes: float) -> Spec:
+    """Speed against memory: a dot for each layout, by group; its number is what a click shows."""
+    symbols = {"recommended": "star", "fits": "circle", "risky": "x"}
+    sizes = {"recommended": 12, "fits": 6, "risky": 7}
+    colours = {"recommended": _COLOURS[5], "fits": _COLOURS[0], "risky": _COLOURS[7]}
+    return {
+        "data": [
+            {
+                "type": "scattergl" if len(dots) > 2000 else "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [_gib(estimate.memory.device_bytes) for _, estimate, _ in dots],
+                "y": [round(cluster_speed(estimate)) for _, estimate, _ in dots],
+                "customdata": [index for index, _, _ in dots],
+                "text": [title for _, _, title in dots],
+                "marker": {
+                    "symbol": symbols.get(name, "circle"),
+                    "size": sizes.get(name, 6),
+                    "color": colours.get(name),
+                },
+                "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>",
+            }
+            for name, dots in groups.items()
+            if dots
+        ],
+        "layout": {
+            "hovermode": "closest",
+            "xaxis": {"title": {"text": "memory of the fullest device, GiB"}},
+            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s"},
+            "shapes": [_level(_gib(capacity_bytes), upright=True)],
+        },
+    }
+
+
+def cluster_speed(estimate: Estimate) -> float:
+    """Tokens per second of all devices."""
+    return estimate.throughput.tokens_per_second_per_device * estimate.devices
+
+
+def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> Spec:
+    """Tokens/s and memory over one input, from points computed beforehand; where nothing fits there is a gap."""
+    known = list(points)
+    inputs = [value for value, _ in known]
+    speeds = [None if estimate is None else round(cluster_speed(estimate)) for _, estimate in known]
+    needs = [None if estimate is None else _gib(estimate.memory.device_bytes) for _, estimate in known]
+    line = {"type": "scatter", "mode": "lines+markers", "x": inputs}
+    return {
+        "data": [
+            {**line, "name": "tokens/s", "y": speeds, "line": {"color": _COLOURS[0]}},
+            {**line, "name": "GiB", "y": needs, "yaxis": "y2", "line": {"color": _COLOURS[1], "dash": "dot"}},
+        ],
+        "layout": {
+            "xaxis": {
+                "title": {"text": axis},
+                "type": "log",
+                "tickvals": inputs,
+                "ticktext": [f"{value:,.0f}" for value in inputs],
+            },
+            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s", "rangemode": "tozero"},
+            "yaxis2": {
+                "title": {"text": "GiB"},
+                "overlaying": "y",
+                "side": "right",
+                "rangemode": "tozero",
+                "showgrid": False,
+            },
+        },
+    }
+
+
+def timeline_figure(found: Timeline) -> Spec:
+    """The passes of a step by pipeline rank: bars from their start to their end."""
+    names = [f"rank {rank}" for rank in range(len(found.passes.events))]
+    every = [event for events in found.passes.events for event in events]
+    data = []
+    for kind, colour in (("forward", _COLOURS[4]), ("backward", _COLOURS[0])):
+        passes = [event for event in every if event.ran.kind == kind]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": kind,
+                "y": [names[event.rank] for event in passes],
+                "base": [round(event.start_seconds, 6) for event in passes],
+                "x": [round(event.end_seconds - event.start_seconds, 6) for event in passes],
+                "text": [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes],
+                "textposition": "none",
+                "marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}},
+                "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>",
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "overlay",
+            "bargap": 0.15,
+            "xaxis": {"title": {"text": "seconds"}},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+            "height": 170 + 26 * min(len(names), 32),
+        },
+    }
+
+
+def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> Spec:
+    """Days against cost with 90 % intervals, a colour for each offer; without prices devices take cost's place."""
+    priced = any(c.run is not None and c.run.cost is not None for c in choices)
+    data = []
+    for position, offer in enumerate(dict.fromkeys(choice.offer for choice in choices)):
+        mine = [c for c in choices if c.offer == offer and c.run is not None and (c.run.cost is not None or not priced)]
+        if mine:
+            data.append(_offer_trace(mine, position, priced=priced))
+    shapes = [] if deadline is None else [_level(deadline, upright=True)]
+    if budget is not None and priced:
+        shapes.append(_level(budget))
+    return {
+        "data": data,
+        "layout": {
+            "hovermode": "closest",
+            "xaxis": {"title": {"text": "days"}, "type": "log", "dtick": "D2"},
+            "yaxis": {"title": {"text": "cost" if priced else "devices"}, "tickformat": "~s", "rangemode": "tozero"},
+            "shapes": shapes,
+        },
+    }
+
+
+def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> Spec:
+    runs = [choice.run for choice in choices if choice.run is not None]
+    days = _errors([(run.days, run.days_interval) for run in runs])
+    costs = _errors([(run.cost or 0.0, run.cost_interval) for run in runs])
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": choices[0].hardware,
+        "x": [round(run.days, 3) for run in runs],
+        "y": [round(run.cost or 0.0) if priced else choice.devices for run, choice in zip(runs, choices, strict=True)],
+        "text": [str(choice.nodes) for choice in choices],
+        "textposition": ("top center", "bottom center", "middle right", "middle left")[position % 4],
+        "hovertext": [f"{choice.nodes} nodes, {choice.precision}" for choice in choices],
+        "marker": {
+            "color": _COLOURS[position % len(_COLOURS)],
+            "size": 10,
+            "symbol": ["diamond" if choice.pareto else "circle" for choice in choices],
+        },
+        "error_x": days,
+        **({"error_y": costs} if priced else {}),
+        "hovertemplate": "%{hovertext}: %{x:.1f} days, %{y:,}<extra></extra>",
+    }
+
+
+def _errors(figures: Sequence[tuple[float, Interval | None]]) -> Spec:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0.0 if interval is None else interval.high - value for value, interval in figures],
+        "arrayminus": [0.0 if interval is None else value - interval.low for value, interval in figures],
+        "thickness": 1,
+    }
+
+
+def _error(value: float, interval: Interval, scale: float) -> Spec:
+    found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
+    return {**found, "thickness": 2, "width": 8}
+
+
+def _level(value: float, *, upright: bool = False) -> Spec:
+    """A line over the whole figure at a value."""
+    if upright:
+        return {"type": "line", "x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper"}
+    return {"type": "line", "y0": value, "y1": value, "x0": 0, "x1": 1, "xref": "paper"}
+
+
+def _gib(size_bytes: float) -> float:
+    return round(to_gib(size_bytes), 3)

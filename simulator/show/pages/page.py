@@ -1,0 +1,156 @@
+"""One page: text, figures and tables in a single file that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any
+
+from simulator._version import __version__
+from simulator.errors import UnsupportedError
+
+Spec = Mapping[str, Any]
+"""A figure as the plotting library takes it: its data and its layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells as text, with what they are sorted by where that is a number."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: frozenset[int] = frozenset()
+    """Columns aligned left."""
+    layouts: Sequence[int] = ()
+    """For each row the layout that its first cell shows; empty where rows show none."""
+    keys: Sequence[Sequence[float | str]] = ()
+    """What each cell is sorted by; empty for its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading with what stands under it, in this order."""
+
+    title: str
+    text: Sequence[str] = ()
+    figure: str = ""
+    """Name of a figure of the page."""
+    about: str = ""
+    """What the figure shows, for those who do not see it."""
+    table: Table | None = None
+    folded: bool = False
+    """Whether the table is folded away."""
+    lines: Sequence[str] = ()
+    """A list under it."""
+    html: str = ""
+    """Ready-made, with everything in it escaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything on a page."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    figures: Mapping[str, Spec]
+    layouts: Sequence[Mapping[str, Any]] = ()
+    """Panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`."""
+    command: str = ""
+    """The command that made it."""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def page_html(page: Page) -> str:
+    """The page as one file. Raises UnsupportedError without the plotting library."""
+    assets = files("simulator.show.pages").joinpath("assets")
+    payload = json.dumps({"figures": page.figures, "layouts": list(page.layouts)}, allow_nan=False)
+    payload = payload.replace("</", "<\\/")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in page.notes)
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            '<head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<link rel="icon" href="data:,">',
+            f"<title>{escape(page.title)}</title>",
+            f"<style>{assets.joinpath('page.css').read_text('utf-8')}</style></head>",
+            "<body>",
+            f'<header><h1>{escape(page.title)}</h1><p class="lead">{escape(page.lead)}</p></header>',
+            "<main>",
+            *(_section(number, section) for number, section in enumerate(page.sections)),
+            "</main>",
+            '<footer><section aria-labelledby="made"><h2 id="made">What it rests on</h2>',
+            f"<ul>{notes}</ul>",
+            f"<p>Made by simulate {escape(__version__)}:</p><pre>{escape(page.command)}</pre></section></footer>",
+            f'<script type="application/json" id="data">{payload}</script>',
+            f"<script>{plotting_library()}</script>",
+            f"<script>{assets.joinpath('page.js').read_text('utf-8')}</script>",
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def plotting_library() -> str:
+    """The text of Plotly's JavaScript. Raises UnsupportedError where the package is not installed."""
+    if find_spec("plotly") is None:
+        raise UnsupportedError(
+            "--format html: plotly is not installed: pip install '.[html]' in a checkout, else pip install plotly"
+        )
+    text = files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
+    return text.replace("</script", "<\\/script")
+
+
+def _section(number: int, section: Section) -> str:
+    name = f"section-{number}"
+    parts = [f'<section aria-labelledby="{name}">', f'<h2 id="{name}">{escape(section.title)}</h2>']
+    parts += [f"<p>{escape(text)}</p>" for text in section.text]
+    if section.figure:
+        parts.append(figure_box(section.figure, section.about))
+    parts.append(section.html)
+    if section.table is not None:
+        table = _table(section.table, section.title)
+        parts.append(f"<details><summary>Numbers</summary>{table}</details>" if section.folded else table)
+    if section.lines:
+        parts.append(f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in section.lines)}</ul>")
+    return "\n".join([*parts, "</section>"])
+
+
+def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
+    """The element a figure is drawn in; one that is not `drawn` at first has a name for the script alone."""
+    which = f'data-figure="{escape(name)}"' if drawn else f'id="figure-{escape(name)}"'
+    return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
+
+
+def _table(table: Table, caption: str) -> str:
+    side = ["text" if column in table.text_columns else "" for column in range(len(table.headers))]
+    heads = "".join(
+        f'<th scope="col" class="{side[column]}"><button type="button">{escape(header)}</button></th>'
+        for column, header in enumerate(table.headers)
+    )
+    body = "".join(_row(table, number, side) for number in range(len(table.rows)))
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(table: Table, number: int, side: Sequence[str]) -> str:
+    cells = []
+    for column, text in enumerate(table.rows[number]):
+        key = f' data-value="{escape(str(table.keys[number][column]))}"' if table.keys else ""
+        shown = escape(text)
+        if table.layouts and column == 0:
+            label = escape(f"Show layout {text}")
+            shown = f'<button type="button" data-layout="{table.layouts[number]}" aria-label="{label}">{shown}</button>'
+        word = text.split(" ")[0]
+        kind = f"{side[column]} {word if word in ('yes', 'no', 'maybe') else ''}".strip()
+        cells.append(f'<td class="{kind}"{key}>{shown}</td>')
+    row = f' data-layout="{table.layouts[number]}"' if table.layouts else ""
+    return f"<tr{row}>{''.join(cells)}</tr>"

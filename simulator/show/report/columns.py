@@ -1,0 +1,57 @@
+"""A table that keeps to a line's width: columns say how much they matter, and the least of them go first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.show.report.grid import Style, grid
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BETWEEN = 2
+"""Spaces between columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column, ready to be written."""
+
+    header: str
+    """A line break makes it two lines high on a terminal."""
+    cells: tuple[str, ...]
+    is_text: bool = False
+    """Text is aligned left, numbers right."""
+    spare: int = 0
+    """0 is never left out; of the others the highest goes first."""
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest line."""
+        lines = [*self.header.split("\n"), *(_COLOUR.sub("", cell) for cell in self.cells)]
+        return max(map(len, lines))
+
+    @property
+    def name(self) -> str:
+        """The header on one line."""
+        return self.header.replace("\n/", "/").replace("\n", " ")
+
+
+def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
+    """Return the columns that fit side by side into the width, in order, and those that were left out."""
+    kept = list(columns)
+    gone: list[Column] = []
+    while width is not None and sum(c.width + _BETWEEN for c in kept) - _BETWEEN > width:
+        least = max(kept, key=lambda column: column.spare)
+        if not least.spare:
+            break
+        kept.remove(least)
+        gone.append(least)
+    return kept, [column for column in columns if column in gone]
+
+
+def columns_grid(columns: Sequence[Column], style: Style) -> str:
+    """Return the columns as a table."""
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    text_columns = [position for position, column in enumerate(columns) if column.is_text]
+    return grid([column.header for column in columns], rows, style, text_columns=text_columns)

@@ -1,0 +1,178 @@
+"""Two estimates side by side, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from simulator.answers.compare import Comparison, Part
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.footer import provenance_lines
+from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import (
+    devices_text,
+    gib,
+    grouped,
+    mfu_text,
+    probability_text,
+    sharded_layout_text,
+    step_unit,
+    verdict_text,
+    words,
+)
+
+
+def compare_table(found: Comparison, presentation: Presentation, style: Style) -> str:
+    """Return a comparison for people."""
+    blocks = [
+        _titled("A and B", paragraph(list(_sides(found)), style), style),
+        _titled("Figures", _figures(found, presentation, style), style),
+        _titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
+        _titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
+        _titled(*_step(found, style), style),
+    ]
+    if presentation.verbosity >= 0:
+        blocks.append(paragraph(list(_footer(found, presentation)), style))
+    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+def _titled(title: str, text: str, style: Style) -> str:
+    return f"{heading(title, style)}\n{text}"
+
+
+def _sides(found: Comparison) -> Iterator[str]:
+    for letter, name, priced in zip("AB", found.names, (found.first, found.second), strict=True):
+        yield f"{letter}: {name}"
+        yield f"   {side_text(priced)}"
+
+
+def side_text(priced: Estimate) -> str:
+    """Return what was priced on one line."""
+    where = f"{priced.model} on {devices_text(priced.devices)} of {priced.hardware}, {priced.precision}"
+    return f"{where}, {priced.framework}: {sharded_layout_text(priced.layout)}"
+
+
+def _figures(found: Comparison, presentation: Presentation, style: Style) -> str:
+    pair = (found.first, found.second)
+    unit, per_second = step_unit(max(e.throughput.step_seconds for e in pair))
+
+    def interval(range_: Interval | None, scale: Callable[[float], str]) -> str:
+        return "-" if range_ is None else f"{scale(range_.low)} to {scale(range_.high)}"
+
+    def seconds(value: float) -> str:
+        return f"{value * per_second:.3f}"
+
+    rows = [
+        ["verdict", *(verdict_text(e.verdict, colour=presentation.colour) for e in pair)],
+        ["memory GiB", *(gib(e.memory.device_bytes) for e in pair)],
+        ["90 % interval GiB", *(interval(e.memory.interval_bytes, gib) for e in pair)],
+        ["usable GiB", *(gib(e.memory.capacity_bytes) for e in pair)],
+        ["probability to fit %", *(_probability(e) for e in pair)],
+        [f"step {unit}", *(seconds(e.throughput.step_seconds) for e in pair)],
+        [f"90 % interval {unit}", *(interval(e.throughput.interval_seconds, seconds) for e in pair)],
+        ["tokens/s", *(grouped(e.throughput.tokens_per_second_per_device * e.devices) for e in pair)],
+        ["MFU %", *(mfu_text(e.throughput.mfu) for e in pair)],
+    ]
+    return grid(["figure", "A", "B"], rows, style, text_columns=[0])
+
+
+def _probability(estimate: Estimate) -> str:
+    probability = estimate.memory.fit_probability
+    return "-" if probability is None else probability_text(probability)
+
+
+def _inputs(found: Comparison, style: Style) -> str:
+    if not found.inputs:
+        return "None: both ask the same."
+    rows = [
+        [
+            words(one.name),
+            _short(one.first),
+            _short(one.second),
+            "only with others" if one.memory_bytes is None else f"{_signed(one.memory_bytes, gib)}",
+            "" if one.step_seconds is None else _signed(one.step_seconds, _seconds),
+        ]
+        for one in found.inputs
+    ]
+    return grid(["input", "A", "B", "GiB", "s"], rows, style, text_columns=[0, 1, 2])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _parts(parts: Sequence[Part], shown: Callable[[float], str], style: Style) -> str:
+    ordered = sorted(parts, key=lambda part: -abs(part.second - part.first))
+    rows = [[words(p.name), shown(p.first), shown(p.second), _signed(p.second - p.first, shown)] for p in ordered]
+    totals = sum(p.first for p in parts), sum(p.second for p in parts)
+    rows.append(["total", shown(totals[0]), shown(totals[1]), _signed(totals[1] - totals[0], shown)])
+    return grid(["part", "A", "B", "B less A"], rows, style, text_columns=[0])
+
+
+def _step(found: Comparison, style: Style) -> tuple[str, str]:
+    unit, per_second = step_unit(max(found.first.throughput.step_seconds, found.second.throughput.step_seconds))
+    return f"Time of one step, {unit}", _parts(found.step, lambda value: f"{value * per_second:.3f}", style)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _signed(value: float, shown: Callable[[float], str]) -> str:
+    text = shown(abs(value))
+    if not text.strip("0."):
+        return text
+    return f"{'+' if value > 0 else '-'}{text}"
+
+
+def _footer(found: Comparison, presentation: Presentation) -> Iterator[str]:
+    if any(one.memory_bytes is None for one in found.inputs):
+        yield "Only with others: A with this input of B alone breaks a rule, though DP and the cut follow the rest."
+    for letter, priced in (("A", found.first), ("B", found.second)):
+        yield from (f"{letter}: {line}" for line in provenance_lines(priced, presentation))
+
+
+def compare_object(found: Comparison, presentation: Presentation) -> dict[str, Any]:
+    """Return a comparison as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "names": list(found.names),
+        "first": estimate_object(found.first, presentation),
+        "second": estimate_object(found.second, presentation),
+        "inputs": [
+            {
+                "name": one.name,
+                "first": one.first,
+                "second": one.second,
+                "memory_mib": None if one.memory_bytes is None else mib(one.memory_bytes),
+                "step_time_s": None if one.step_seconds is None else significant(one.step_seconds),
+            }
+            for one in found.inputs
+        ],
+        "memory_mib": [_part(part, mib) for part in found.memory],
+        "step_s": [_part(part, significant) for part in found.step],
+    }
+
+
+def _part(part: Part, rounded: Callable[[float], float]) -> dict[str, Any]:
+    found = dataclasses.asdict(part)
+    return {
+        "name": found["name"],
+        "first": rounded(part.first),
+        "second": rounded(part.second),
+        "difference": rounded(part.second - part.first),
+    }
+
+
+COMPARE_REPORTERS: Mapping[str, Callable[[Comparison, Presentation], str]] = MappingProxyType(
+    {
+        "table": lambda found, presentation: compare_table(found, presentation, "table"),
+        "json": lambda found, presentation: dumps(compare_object(found, presentation)) + "\n",
+        "markdown": lambda found, presentation: compare_table(found, presentation, "markdown"),
+    }
+)
+"""Text of a comparison, by the format's name."""

@@ -1,0 +1,113 @@
+"""An explanation: a bar per stage, the causes, the changes that help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from simulator.answers.explain import Explanation
+from simulator.cost.pricing.estimate import Estimate
+from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, significant
+from simulator.show.report.footer import provenance_lines
+from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import gib, grouped, percent, probability_text, sharded_layout_text, verdict_sentence
+
+_BAR = 40
+"""Characters of a bar as long as what is usable."""
+_MOST_BARS = 16
+
+
+def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
+    """Return an explanation for people."""
+    estimate = found.estimate
+    about = [sharded_layout_text(estimate.layout), verdict_sentence(estimate, colour=presentation.colour)]
+    blocks = [f"{heading('Layout', style)}\n{paragraph(about, style)}", *explanation_blocks(found, style)]
+    if presentation.verbosity >= 0:
+        blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
+    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+def explanation_blocks(found: Explanation, style: Style) -> Iterator[str]:
+    """Yield what an explanation adds to an estimate."""
+    yield f"{heading('Need of each pipeline rank against what is usable', style)}\n{_bars(found.estimate, style)}"
+    if found.causes:
+        yield f"{heading('Why', style)}\n{paragraph([f'{cause}.' for cause in found.causes], style)}"
+    if found.changes:
+        yield f"{heading('What would make it fit', style)}\n{_changes(found, style)}"
+    yield paragraph(list(_limits(found)), style)
+
+
+def _bars(estimate: Estimate, style: Style) -> str:
+    stages = estimate.memory.stages
+    shown = stages
+    if len(stages) > _MOST_BARS:
+        kept = sorted(stages, key=lambda stage: -stage.device_bytes)[:_MOST_BARS]
+        shown = tuple(stage for stage in stages if stage in kept)
+    rows = []
+    for stage in shown:
+        usable = stage.capacity_bytes or estimate.memory.capacity_bytes
+        share = stage.device_bytes / usable
+        inside = min(round(_BAR * share), _BAR)
+        beyond = max(round(_BAR * min(share, 2.0)) - _BAR, 0)
+        bar = "#" * inside + "." * (_BAR - inside) + "|" + "!" * beyond
+        rows.append([str(stage.stage), bar, gib(stage.device_bytes), f"{percent(share)}"])
+    table = grid(["rank", "", "GiB", "% of usable"], rows, style, text_columns=[1])
+    left = len(stages) - len(shown)
+    return f"{table}\n{left} ranks that need less are left out." if left else table
+
+
+def _changes(found: Explanation, style: Style) -> str:
+    rows = [
+        [
+            change.text,
+            gib(change.estimate.memory.device_bytes),
+            _probability(change.estimate),
+            f"{100 * (change.speed_ratio - 1):+.1f}",
+            grouped(change.estimate.throughput.tokens_per_second_per_device * change.estimate.devices),
+        ]
+        for change in found.changes
+    ]
+    headers = ["options to add", "GiB", "fit\n%", "speed of a\ndevice, %", "tokens/s"]
+    return grid(headers, rows, style, text_columns=[0])
+
+
+def _probability(estimate: Estimate) -> str:
+    probability = estimate.memory.fit_probability
+    return "-" if probability is None else probability_text(probability)
+
+
+def _limits(found: Explanation) -> Iterator[str]:
+    if found.longest_sequence is None:
+        yield "Longest sequence that fits with this layout: none."
+    else:
+        yield f"Longest sequence that fits with this layout: {grouped(found.longest_sequence)} tokens."
+
+
+def explain_object(found: Explanation, presentation: Presentation) -> dict[str, Any]:
+    """Return an explanation as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "estimate": estimate_object(found.estimate, presentation),
+        "causes": list(found.causes),
+        "changes": [
+            {
+                "options": list(change.options),
+                "speed_ratio": significant(change.speed_ratio),
+                "estimate": estimate_object(change.estimate, presentation),
+            }
+            for change in found.changes
+        ],
+        "longest_sequence": found.longest_sequence,
+    }
+
+
+EXPLAIN_REPORTERS: Mapping[str, Callable[[Explanation, Presentation], str]] = MappingProxyType(
+    {
+        "table": lambda found, presentation: explain_table(found, presentation, "table"),
+        "json": lambda found, presentation: dumps(explain_object(found, presentation)) + "\n",
+        "markdown": lambda found, presentation: explain_table(found, presentation, "markdown"),
+    }
+)
+"""Text of an explanation, by the format's name."""

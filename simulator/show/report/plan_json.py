@@ -1,0 +1,81 @@
+"""A plan as the object of the schema, and as rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from simulator.answers.plan import Choice, Kept, Plan
+from simulator.question.scenario.layout import layout_object
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
+from simulator.show.report.presentation import Presentation
+
+
+def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
+    """Return a plan as plain values."""
+    best = plan.best
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": plan.model,
+        "train_tokens": plan.train_tokens,
+        "deadline_days": plan.deadline_days,
+        "budget": plan.budget,
+        "min_fit_probability": plan.min_fit_probability,
+        "availability": None if plan.availability is None else _figures(plan.availability),
+        "offers": [
+            {
+                "hardware": offer.hardware,
+                "nodes": list(offer.nodes),
+                "price_per_device_hour": offer.price_per_device_hour,
+                "best": _position(plan, plan.best_of(position)),
+                "least_nodes_in_time": _position(plan, plan.least_nodes(position)),
+            }
+            for position, offer in enumerate(plan.offers)
+        ],
+        "best": _position(plan, best),
+        "choices": [_choice(choice, presentation) for choice in plan.choices],
+    }
+
+
+def plan_rows(plan: Plan) -> tuple[list[str], list[list[object]]]:
+    """Return the names of the columns and a row for each choice; None is unknown."""
+    sizes = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
+    rows = []
+    for row, choice in zip(plan.rows(), plan.choices, strict=True):
+        layout = {} if choice.estimate is None else layout_object(choice.estimate.layout)
+        figures = {name: significant(cell) if isinstance(cell, float) else cell for name, cell in row.items()}
+        rows.append({**figures, **{name: layout.get(name) for name in sizes}})
+    columns = list(rows[0])
+    return columns, [[row[name] for name in columns] for row in rows]
+
+
+def _position(plan: Plan, choice: Choice | None) -> int | None:
+    return None if choice is None else plan.choices.index(choice)
+
+
+def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
+    return {
+        "offer": choice.offer,
+        "hardware": choice.hardware,
+        "nodes": choice.nodes,
+        "devices": choice.devices,
+        "precision": choice.precision,
+        "verdict": choice.verdict,
+        "reason": choice.reason or None,
+        "in_time": _kept(choice.in_time),
+        "in_budget": _kept(choice.in_budget),
+        "pareto": choice.pareto,
+        "goodput": None if choice.goodput is None else _figures(choice.goodput),
+        "training": None if choice.run is None else run_object(choice.run),
+        "estimate": None if choice.estimate is None else estimate_object(choice.estimate, presentation),
+    }
+
+
+def _kept(kept: Kept | None) -> dict[str, Any] | None:
+    if kept is None:
+        return None
+    return {"answer": kept.answer, "probability": None if kept.probability is None else significant(kept.probability)}
+
+
+def _figures(value: Any) -> dict[str, float | None]:
+    return {name: None if figure is None else significant(figure) for name, figure in dataclasses.asdict(value).items()}

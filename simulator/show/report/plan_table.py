@@ -1,0 +1,179 @@
+"""A plan as a table, with what to book above it and what the figures rest on below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from simulator.answers.availability import Availability
+from simulator.answers.plan import Choice, Kept, Plan
+from simulator.show.report.as_csv import table_csv
+from simulator.show.report.as_json import dumps
+from simulator.show.report.columns import Column, columns_grid, fitting
+from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.grid import Style, heading, paragraph
+from simulator.show.report.plan_json import plan_object, plan_rows
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.ranking_table import narrow_line
+from simulator.show.report.text import (
+    amount,
+    count_text,
+    devices_text,
+    gib,
+    grouped,
+    layout_text,
+    money,
+    percent,
+    probability_text,
+    ranged,
+    step_unit,
+)
+
+
+def plan_table(plan: Plan, presentation: Presentation, style: Style) -> str:
+    """Return the plan for people."""
+    blocks = []
+    if presentation.verbosity >= 0:
+        blocks = [heading(_question(plan), style), paragraph(plan_answer(plan), style)]
+    width = presentation.width if style == "table" else None
+    left_out: list[Column] = []
+    if plan.priced:
+        shown, left_out = fitting(list(_columns(plan)), width)
+        blocks.append(columns_grid(shown, style))
+    if presentation.verbosity >= 0:
+        blocks.append(paragraph([*narrow_line(left_out), *_footer(plan, presentation)], style))
+    return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
+
+
+def _question(plan: Plan) -> str:
+    text = f"{plan.model}, {count_text(plan.train_tokens)} tokens"
+    if plan.deadline_days is not None:
+        text += f", in {plan.deadline_days:g} days"
+    return text if plan.budget is None else f"{text}, for {grouped(plan.budget)}"
+
+
+def plan_answer(plan: Plan) -> Iterator[str]:
+    """Yield what to book, then the least nodes of every offer."""
+    best = plan.best
+    if best is None:
+        yield "Nothing that is offered can train it."
+    else:
+        word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
+        yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
+    if plan.deadline_days is not None:
+        for position, offer in enumerate(plan.offers):
+            least = plan.least_nodes(position)
+            if least is None:
+                yield f"{offer.hardware}: none of its sizes is in time."
+            else:
+                yield f"{offer.hardware}: in time from {_nodes(least)} ({kept_text(least.in_time)})."
+
+
+def choice_text(choice: Choice) -> str:
+    """Return what a choice is, on one line."""
+    return f"{_nodes(choice)} of {choice.hardware} ({devices_text(choice.devices)}), {choice.precision}"
+
+
+def _nodes(choice: Choice) -> str:
+    return f"{grouped(choice.nodes)} node{'' if choice.nodes == 1 else 's'}"
+
+
+def _run_words(choice: Choice) -> Iterator[str]:
+    if choice.run is not None:
+        yield f"{ranged(choice.run.days, choice.run.days_interval, amount)} days"
+        if choice.run.cost is not None:
+            yield f"cost {ranged(choice.run.cost, choice.run.cost_interval, money)}"
+    for name, limit in (("in time", choice.in_time), ("in budget", choice.in_budget)):
+        if limit is not None:
+            yield f"{name}: {kept_text(limit)}"
+
+
+def kept_text(kept: Kept | None) -> str:
+    """Return whether a limit is kept, a doubtful one with its probability."""
+    if kept is None:
+        return "-"
+    if kept.answer != "maybe" or kept.probability is None:
+        return kept.answer
+    return f"maybe {probability_text(kept.probability)} %"
+
+
+def _columns(plan: Plan) -> Iterator[Column]:
+    def column(header: str, cell: Callable[[Choice], str], spare: int = 0, *, is_text: bool = False) -> Column:
+        return Column(header=header, cells=tuple(map(cell, plan.priced)), is_text=is_text, spare=spare)
+
+    slowest = max(c.estimate.throughput.step_seconds for c in plan.priced if c.estimate is not None)
+    unit, per_second = step_unit(slowest)
+    yield column("offer", lambda c: c.hardware, is_text=True)
+    yield column("nodes", lambda c: str(c.nodes))
+    yield column("devices", lambda c: str(c.devices), 60)
+    if len({c.precision for c in plan.priced}) > 1:
+        yield column("precision", lambda c: c.precision, is_text=True)
+    yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
+    yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
+    yield column("fit\n%", lambda c: _of(c, _fit), 70)
+    yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
+    if plan.availability is not None:
+        yield column("goodput\n%", lambda c: percent(c.goodput.training) if c.goodput else "-", 40)
+    yield column("days", lambda c: ranged(c.run.days, c.run.days_interval, amount) if c.run else "-")
+    if any(c.run is not None and c.run.cost is not None for c in plan.priced):
+        yield column("cost", _cost, 5)
+    if plan.deadline_days is not None:
+        yield column("in time", lambda c: kept_text(c.in_time), 10, is_text=True)
+    if plan.budget is not None:
+        yield column("in budget", lambda c: kept_text(c.in_budget), 12, is_text=True)
+    yield column("Pareto", lambda c: "yes" if c.pareto else "", 30, is_text=True)
+
+
+def _of(choice: Choice, shown: Callable[..., str]) -> str:
+    return "-" if choice.estimate is None else shown(choice.estimate)
+
+
+def _fit(estimate: object) -> str:
+    probability = getattr(getattr(estimate, "memory", None), "fit_probability", None)
+    return "-" if probability is None else probability_text(probability)
+
+
+def _cost(choice: Choice) -> str:
+    if choice.run is None or choice.run.cost is None:
+        return "-"
+    return ranged(choice.run.cost, choice.run.cost_interval, money)
+
+
+def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
+    for choice in plan.choices:
+        if choice.run is None:
+            yield f"{choice_text(choice)}: {choice.reason}."
+    yield "Figures in brackets are 90 % intervals; yes and no mean that the whole interval keeps a limit, or breaks it."
+    if any(choice.pareto for choice in plan.priced):
+        yield "Pareto: no other choice is as fast and as cheap."
+    yield from availability_lines(plan.availability)
+    yield from defaults_line(dict(presentation.defaults))
+    best = plan.best
+    if best is not None and best.estimate is not None:
+        yield from provenance_lines(best.estimate, presentation)
+
+
+def availability_lines(availability: Availability | None) -> Iterator[str]:
+    """Yield what the goodput rests on."""
+    if availability is None:
+        yield "Days and cost count training steps alone: --availability adds failures, checkpoints and evaluation."
+        return
+    every = availability.checkpoint_minutes
+    interval = "at the interval that loses least" if every is None else f"every {every:g} minutes"
+    yield (
+        f"Goodput: a device fails every {grouped(availability.device_mtbf_hours)} hours, a restart takes "
+        f"{availability.restart_minutes:g} minutes, checkpoints {interval} with "
+        f"{availability.checkpoint_bandwidth_per_device / 1e6:.0f} MB/s from a device, evaluation "
+        f"{percent(availability.evaluation_share)} % of the steps (docs/plan.md: sources)."
+    )
+
+
+PLAN_REPORTERS: Mapping[str, Callable[[Plan, Presentation], str]] = MappingProxyType(
+    {
+        "table": lambda plan, presentation: plan_table(plan, presentation, "table"),
+        "json": lambda plan, presentation: dumps(plan_object(plan, presentation)) + "\n",
+        "csv": lambda plan, _: table_csv(*plan_rows(plan)),
+        "markdown": lambda plan, presentation: plan_table(plan, presentation, "markdown"),
+    }
+)
+"""Text of a plan, by the format's name."""

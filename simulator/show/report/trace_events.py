@@ -1,0 +1,92 @@
+"""A timeline as Chrome trace events: what Perfetto and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from simulator.answers.timeline import Timeline
+from simulator.cost.schedule.events import Event
+from simulator.show.report.as_json import significant
+from simulator.show.report.text import layout_text, words
+
+_MICROSECONDS = 1e6
+_RANKS, _SENDS = 0, 1
+"""Processes of the trace: what ranks compute, and what they send."""
+
+
+def trace_text(found: Timeline) -> str:
+    """Return the trace as JSON text: a track for each pipeline rank, one for its sends, and its bytes alive."""
+    estimate = found.estimate
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "layout": layout_text(estimate.layout),
+            "model": estimate.model,
+            "hardware": estimate.hardware,
+            "step_time_s": significant(estimate.throughput.step_seconds),
+            "timeline_s": significant(found.seconds),
+            "difference": significant(found.difference),
+        },
+        "traceEvents": [*_names(found), *_passes(found), *_after(found), *_bytes(found)],
+    }
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _names(found: Timeline) -> Iterator[dict[str, Any]]:
+    for process, name in ((_RANKS, "pipeline ranks"), (_SENDS, "sends")):
+        yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}
+        for rank in range(len(found.passes.events)):
+            named = {"name": f"rank {rank}"}
+            yield {"ph": "M", "pid": process, "tid": rank, "name": "thread_name", "args": named}
+
+
+def _passes(found: Timeline) -> Iterator[dict[str, Any]]:
+    ranks = len(found.passes.events)
+    for events in found.passes.events:
+        for one in events:
+            seconds = one.end_seconds - one.start_seconds
+            told = {"args": {"micro_batch": one.ran.micro_batch, "chunk": one.ran.chunk}}
+            yield {**_slice((_RANKS, one.rank), one.ran.kind, one.start_seconds, seconds), **told}
+            if ranks > 1 and found.send_seconds > 0 and _is_sent(one, found):
+                sent = _slice((_SENDS, one.rank), f"send {one.ran.kind}", one.end_seconds, found.send_seconds)
+                yield {**sent, **told}
+
+
+def _is_sent(one: Event, found: Timeline) -> bool:
+    """Whether another rank waits for the result: not for the loss, and not for the gradient of the input."""
+    ranks, chunks = len(found.passes.events), found.estimate.layout.virtual_stages
+    if one.ran.kind == "forward":
+        return not (one.rank == ranks - 1 and one.ran.chunk == chunks - 1)
+    return not (one.rank == 0 and one.ran.chunk == 0)
+
+
+def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> dict[str, Any]:
+    """Something with a duration on a track: a process and a rank."""
+    times = {"ts": round(start * _MICROSECONDS, 3), "dur": round(seconds * _MICROSECONDS, 3)}
+    return {"ph": "X", "pid": track[0], "tid": track[1], "name": name, **times}
+
+
+def _after(found: Timeline) -> Iterator[dict[str, Any]]:
+    start = found.passes.makespan_seconds
+    for one in found.after:
+        for rank in range(len(found.passes.events)):
+            yield _slice((_RANKS, rank), words(one.name), start, one.seconds)
+        start += one.seconds
+
+
+def _bytes(found: Timeline) -> Iterator[dict[str, Any]]:
+    """The bytes alive on every rank, whenever they change."""
+    for rank, events in enumerate(found.passes.events):
+        step, alive = found.bytes_of_a_pass(rank), found.resident_bytes(rank)
+        yield _counter(rank, 0.0, alive)
+        for one in events:
+            alive += step if one.ran.kind == "forward" else -step
+            at = one.start_seconds if one.ran.kind == "forward" else one.end_seconds
+            yield _counter(rank, at, alive)
+
+
+def _counter(rank: int, at: float, alive: float) -> dict[str, Any]:
+    about = {"name": f"bytes alive, rank {rank}", "args": {"bytes": round(alive)}}
+    return {"ph": "C", "pid": _RANKS, "ts": round(at * _MICROSECONDS, 3), **about}

@@ -1,0 +1,147 @@
+"""Explanations and comparisons: their figures are those of estimates, their sentences follow from the layout."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from simulator.show.report.as_json import schema
+from tests.cli.running import refusal, run
+
+TOO_BIG = ("--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--pp", "2")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def answered(*arguments: str, part: str) -> dict[str, Any]:
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    jsonschema.Draft202012Validator({**schema(), "anyOf": [{"$ref": f"#/$defs/{part}"}]}).validate(found)
+    return found
+
+
+def estimated(*options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("estimate", *options, "--format", "json").stdout)
+    return found
+
+
+def test_what_is_explained_is_the_estimate() -> None:
+    found = answered("explain", *TOO_BIG, part="explanation")
+    assert found["estimate"] == estimated(*TOO_BIG)
+    assert any("DP is 1, so ZeRO 1 shards nothing" in cause for cause in found["causes"])
+
+
+def test_each_change_makes_it_fit_as_priced() -> None:
+    found = answered("explain", *TOO_BIG, part="explanation")
+    assert found["changes"]
+    for change in found["changes"]:
+        words = " ".join(change["options"]).split()
+        kept = [x for pair in zip(TOO_BIG[::2], TOO_BIG[1::2], strict=True) if pair[0] not in words for x in pair]
+        again = estimated(*kept, *words)
+        assert again["memory"]["device_mib"] == pytest.approx(change["estimate"]["memory"]["device_mib"], rel=1e-6)
+        assert again["verdict"] == "fits"
+        assert again["memory"]["fit_probability"] >= 0.95
+
+
+@pytest.mark.parametrize("least", [0.5, 0.95])
+def test_the_longest_sequence_is_the_longest(least: float) -> None:
+    options = ("--model", "llama3.1-8b", "--hardware", "h20", "--nodes", "1", "--tp", "2", "--cp", "2")
+    longest = answered("explain", *options, "--min-fit-probability", str(least), part="explanation")["longest_sequence"]
+    at, beyond = (estimated(*options, "--seq-length", str(length)) for length in (longest, longest + 128))
+    assert at["verdict"] == "fits"
+    assert at["memory"]["fit_probability"] >= least
+    assert beyond["verdict"] != "fits" or beyond["memory"]["fit_probability"] < least
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--model llama3.1-70b --nodes 1", "TP and PP are 1, so every device holds all parameters"),
+        ("--model llama3.1-8b --nodes 1 --zero-stage 0", "ZeRO is 0, so each of 8 replicas holds the whole optimizer"),
+        ("--model llama3.1-8b --nodes 1 --tp 8 --no-sequence-parallel", "sequence parallelism is off"),
+        ("--model mixtral-8x7b-v0.1 --nodes 4 --tp 2", "EP is 1, so every device of a stage holds all 8 experts"),
+        ("--model llama3.1-8b --nodes 1 --seq-length 65536 --recompute full", "recompute full leaves activations"),
+        ("--model llama3.1-8b --nodes 1 --tp 4", "the last stage holds the logits of 128,256 words"),
+        ("--model llama3.1-70b --nodes 8 --tp 4 --pp 8", "in flight stay"),
+    ],
+)
+def test_causes_follow_from_the_layout(options: str, said: str) -> None:
+    assert any(said in cause for cause in answered("explain", options, part="explanation")["causes"])
+
+
+def test_an_estimate_that_does_not_fit_ends_with_its_explanation() -> None:
+    shown = run("estimate", *TOO_BIG).stdout
+    assert "DP is 1, so ZeRO 1 shards nothing" in shown
+    assert "What would make it fit" in shown
+    assert "Longest sequence" in shown
+    assert "DP is 1" not in run("estimate", *TOO_BIG, "-q").stdout
+    fits = run("estimate", "--model", "llama3.1-8b", "--hardware", "h20", "--tp", "8")
+    assert "What would make it fit" not in fits.stdout
+
+
+def test_differences_are_those_of_two_estimates() -> None:
+    a, b = "--model llama3.1-8b --nodes 2 --tp 2", "--model llama3.1-8b --nodes 2 --tp 4 --recompute full"
+    found = answered("compare", a, b, part="comparison")
+    assert found["first"] == estimated(*a.split())
+    assert found["second"] == estimated(*b.split())
+    totals = [sum(part[side] for part in found["memory_mib"]) for side in ("first", "second", "difference")]
+    assert totals[0] == pytest.approx(found["first"]["memory"]["device_mib"], abs=0.1)
+    assert totals[1] == pytest.approx(found["second"]["memory"]["device_mib"], abs=0.1)
+    assert totals[2] == pytest.approx(totals[1] - totals[0], abs=0.1)
+    steps = sum(part["difference"] for part in found["step_s"])
+    pair = (found["first"]["throughput"]["step_time_s"], found["second"]["throughput"]["step_time_s"])
+    assert steps == pytest.approx(pair[1] - pair[0], abs=1e-6)
+
+
+def test_an_input_alone_is_priced_alone() -> None:
+    a, b = "--model llama3.1-8b --nodes 2 --tp 2", "--model llama3.1-8b --nodes 2 --tp 4 --recompute full"
+    found = answered("compare", a, b, part="comparison")
+    inputs = {one["name"]: one for one in found["inputs"]}
+    assert set(inputs) == {"tensor_parallel", "recompute"}
+    alone = estimated(*a.replace("--tp 2", "--tp 4").split())
+    expected = alone["memory"]["device_mib"] - found["first"]["memory"]["device_mib"]
+    assert inputs["tensor_parallel"]["memory_mib"] == pytest.approx(expected, abs=0.01)
+    recomputed = estimated(*a.split(), "--recompute", "full")
+    seconds = recomputed["throughput"]["step_time_s"] - found["first"]["throughput"]["step_time_s"]
+    assert inputs["recompute"]["step_time_s"] == pytest.approx(seconds, abs=1e-6)
+
+
+def test_recipes_and_files_are_compared_too(tmp_path: Path) -> None:
+    recipe = ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
+    stored = tmp_path / "estimate.json"
+    options = "--model llama3.1-8b --hardware h100-sxm-80g --nodes 4 --tp 2 --pp 2"
+    run("estimate", *options.split(), "--format", "json", "--output", str(stored))
+    found = answered("compare", str(recipe), str(stored), "--hardware", "h100-sxm-80g", part="comparison")
+    assert found["names"] == [str(recipe), str(stored)]
+    assert found["second"]["memory"] == estimated(*options.split())["memory"]
+    same = answered("compare", str(stored), str(stored), part="comparison")
+    assert same["inputs"] == []
+    assert all(part["difference"] == 0 for part in (*same["memory_mib"], *same["step_s"]))
+
+
+def test_an_input_that_cannot_stand_alone_says_so() -> None:
+    shown = run("compare", "--model llama3.1-8b --devices 3 --pp 3", "--model llama3.1-8b --devices 8 --tp 8").stdout
+    assert "only with others" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("compare", "a.json"), "missing arguments A and B"),
+        (("compare", "a.json", "b.json"), "a.json"),
+        (("compare", "--model nothing --nodes 1", "--model llama3.1-8b --nodes 1"), "unknown model 'nothing'"),
+        (("compare", "--model llama3.1-8b --tpp 1", "--model llama3.1-8b --nodes 1"), "no such option '--tpp'"),
+        (("compare", "--model 'llama", "--model llama3.1-8b --nodes 1"), "No closing quotation"),
+        (("explain",), "--model"),
+        (("explain", "no.sh"), "no such file"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*arguments)
+
+
+@pytest.mark.parametrize("command", [("explain", *TOO_BIG), ("compare", " ".join(TOO_BIG), " ".join(TOO_BIG))])
+def test_markdown_is_written(command: tuple[str, ...]) -> None:
+    assert "| ---" in run(*command, "--format", "markdown").stdout.replace("|--", "| --")

@@ -1,0 +1,242 @@
+"""A plan: its arithmetic against hand calculations, its layouts against rankings, its words against its figures."""
+
+import json
+import math
+from typing import Any
+
+import jsonschema
+import pytest
+
+import simulator
+from simulator import InputError, UnsupportedError
+from simulator.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
+from simulator.answers.offers import Offer, parse_offer
+from simulator.answers.plan import kept, plan
+from simulator.answers.run import run_of
+from simulator.cost.pricing.estimate import Interval
+from simulator.show.report.as_json import schema
+from simulator.show.report.columns import Column, fitting
+from tests.cli.running import refusal, run
+from tests.report import samples
+
+BOOKING = (
+    *("plan", "--model", "llama3.1-70b", "--train-tokens", "300B", "--deadline-days", "30", "--budget", "230000"),
+    *("--offer", "h100-sxm-80g:8,16@2.50", "--offer", "h800-sxm-80g:8:32@2.10"),
+    *("--offer", "ascend-910b-64g-8:4:64@1.20"),
+)
+SMALL: dict[str, Any] = {"model": "llama3.1-8b", "train_tokens": 10**11, "global_batch_size": 256}
+
+
+@pytest.mark.parametrize(
+    ("text", "offer"),
+    [
+        ("h100-sxm-80g:8,16@2.50", ("h100-sxm-80g", (8, 16), 2.5)),
+        ("h100-sxm-80g:16,8,8", ("h100-sxm-80g", (8, 16), None)),
+        ("ascend-910b-64g-8:4:64@1.20", ("ascend-910b-64g-8", (4, 8, 16, 32, 64), 1.2)),
+        ("h20:3:20@0", ("h20", (3, 6, 12, 20), 0.0)),
+        ("h20:4:13:4", ("h20", (4, 8, 12), None)),
+        ("./own.yaml:1@1", ("./own.yaml", (1,), 1.0)),
+    ],
+)
+def test_an_offer_is_read(text: str, offer: tuple[str, tuple[int, ...], float | None]) -> None:
+    read = parse_offer(text)
+    assert (read.hardware, read.nodes, read.price_per_device_hour) == offer
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "h20", "h20:", "h20:0", "h20:8:4", "h20:1:8:0", "h20:8@", "h20:8@-1", "h20:8@x", ":8", "h20:1:9999999:1"],
+)
+def test_what_is_no_offer_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InputError, match="offer"):
+        parse_offer(text)
+    assert "offer" in refusal("plan", "--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--train-tokens", "1B", "--offer", "h20:1"), "--model"),
+        (("--model", "llama3.1-8b", "--offer", "h20:1"), "--train-tokens"),
+        (("--model", "llama3.1-8b", "--train-tokens", "1B"), "--offer"),
+        (("--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", "h21:1"), "did you mean 'h20'"),
+        (("--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", "h20:1", "--budget", "9"), "price"),
+        (("--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", "h20:1", "--deadline-days", "0"), "above 0"),
+        (("--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", "h20:1", "--precision", "fp7"), "fp8"),
+        (
+            ("--model", "llama3.1-8b", "--train-tokens", "1B", "--offer", "h20:1", "--min-fit-probability", "2"),
+            "0 to 1",
+        ),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal("plan", *arguments)
+
+
+def test_the_run_is_tokens_over_speed() -> None:
+    estimate = samples.calibrated()
+    found = run_of(estimate, 10**12, 2.0, 0.5)
+    seconds = 10**12 / (10_000.0 * 8) / 0.5
+    assert found.days == pytest.approx(seconds / 86_400)
+    assert found.cost == pytest.approx(seconds / 3600 * 8 * 2.0)
+    assert found.days_interval is not None
+    assert found.days_interval.high / found.days == pytest.approx(2.1 / 2.0)
+
+
+def test_a_limit_inside_the_interval_is_kept_maybe() -> None:
+    interval = Interval(10.0, 40.0)
+    assert kept(20.0, interval, 41.0).answer == "yes"
+    assert kept(20.0, interval, 9.0).answer == "no"
+    middle = kept(20.0, interval, 20.0)
+    assert middle.answer == "maybe"
+    assert middle.probability == pytest.approx(0.5)
+    assert kept(20.0, interval, 40.0).probability == pytest.approx(0.95)
+    assert kept(20.0, interval, 10.0).probability == pytest.approx(0.05)
+    assert (kept(20.0, None, 20.0).answer, kept(20.0, None, 19.0).answer) == ("yes", "no")
+
+
+def test_goodput_is_the_renewal_of_its_parts() -> None:
+    """Against a run simulated failure by failure, at their mean spacing."""
+    availability = Availability(device_mtbf_hours=1e4, checkpoint_minutes=60.0, evaluation_share=0.05)
+    found = goodput(availability, 1000, 7e10)
+    write = 7e10 * BYTES_PER_PARAMETER / (availability.checkpoint_bandwidth_per_device * 1000)
+    cycle = 3600.0 + write + 0.05 * 3600.0
+    mean = 36_000.0
+    lost = 600.0 + write + cycle / 2
+    assert found.training == pytest.approx((mean - lost) / mean * 3600.0 / cycle)
+    assert found.training + found.checkpoints + found.evaluation + found.failures == pytest.approx(1.0)
+    assert found.failures_per_day == pytest.approx(2.4)
+
+
+def test_the_default_interval_between_checkpoints_loses_least() -> None:
+    best = goodput(Availability(evaluation_share=0.0), 4096, 4e11)
+    for factor in (0.7, 1.4):
+        other = Availability(evaluation_share=0.0, checkpoint_minutes=factor * best.interval_seconds / 60.0)
+        assert goodput(other, 4096, 4e11).training < best.training
+
+
+def test_more_devices_fail_more_often_until_nothing_gets_done() -> None:
+    shares = [goodput(Availability(), devices, 4e11).training for devices in (256, 4096, 65_536)]
+    assert shares == sorted(shares, reverse=True)
+    with pytest.raises(UnsupportedError, match="makes no progress"):
+        goodput(Availability(device_mtbf_hours=10.0), 4096, 4e11)
+
+
+def test_the_defaults_agree_with_what_was_published() -> None:
+    """Of a job on 16,384 devices: an interruption every three hours, and more than 90 % effective time."""
+    found = goodput(Availability(evaluation_share=0.0), 16_384, 405e9)
+    assert 24.0 / found.failures_per_day == pytest.approx(3.09, abs=0.01)
+    assert found.training > 0.9
+
+
+@pytest.mark.parametrize("field", ["device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share"])
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "ten", True])
+def test_impossible_availability_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=field):
+        Availability(**{field: value})
+
+
+def test_a_choice_has_the_layout_that_a_ranking_recommends() -> None:
+    found = simulator.plan(**SMALL, offers=["h20:1,2@1", "a100-sxm-80g:1@1"], precisions=("bf16", "fp8"))
+    assert [(c.hardware, c.nodes, c.precision) for c in found.choices] == [
+        *(("h20", nodes, precision) for nodes in (1, 2) for precision in ("bf16", "fp8")),
+        *(("a100-sxm-80g", 1, precision) for precision in ("bf16", "fp8")),
+    ]
+    for choice in found.choices[:4]:
+        ranking = simulator.rank(
+            model="llama3.1-8b",
+            hardware=choice.hardware,
+            nodes=choice.nodes,
+            precision=choice.precision,  # type: ignore[arg-type]  # one of the precisions asked for
+            global_batch_size=256,
+        )
+        assert choice.estimate == ranking.estimates[0]
+    assert found.choices[-1].estimate is None
+    assert "has no fp8 peak" in found.choices[-1].reason
+
+
+def test_answers_follow_from_figures() -> None:
+    found = plan(
+        **SMALL,
+        offers=["h20:1:16@1.5", Offer(hardware="z2000", nodes=(1, 4), price_per_device_hour=2.0)],
+        deadline_days=20.0,
+        budget=9_000.0,
+        availability=Availability(),
+    )
+    assert len(found.choices) == 7
+    for choice in found.choices:
+        assert choice.run is not None
+        assert choice.run.cost is not None
+        assert choice.in_time is not None
+        assert choice.run.days_interval is not None
+        fast = choice.run.days_interval
+        assert choice.in_time.answer == ("yes" if fast.high <= 20 else "no" if fast.low > 20 else "maybe")
+        dominated = [
+            other
+            for other in found.choices
+            if other.run is not None
+            and other.run.cost is not None
+            and other.run.days <= choice.run.days
+            and other.run.cost <= choice.run.cost
+            and other is not choice
+        ]
+        assert choice.pareto == (not dominated)
+    for offer in range(2):
+        in_time = [c.nodes for c in found.choices if c.offer == offer and c.run is not None and c.run.days <= 20]
+        least = found.least_nodes(offer)
+        assert (least.nodes if least else None) == min(in_time, default=None)
+    best = found.best
+    assert best is not None
+    rank = ["yes", "maybe", "no"].index
+    assert rank(best.verdict) == min(rank(c.verdict) for c in found.choices)
+
+
+def test_availability_makes_a_run_longer() -> None:
+    plain, real = (plan(**SMALL, offers=["h20:4"], availability=given).choices[0] for given in (None, Availability()))
+    assert plain.run is not None
+    assert real.run is not None
+    assert real.goodput is not None
+    assert real.run.days == pytest.approx(plain.run.days / real.goodput.training)
+
+
+def test_what_cannot_be_trained_says_why() -> None:
+    found = plan(model="llama3.1-405b", train_tokens=10**9, offers=["a100-sxm-40g:1@1"])
+    assert found.best is None
+    assert "nothing fits; the nearest needs" in found.choices[0].reason
+    shown = run("plan", "--model", "llama3.1-405b", "--train-tokens", "1B", "--offer", "a100-sxm-40g:1@1")
+    assert shown.exit_code == 0
+    assert "Nothing that is offered can train it." in shown.stdout
+
+
+def test_the_booking_question_is_answered_by_the_contract() -> None:
+    found = json.loads(run(*BOOKING, "--format", "json").stdout)
+    jsonschema.Draft202012Validator({**schema(), "anyOf": [{"$ref": "#/$defs/plan"}]}).validate(found)
+    assert len(found["choices"]) == 10
+    assert all(choice["training"]["days_interval"] for choice in found["choices"])
+    assert {choice["offer"] for choice in found["choices"] if choice["pareto"]} <= {0, 1, 2}
+    assert found["choices"][found["best"]]["verdict"] in ("yes", "maybe")
+
+
+def test_every_format_is_written() -> None:
+    arguments = ("plan", "--model", "llama3.2-1b", "--train-tokens", "1B", "--offer", "h20:1@2", "--availability")
+    assert run(*arguments, "--format", "csv").stdout.startswith(
+        "hardware,nodes,devices,precision,verdict,pareto,reason,days,"
+    )
+    assert "| offer" in run(*arguments, "--format", "markdown").stdout
+    assert "Goodput: " in run(*arguments).stdout
+    assert run(*arguments, "-q").stdout.startswith("offer")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_keeps_to_the_terminal(width: int) -> None:
+    shown = run(*BOOKING, "--availability", "-q", env={"COLUMNS": str(width)}).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert "days" in shown
+
+
+def test_columns_go_by_how_little_they_matter() -> None:
+    columns = [Column(header=name, cells=("x" * 10,), spare=spare) for name, spare in (("a", 0), ("b", 9), ("c", 5))]
+    kept_columns, gone = fitting(columns, 25)
+    assert [c.header for c in kept_columns] == ["a", "c"]
+    assert [c.header for c in gone] == ["b"]
+    assert fitting(columns, 3)[0] == columns[:1]

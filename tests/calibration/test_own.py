@@ -1,0 +1,138 @@
+"""A user's walk: template, three rows, calibrate, an estimate with a narrower and true interval."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.own import fit_own, starts, unused
+from simulator.evidence.calibration.run import prepared
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import read_rows
+from tests.cli.running import run
+
+ASKED: dict[str, Any] = {
+    "model": "llama3.1-8b",
+    "hardware": "h100-sxm-80g",
+    "devices": 16,
+    "global_batch_size": 256,
+}
+SLOWER = 1.12
+"""What the made-up cluster is slower by than its family."""
+
+
+def figures(tensor: int, pipeline: int) -> tuple[float, float]:
+    """Step time and memory that a cluster slower than its family would measure."""
+    found = simulator.estimate(**ASKED, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    return SLOWER * found.throughput.step_seconds, found.memory.device_bytes / 2**30
+
+
+def mine(folder: Path, sizes: tuple[tuple[int, int], ...] = ((2, 1), (4, 1), (2, 2))) -> Path:
+    """A table written by hand into the template."""
+    template = run("calibrate", "--template")
+    assert template.exit_code == 0
+    header, *_ = csv.reader(io.StringIO(template.stdout))
+    assert len(header) == 10
+    lines = [",".join(header)]
+    for tensor, pipeline in sizes:
+        step, memory = figures(tensor, pipeline)
+        lines.append(f"llama3.1-8b,h100-sxm-80g,16,8192,256,1,{tensor},{pipeline},{step},{memory}")
+    path = folder / "mine.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_template_is_a_table_that_can_be_fitted(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(run("calibrate", "--template").stdout, encoding="utf-8")
+    [row] = read_rows(path)
+    assert row.speed_counts
+    assert row.memory_counts
+    assert run("calibrate", str(path)).exit_code == 0
+
+
+def test_three_rows_give_a_narrower_and_true_interval(tmp_path: Path) -> None:
+    path = mine(tmp_path)
+    fitted = run("calibrate", str(path), "--output", str(tmp_path), "--format", "json")
+    assert fitted.exit_code == 0, fitted.stderr
+    asked = ASKED | {"tensor_parallel": 1, "pipeline_parallel": 4}
+    before = simulator.estimate(**asked).throughput
+    after = simulator.estimate(**asked, calibration=str(tmp_path / "hopper.yaml")).throughput
+    truth = SLOWER * before.step_seconds
+    assert abs(after.step_seconds / truth - 1.0) < 0.5 * abs(before.step_seconds / truth - 1.0)
+    assert before.interval_seconds is not None
+    assert after.interval_seconds is not None
+    assert after.interval_seconds.low < truth < after.interval_seconds.high
+    widths = [found.high / found.low for found in (before.interval_seconds, after.interval_seconds)]
+    assert widths[1] < widths[0]
+
+
+def test_own_rows_are_shown_before_and_after(tmp_path: Path) -> None:
+    path = mine(tmp_path)
+    assert run("calibrate", str(path), "--output", str(tmp_path)).exit_code == 0
+    shown = run("accuracy", str(path), "--calibration", str(tmp_path / "hopper.yaml"), "--format", "json")
+    assert shown.exit_code == 0, shown.stderr
+    rows = [row for row in json.loads(shown.stdout)["own_rows"] if row["kind"] == "time"]
+    assert [row["key"] for row in rows] == ["mine:1", "mine:2", "mine:3"]
+    for row in rows:
+        assert row["before"] > 0.0
+        assert abs(row["after"]) < abs(row["before"])
+        assert abs(row["left_out"]) < abs(row["before"])
+    told = run("accuracy", str(path), "--own").stdout
+    assert "Speed of own rows" in told
+    assert "left out %" in told
+    assert "need the own rows" in run("accuracy", "--own").stderr
+
+
+def test_a_row_that_agrees_changes_nothing(tmp_path: Path) -> None:
+    """Never worse than with none: rows of a cluster that is its family's mean leave it where it is."""
+    used = applied("hopper", None, "h100-sxm-80g")
+    base = used.coefficients()
+    path = mine(tmp_path, ((2, 1),))
+    [row] = read_rows(path)
+    assert row.step_seconds is not None
+    honest = MeasuredRow(**{**_fields(row), "step_time_s": row.step_seconds / SLOWER})
+    fitted = fit_own("hopper", prepared([honest]))
+    assert fitted.time is not None
+    start = starts(used)["time"]
+    for name, value in zip(fitted.time.names, fitted.time.values, strict=True):
+        assert value == pytest.approx(getattr(base.time, name), abs=0.02 * start.errors[name])
+    assert fitted.time.noise > 0.5 * start.noise
+
+
+def _fields(row: MeasuredRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+def test_what_is_not_used_has_a_reason(tmp_path: Path) -> None:
+    path = mine(tmp_path)
+    text = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(
+        "\n".join(
+            [f"{text[0]},outcome", *(f"{line},ok" for line in text[1:]), f"{text[1]},oom", f",{text[1][12:]},ok"]
+        ),
+        encoding="utf-8",
+    )
+    rows = read_rows(path)
+    fits = [fit_own("hopper", prepared(rows))]
+    reasons = list(unused(rows, fits))
+    assert [reason.partition(": ")[0] for reason in reasons] == ["mine:4", "mine:5"]
+    assert "outcome oom" in reasons[0]
+    assert "names no model" in reasons[1]
+    assert all(reason in run("calibrate", str(path)).stderr for reason in reasons)
+
+
+def test_a_run_is_not_called_starved_by_a_prediction_alone(tmp_path: Path) -> None:
+    path = mine(tmp_path, ((2, 1),))
+    [row] = read_rows(path)
+    tight = MeasuredRow(**{**_fields(row), "micro_batch_size": 8, "memory_gib": None})
+    fitted = fit_own("hopper", prepared([tight]))
+    assert fitted.time is not None
+    assert fitted.time.keys == (row.key,)

@@ -1,0 +1,120 @@
+"""What a recipe does not say: assumed and said, or asked for in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.readers.models import by_name
+from tests.check.recipes import checked, judged, rules
+from tests.cli.running import run
+
+H100 = ("--hardware", "h100-sxm-80g")
+FLAGS = """--num-layers 20 --hidden-size 2048 --ffn-hidden-size 5632 --num-attention-heads 16 --swiglu --bf16 \\
+ --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    file = folder / "train.sh"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices"),
+    [
+        ({}, 8),
+        ({"tensor_parallel": 8, "sequence_parallel": True, "pipeline_parallel": 4}, 32),
+        ({"pipeline_parallel": 16}, 16),
+        ({"model": "qwen3-30b-a3b", "expert_parallel": 16, "pipeline_parallel": 2}, 32),
+    ],
+)
+def test_the_fewest_nodes_that_the_degrees_fill_are_assumed(sizes: dict[str, Any], devices: int) -> None:
+    found = judged(nodes=None, devices_per_node=None, zero_stage=1, recompute="full", global_batch_size=256, **sizes)
+    assert found.estimate is not None, found.reasons
+    assert (found.outcome, found.estimate.devices) == ("fits", devices)
+    assert {"nodes-assumed", "devices-assumed"} <= set(rules(found, "note"))
+    (said,) = [remark.message for remark in found.remarks if remark.rule == "nodes-assumed"]
+    assert ("one node" if devices == 8 else f"{devices // 8} nodes") in said
+    told = judged(nodes=None, asked=Asked(nodes=8), zero_stage=1, recompute="full", global_batch_size=256, **sizes)
+    assert "nodes-assumed" not in rules(told, "note")
+
+
+def test_what_hangs_on_assumed_nodes_is_no_firm_verdict() -> None:
+    sharded: dict[str, Any] = {"model": "llama3.1-70b", "zero_stage": 3, "recompute": "full", "global_batch_size": 512}
+    few = judged("torch", nodes=None, **sharded)
+    assert (few.outcome, few.passed, few.estimate) == ("cannot_tell", False, None)
+    assert "on 8 devices it does not pass" in few.reasons[0]
+    assert "(--nodes N)" in few.reasons[0]
+    assert judged("torch", nodes=1, **sharded).outcome == "does_not_fit"
+    # Replicas help nothing where nothing is sharded: that is certain on any number of nodes.
+    assert judged(nodes=None, model="llama3.1-70b", global_batch_size=512).outcome == "does_not_fit"
+
+
+PADDLE = "--model_name_or_path meta-llama/Llama-3.2-1B --max_seq_length 2048 --bf16 1 --tensor_parallel_degree 1"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flags"),
+    [
+        ("torchrun --nproc_per_node gpu", FLAGS.replace("2048 --m", "2048 --vocab-size 32000 --m")),
+        ("deepspeed", FLAGS.replace("2048 --m", "2048 --vocab-size 32000 --m")),
+        ("python -m paddle.distributed.launch", f"{PADDLE} --per_device_train_batch_size 1"),
+    ],
+)
+def test_all_devices_of_a_node_are_meant_where_none_are_named(launcher: str, flags: str, tmp_path: Path) -> None:
+    (found,) = checked(script(tmp_path, f"{launcher} pretrain.py {flags}"), *H100, code=0)
+    assert found["estimate"]["devices"] == 8
+    assert "devices-assumed" in [remark["rule"] for remark in found["remarks"]]
+    named = script(tmp_path, f"CUDA_VISIBLE_DEVICES=0,1 {launcher} pretrain.py {flags}")
+    (found,) = checked(named, *H100)
+    assert found["estimate"]["devices"] == 2
+
+
+def test_the_vocabulary_has_its_own_message(tmp_path: Path) -> None:
+    file = script(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}")
+    (found,) = checked(file, *H100, code=3)
+    assert found["reasons"][0].startswith("the vocabulary is missing")
+    assert "--model-field vocab_size=N" in found["reasons"][0]
+    (found,) = checked(file, *H100, "--model-field", "vocab_size=32000")
+    assert found["outcome"] == "fits"
+
+
+def test_positional_parameters_have_one_example_line(tmp_path: Path) -> None:
+    text = f"""#!/bin/bash
+LAYERS=$1
+export TP="${{2:-}}"
+BATCH=${{3}}
+torchrun --nproc_per_node 8 pretrain_gpt.py --vocab-size 32000 --tensor-model-parallel-size $2 \\
+ {FLAGS.replace("--num-layers 20", "--num-layers $LAYERS").replace("--micro-batch-size 1", "--micro-batch-size $BATCH")}
+"""
+    file = script(tmp_path, text)
+    (found,) = checked(file, *H100, code=3)
+    assert "--set 1=LAYERS --set 2=TP --set 3=BATCH" in found["reasons"][0]
+    shown = run("check", file, *H100).stdout
+    assert shown.count("--set 1=LAYERS --set 2=TP --set 3=BATCH") >= 1
+    (found,) = checked(file, *H100, "--set", "1=20", "--set", "2=1", "--set", "3=1")
+    assert found["outcome"] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen/Qwen2-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2-1.5B-Instruct", "qwen2.5-1.5b"),
+        ("lmsys/vicuna-7b-v1.5", "llama-2-7b"),
+        ("lmsys/vicuna-13b-v1.3", "llama-13b"),
+        ("model_configs/ERNIE-4p5-21B-A3B/", "ernie-4.5-21b-a3b"),
+        ("qwen2p5_7b", "qwen2.5-7b"),
+        ("llama3p1-8b", "llama3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
+        ("Qwen/Qwen2-VL-7B", None),
+    ],
+)
+def test_common_names(name: str, model: str | None) -> None:
+    assert by_name(name)[0] == model

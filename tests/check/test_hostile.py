@@ -1,0 +1,200 @@
+"""What a stranger's pull request may hold: links, paths, names and files that mean harm, and what comes of them."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.recipes.check import judge
+from simulator.recipes.readers.read import read_recipe
+from tests.check.recipes import EXAMPLES
+from tests.cli.running import run
+from tests.fuzz.oracle import OBEYED
+
+SCRIPT = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8")
+ZERO = '{"zero_optimization": {"stage": 3}, "train_batch_size": 77}'
+DEEPSPEED = (
+    "deepspeed --num_gpus 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1 "
+    "--bf16 true --model_max_length 4096 --deepspeed {}\n"
+)
+
+
+def judged(*args: str) -> list[dict[str, Any]]:
+    found = json.loads(run("check", *args, "--hardware", "z2000", "--format", "json").stdout)["results"]
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a folder of recipes; beside the checkout stands what no recipe may read."""
+    folder = tmp_path / "checkout"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (tmp_path / "outside.json").write_text(ZERO, encoding="utf-8")
+    (folder / "inside.json").write_text(ZERO, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def script(repository: Path, text: str) -> str:
+    (repository / "recipes" / "run.sh").write_text(text, encoding="utf-8")
+    return "recipes/run.sh"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "../../outside.json",
+        "../recipes/../../outside.json",
+        "link.json",
+        "folder/outside.json",
+        "A=../../outside.json; {}",
+        "export zero.json=../../outside.json; zero.json",
+    ],
+)
+def test_reading_stays_in_the_repository(before: str, repository: Path) -> None:
+    (repository / "recipes" / "link.json").symlink_to(repository.parent / "outside.json")
+    (repository / "recipes" / "folder").symlink_to(repository.parent)
+    *first, name = before.split("; ")
+    text = "\n".join([*first, DEEPSPEED.format("$A" if name == "{}" else name)])
+    file = script(repository, text)
+    (found,) = judged(file)
+    assert found["outcome"] == "unreadable"
+    assert "77" not in json.dumps(found)
+    # The user may widen the root, or say where a file is.
+    if first[:1] != ["export zero.json=../../outside.json"]:
+        assert judged(file, "--root", "..")[0]["estimate"] is not None
+    given = "../../outside.json" if name == "{}" else name
+    assert judged(file, "--set", f"{given}={repository.parent / 'outside.json'}")[0]["estimate"] is not None
+
+
+def test_a_variable_of_the_script_names_no_file_elsewhere(repository: Path) -> None:
+    outside = repository.parent / "outside.json"
+    file = script(repository, f"export zero={outside}\n" + DEEPSPEED.format("zero"))
+    assert judged(file)[0]["outcome"] == "unreadable"
+    assert judged(file, "--set", f"zero={outside}")[0]["estimate"] is not None
+
+
+def test_what_is_inside_is_read(repository: Path) -> None:
+    for name in ("inside.json", "../inside.json"):
+        (found,) = judged(script(repository, DEEPSPEED.format(name)))
+        assert found["estimate"]["layout"]["zero_stage"] == 3
+    (repository / "recipes" / "near.json").symlink_to(repository / "inside.json")
+    assert judged(script(repository, DEEPSPEED.format("near.json")))[0]["estimate"] is not None
+
+
+def test_a_recipe_that_is_a_link_out_is_not_read(repository: Path) -> None:
+    (repository.parent / "secret.sh").write_text(SCRIPT, encoding="utf-8")
+    (repository / "recipes" / "run.sh").symlink_to(repository.parent / "secret.sh")
+    (found,) = judged("recipes/run.sh")
+    assert found["outcome"] == "unreadable"
+    assert "--root FOLDER" in found["reasons"][0]
+    assert judged("recipes/run.sh", "--root", "..")[0]["outcome"] == "fits"
+    assert run("check", "recipes/run.sh", "--root", "nowhere").exit_code == 2
+
+
+def test_a_model_outside_is_not_read(repository: Path) -> None:
+    (repository.parent / "model").mkdir()
+    (repository.parent / "model" / "config.json").write_text('{"secret": 1}', encoding="utf-8")
+    text = DEEPSPEED.format("inside.json").replace("meta-llama/Llama-2-7b-hf", "../../model")
+    assert "leads out of" in judged(script(repository, text))[0]["reasons"][0]
+
+
+def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here" / "recipes").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "here"):
+        (folder / "zero.json").write_text(ZERO, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    file = Path("recipes/run.sh")
+    file.write_text(DEEPSPEED.format("../zero.json"), encoding="utf-8")
+    assert judged(str(file))[0]["estimate"] is not None
+    file.write_text(DEEPSPEED.format("../../zero.json"), encoding="utf-8")
+    assert judged(str(file))[0]["outcome"] == "unreadable"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError("deep"), ZeroDivisionError("x"), UnicodeError("y")])
+def test_no_file_hides_the_verdict_of_another(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / f"{name}.sh" for name in "abc"]
+    for file in files:
+        file.write_text(SCRIPT, encoding="utf-8")
+
+    def fails(file: str, *rest: Any) -> Any:
+        if file == str(files[1]):
+            raise error
+        return read_recipe(file, *rest)
+
+    monkeypatch.setattr("simulator.recipes.readers.read.read_recipe", fails)
+    result = run("check", *map(str, files), "--hardware", "z2000", "--format", "json")
+    found = json.loads(result.stdout)["results"]
+    assert [one["outcome"] for one in found] == ["fits", "unreadable", "fits"]
+    assert type(error).__name__ in found[1]["reasons"][0]
+    assert result.exit_code == 2
+
+
+def test_no_launch_hides_the_verdict_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.setattr(judge, "estimate_of", lambda case: 1 / (case is None))
+    (found,) = judged(str(file))
+    assert (found["outcome"], found["framework"]) == ("unreadable", "megatron")
+
+
+NAMES = (
+    "a\nb",
+    "::error::x",
+    "\x1b[31m",
+    "\u202ea",
+    "a\x07",
+    "##[group]x",
+    "<img src=x>",
+    "![x](y)",
+    "a|b",
+    "\udcff",
+    "-q",
+)
+
+
+@pytest.mark.parametrize("form", ["table", "json", "markdown", "github", "junit", "sarif"])
+def test_names_are_shown_and_not_obeyed(form: str, repository: Path) -> None:
+    files = []
+    for name in NAMES:
+        file = os.fsencode(repository / "recipes") + b"/" + os.fsencode(f"{name.replace('/', '')}.sh")
+        Path(os.fsdecode(file)).write_text(SCRIPT, encoding="utf-8")
+        files.append(os.path.relpath(os.fsdecode(file)))
+    files.append(files[1].removeprefix("recipes/"))
+    result = run("check", "--hardware", "z2000", "--format", form, "--color", "always", "--", *files)
+    assert result.exit_code == 2  # the last is not there
+    shown = re.sub(r"\x1b\[(?:\d+)m", "", result.stdout) if form == "table" else result.stdout
+    assert not OBEYED.search(shown)
+    assert f"{len(NAMES)} fits" in shown or form not in ("table", "markdown", "github")
+    if form == "json":
+        found = json.loads(result.stdout)["results"]
+        assert [one["file"] for one in found] == files
+    if form == "github":
+        assert not re.search(r"^::error::", shown, re.MULTILINE)
+    else:
+        assert not re.search(r"^\s*::", shown, re.MULTILINE)
+    if form == "markdown":
+        assert not re.search(r"(?<!\\)<img|(?<!\\)!\[", shown)
+
+
+def test_a_title_and_a_note_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text("torchrun $'a\\n::error::x\\x1b[2J'.py --num-layers 2 --hidden-size 64\n", encoding="utf-8")
+    for form in ("table", "markdown", "github"):
+        result = run("check", str(file), "--hardware", "z2000", "--format", form)
+        assert not OBEYED.search(result.stdout)
+        assert not re.search(r"^\s*::error::x", result.stdout, re.MULTILINE)
+
+
+def test_messages_cut_what_they_echo() -> None:
+    for args in (["--tp", "x" * 4000], ["--model", "y " * 3000], ["--option", "z" * 4000], ["w" * 4000]):
+        result = run("estimate", *args) if args[0] != "w" * 4000 else run(*args)
+        assert result.exit_code == 2
+        assert len(result.stderr) < 2200

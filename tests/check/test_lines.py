@@ -1,0 +1,107 @@
+"""Hostile names and values in reports: no line of any format is theirs to begin, and no answer is lost to them."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from simulator.recipes.check.baseline import Changed, Stored
+from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.recipe import Place, Remark
+from simulator.show.cli.check import CHECK_FORMATS
+from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_formats import CHECK_REPORTERS
+from simulator.show.report.check_github import github_summary
+from tests.check.junit_schema import violations
+from tests.check.recipes import EXAMPLES, judged
+
+EVIL = "::error::x\n::stop-commands::y\r\x1b[31m##[group]z\u2028::debug::w\x85::add-mask::v"
+PLACE = Place(EVIL, 3)
+REMARK = Remark("repeated-flag", "warning", EVIL, PLACE, EVIL)
+LONE = "no-utf8-\udcff.sh"
+
+
+def hostile() -> tuple[Checked, ...]:
+    fits, over = judged(tensor_parallel=2, sequence_parallel=True), judged()
+    assert fits.estimate is not None
+    named = replace(fits.estimate, model=EVIL)
+    return (
+        replace(fits, file=EVIL, title=EVIL, estimate=named, remarks=(REMARK,)),
+        replace(
+            over, file=EVIL, title=EVIL, reasons=(EVIL,), remarks=(replace(REMARK, severity="error"),), blame=PLACE
+        ),
+        Checked(file=EVIL, title=EVIL, outcome="unreadable", passed=False, reasons=(EVIL,), blame=PLACE),
+        Checked(file=LONE, outcome="skipped", passed=True, reasons=(EVIL,)),
+    )
+
+
+def answer() -> Answer:
+    before = Stored(outcome="fits", passed=True, device_mib=1.0, step_time_s=2.0)
+    changed = (Changed(file=EVIL, title=EVIL, kind="removed", before=before, after=None),)
+    return Answer(results=hostile(), gates=Gates(), changed=changed, verbosity=1, diff=True)
+
+
+def commands(text: str) -> list[str]:
+    """Lines that a runner of GitHub would take for a command: it passes over spaces in front."""
+    return [line for line in text.splitlines() if line.strip().startswith("::") or "##[" in line]
+
+
+@pytest.mark.parametrize("form", [form for form in CHECK_FORMATS if form not in ("github", "json", "sarif")])
+def test_no_name_or_value_begins_a_line(form: str) -> None:
+    text = CHECK_REPORTERS[form](answer())
+    assert commands(text) == []
+    assert "\x1b" not in text
+    text.encode("utf-8")
+
+
+def test_annotations_are_our_own() -> None:
+    lines = CHECK_REPORTERS["github"](answer()).splitlines()
+    assert all(line.startswith(("::error file=", "::warning file=", "4 recipes: ")) for line in lines)
+    assert not any("##[" in line for line in lines)
+    github_summary(answer()).encode("utf-8")
+
+
+@pytest.mark.parametrize("form", ["json", "sarif"])
+def test_machines_get_whole_json(form: str) -> None:
+    text = CHECK_REPORTERS[form](answer())
+    text.encode("utf-8")
+    # Every line of ours begins with a bracket or a quotation mark.
+    assert not [line for line in text.split("\n") if line.strip().startswith("::")]
+    found = json.loads(text)
+    if form == "json":
+        assert [result["file"] for result in found["results"]] == [EVIL, EVIL, EVIL, LONE]
+
+
+def test_junit_is_what_jenkins_takes() -> None:
+    root = ET.fromstring(CHECK_REPORTERS["junit"](answer()))  # noqa: S314  our own text
+    assert list(violations(root)) == []
+    # The check itself finds what is not allowed.
+    root[0][0].set("line", "3")
+    ET.SubElement(root[0], "failure")
+    del root[0].attrib["tests"]
+    assert sorted(violations(root)) == [
+        "testcase: attribute line",
+        "testsuite: child failure",
+        "testsuite: no tests",
+    ]
+
+
+@pytest.mark.parametrize("form", CHECK_FORMATS)
+def test_a_name_that_is_no_utf8_leaves_the_answer_whole(form: str, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/odd-\xff.sh"
+    text = (EXAMPLES / "llama3-8b-megatron.sh").read_bytes()
+    with open(odd, "wb") as stream:  # noqa: PTH123  a name that is no text
+        stream.write(text)
+    command: list[str | bytes] = [sys.executable, "-m", "simulator", "check", odd]
+    command += [str(EXAMPLES / "llama3-8b-megatron.sh"), "--hardware", "z2000", "--format", form]
+    found = subprocess.run(command, capture_output=True, check=False)
+    assert found.returncode == 0, found.stderr.decode("utf-8", "replace")
+    shown = found.stdout.decode("utf-8")
+    if form != "sarif":
+        assert "llama3-8b-megatron.sh" in shown or form == "github"
+    assert shown

@@ -1,0 +1,32 @@
+"""Commands on the pages with what they print; `python -m tests.docs.ran` writes the output anew.
+
+On a page a command and its output are two fenced blocks, `sh` and `text`, right behind `<!-- ran -->`.
+"""
+
+import re
+import shlex
+
+from tests.cli.running import run
+from tests.docs.pages import DOCS
+
+BLOCK = re.compile(r"<!-- ran -->\n```sh\n(.*?)```\n\n```text\n(.*?)```\n", re.DOTALL)
+_TIMED = re.compile(r"in (?:under )?[0-9.]+ s:")
+
+
+def printed(command: str) -> str:
+    """What a command prints on a line of 120 characters, the elapsed time masked."""
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[0] == "simulate", command
+    result = run(*words[1:], env={"COLUMNS": "120"})
+    assert result.exit_code in (0, 1), result.stderr
+    return "\n".join(line.rstrip() for line in _TIMED.sub("in 0.10 s:", result.stdout).splitlines()) + "\n"
+
+
+def written_anew(page: str) -> str:
+    return BLOCK.sub(lambda b: f"<!-- ran -->\n```sh\n{b[1]}```\n\n```text\n{printed(b[1])}```\n", page)
+
+
+if __name__ == "__main__":
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(written_anew(text), encoding="utf-8")

@@ -1,0 +1,47 @@
+"""The pages that are looked at; `python -m tests.pages.pages` takes their pictures for the docs."""
+
+import sys
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.cli.running import run
+from tests.docs.pages import DOCS
+from tests.pages.browser import browser
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "rank": ("rank", "--model", "llama3.1-8b", "--hardware", "h100-sxm-80g", "--nodes", "2", "--train-tokens", "1T"),
+    "estimate": ("estimate", "--model", "llama3.1-70b", "--nodes", "8", "--tp", "4", "--pp", "8", "--cp", "2"),
+    "plan": (
+        *("plan", "--model", "llama3.1-70b", "--train-tokens", "300B", "--deadline-days", "30", "--budget", "230000"),
+        *("--offer", "h100-sxm-80g:8,16@2.50", "--offer", "h800-sxm-80g:8:32@2.10"),
+        *("--offer", "ascend-910b-64g-8:4:64@1.20", "--availability"),
+    ),
+}
+
+
+def written(name: str, folder: Path) -> Path:
+    """The page of a command, in a folder."""
+    page = folder / f"{name}.html"
+    with chdir(folder):
+        result = run(*COMMANDS[name], "--format", "html", "--output", page.name)
+    assert result.exit_code == 0, result.stderr
+    return page
+
+
+PICTURES = (("rank", 1600, False), ("estimate", 1600, True), ("plan", 1600, False), ("plan", 400, True))
+"""Page, width, and whether it is dark."""
+
+
+def main(folder: Path) -> None:
+    """Take the pictures of the docs."""
+    folder.mkdir(exist_ok=True)
+    with TemporaryDirectory() as scratch, browser(Path(scratch) / "profile") as shown:
+        pages = {name: written(name, Path(scratch)) for name in COMMANDS}
+        for name, width, dark in PICTURES:
+            shown.open(pages[name], width, dark=dark)
+            shown.screenshot(folder / f"{name}-{width}.png", scale=0.6 if width > 1000 else 0.8)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS / "images")

@@ -1,0 +1,200 @@
+"""Pages in a real browser: nothing complains, nothing is asked of a network, text stays in its box, keys suffice."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.answers.plan import plan
+from simulator.question.units import to_gib
+from simulator.show.pages import page as page_module
+from simulator.show.pages.figures import memory_figure, peak_to_mfu, plan_figure
+from tests.cli.running import TINY, refusal, run
+from tests.pages.browser import CHROMIUM, Browser, browser
+from tests.pages.pages import COMMANDS, written
+from tests.report import samples
+
+in_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+)
+WIDTHS = (400, 1600)
+OUTSIDE = """
+[...document.querySelectorAll('.figure')].flatMap(box => {
+  const frame = box.getBoundingClientRect();
+  return [...box.querySelectorAll('svg text')].filter(text => {
+    const at = text.getBoundingClientRect();
+    return at.width && (at.left < frame.left - 1 || at.right > frame.right + 1
+      || at.top < frame.top - 1 || at.bottom > frame.bottom + 1);
+  }).map(text => box.dataset.figure + ': ' + text.textContent);
+})
+"""
+WIDER = """
+[...document.querySelectorAll('h1, h2, p, li, pre, summary')].filter(e => e.scrollWidth > e.clientWidth + 1)
+  .map(e => e.textContent.slice(0, 60))
+"""
+
+
+@pytest.fixture(scope="module")
+def written_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: written(name, folder) for name in COMMANDS}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_is_shown_whole(
+    name: str, width: int, dark: bool, shown: Browser, written_pages: dict[str, Path]
+) -> None:
+    shown.open(written_pages[name], width, dark=dark)
+    assert shown.complaints() == []
+    assert shown.run("document.documentElement.scrollWidth") <= width
+    assert shown.run(OUTSIDE) == []
+    assert shown.run(WIDER) == []
+    assert shown.run("document.querySelectorAll('.figure .main-svg').length") >= 1
+
+
+@in_browser
+def test_dark_and_light_differ(shown: Browser, written_pages: dict[str, Path]) -> None:
+    seen = []
+    for dark in (False, True):
+        shown.open(written_pages["plan"], 800, dark=dark)
+        seen.append(
+            shown.run("getComputedStyle(document.body).backgroundColor + document.querySelector('svg text').style.fill")
+        )
+    assert seen[0] != seen[1]
+
+
+@in_browser
+@pytest.mark.parametrize("name", COMMANDS)
+def test_everything_has_a_name_for_a_screen_reader(name: str, shown: Browser, written_pages: dict[str, Path]) -> None:
+    shown.open(written_pages[name], 1600)
+    nodes = shown.call("Accessibility.getFullAXTree")["nodes"]
+    roles = ("button", "image", "img", "region", "heading", "columnheader", "link")
+    named = [node for node in nodes if not node["ignored"] and node.get("role", {}).get("value") in roles]
+    assert {node["role"]["value"] for node in named} >= {"button", "heading"}
+    assert [node["role"]["value"] for node in named if not node.get("name", {}).get("value")] == []
+    assert shown.run("document.documentElement.lang") == "en"
+
+
+@in_browser
+def test_keys_choose_a_layout_and_sort_a_table(shown: Browser, written_pages: dict[str, Path]) -> None:
+    shown.open(written_pages["rank"], 1600)
+    first = shown.run("document.getElementById('chosen').textContent")
+    shown.run("document.querySelector('tbody tr:nth-child(3) button').focus()")
+    shown.press("Enter", 13)
+    assert shown.run("document.getElementById('chosen').textContent") != first
+    assert shown.run("document.querySelector('tr[aria-current=true]').rowIndex") == 3
+    for way, order in (("ascending", 1), ("descending", -1)):
+        shown.run(
+            "[...document.querySelectorAll('thead button')].find(b => b.textContent.startsWith('memory')).focus()"
+        )
+        shown.press("Enter", 13)
+        assert shown.run(f"document.querySelectorAll('th[aria-sort={way}]').length") == 1
+        values = shown.run(
+            "[...document.querySelectorAll('tr[data-layout]')].map(r => Number(r.cells[12].dataset.value))"
+        )
+        assert values == sorted(values, reverse=order < 0)
+
+
+@in_browser
+def test_a_dot_shows_its_panels(shown: Browser, written_pages: dict[str, Path]) -> None:
+    shown.open(written_pages["rank"], 1600)
+    spot = shown.run(
+        "(() => { const dot = document.querySelectorAll('[data-figure=pareto] .scatterlayer .trace')[1]"
+        ".querySelector('.point'); dot.scrollIntoView({block: 'center'}); const at = dot.getBoundingClientRect();"
+        "return [at.x + at.width / 2, at.y + at.height / 2]; })()"
+    )
+    before = shown.run("document.getElementById('chosen-command').textContent")
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        shown.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)
+    shown.run("new Promise(done => setTimeout(done, 300))")
+    after = shown.run("document.getElementById('chosen-command').textContent")
+    assert after != before
+    assert after.startswith("simulate estimate ")
+    assert run(*after.split()[1:]).exit_code == 0
+
+
+def embedded(page: Path) -> dict[str, Any]:
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_the_page_of_a_ranking_has_every_layout_that_fits(written_pages: dict[str, Path]) -> None:
+    counts = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]
+    data = embedded(written_pages["rank"])
+    dots = [index for trace in data["figures"]["pareto"]["data"] for index in trace["customdata"]]
+    assert sorted(dots) == list(range(counts["feasible"]))
+    assert len(data["layouts"]) == counts["feasible"]
+
+
+def test_a_page_tells_how_it_was_made_and_asks_for_nothing(written_pages: dict[str, Path]) -> None:
+    for name, page in written_pages.items():
+        text = page.read_text(encoding="utf-8")
+        assert f"simulate {COMMANDS[name][0]} --model" in text
+        assert "Status: " in text
+        assert ", source " in text
+        shell = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+        assert not re.findall(r'(?:src|href)="(?!data:|#)', shell)
+
+
+def test_the_parts_add_up() -> None:
+    estimate = samples.calibrated()
+    shares = dict(peak_to_mfu(estimate))
+    assert sum(share for name, share in shares.items() if name != "MFU") == pytest.approx(shares["MFU"])
+    assert shares["MFU"] == pytest.approx(100 * estimate.throughput.mfu)
+    spec = memory_figure(estimate)
+    bars = [trace for trace in spec["data"] if trace["type"] == "bar"]
+    assert sum(bar["y"][0] for bar in bars) == pytest.approx(to_gib(estimate.memory.device_bytes), abs=0.01)
+    assert spec["layout"]["shapes"][0]["y0"] == pytest.approx(to_gib(estimate.memory.capacity_bytes))
+
+
+def test_without_prices_a_plan_is_drawn_by_devices() -> None:
+    found = plan(model="llama3.2-1b", train_tokens=10**9, offers=["h20:1,2"])
+    spec = plan_figure(found.priced, 3.0, None)
+    assert spec["data"][0]["y"] == [8, 16]
+    assert spec["layout"]["yaxis"]["title"]["text"] == "devices"
+
+
+def test_where_nothing_fits_there_is_a_page_too(tmp_path: Path) -> None:
+    page = tmp_path / "none.html"
+    question = ("rank", "--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1")
+    result = run(*question, "--format", "html", "--output", str(page))
+    assert result.exit_code == 0, result.stderr
+    assert "Nothing fits" in page.read_text(encoding="utf-8")
+
+
+def test_without_the_library_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(page_module, "find_spec", lambda name: None if name == "plotly" else real(name))
+    assert "pip install" in refusal(*TINY, "--format", "html", code=3)
+
+
+def test_what_a_user_names_cannot_become_markup(tmp_path: Path) -> None:
+    model = tmp_path / "x.yaml"
+    shipped = Path(__file__).parents[2] / "model_specs" / "llama3.2-1b.yaml"
+    text = re.sub(
+        r"^note:.*$|\Z",
+        'note: "</script><b>bold</b>"',
+        shipped.read_text(encoding="utf-8"),
+        count=1,
+        flags=re.MULTILINE,
+    )
+    model.write_text(text, encoding="utf-8")
+    page = tmp_path / "page.html"
+    result = run("rank", "--model", str(model), "--hardware", "h20", "--format", "html", "--output", str(page))
+    assert result.exit_code == 0, result.stderr
+    assert "<b>bold" not in page.read_text(encoding="utf-8")

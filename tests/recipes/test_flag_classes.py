@@ -1,0 +1,196 @@
+"""Every flag has one class, and nothing firm is said over one that has none."""
+
+import csv
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import SimulateError
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files, check_recipe
+from simulator.recipes.check.verdict import Checked, Gates, exit_code
+from simulator.recipes.readers import megatron_flags, paddle_flags
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.readers.tables import FOLDER, flags_of
+from simulator.recipes.recipe import Recipe
+from tests.recipes.seeds import ROOT
+from tests.recipes.test_megatron import BASE
+from tools import flag_names
+
+TABLES = sorted(path.stem for path in FOLDER.glob("*.csv"))
+READERS = "\n".join(path.read_text() for path in (ROOT / "simulator" / "recipes" / "readers").glob("[mp]*.py"))
+PADDLE = "--model_name_or_path llama-7b --max_seq_len 2048 --per_device_train_batch_size 1 --bf16 --sharding stage1"
+SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
+FAMILIES = ("mindspeed", "pai", "megatron-lm", "megatron-forks", "flagscale", "flagperf", "paddlenlp", "paddleformers")
+COMPLETE = ("megatron-shell", "paddle-shell", "paddle-yaml", "paddle-json")
+"""Dialects whose tables hold all the framework has."""
+WORDS = ("lora", "adapter", "freeze", "swap", "offload", "recompute", "checkpoint", "reuse", "prefix", "vision")
+MORE_WORDS = ("image", "quant", "layout", "stage", "expert", "mtp", "logging", "data", "path")
+
+
+def megatron(flags: str, folder: Path) -> Checked:
+    return judged(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {' '.join(BASE.split())} {flags}", folder)
+
+
+def paddle(flags: str, folder: Path) -> Checked:
+    return judged(
+        f"python -m paddle.distributed.launch --nnodes 1 --devices 0,1 run_pretrain.py {PADDLE} {flags}", folder
+    )
+
+
+def judged(line: str, folder: Path) -> Checked:
+    file = folder / "run.sh"
+    file.write_text(f"\n{line}\n")
+    (recipe,) = read_recipe(file)
+    return check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates())
+
+
+def test_every_table_belongs_to_a_reader() -> None:
+    assert {*megatron_flags.FRAMEWORKS, *paddle_flags.FRAMEWORKS} <= set(TABLES)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_flag_has_one_class(table: str) -> None:
+    rows = flag_names.read(FOLDER / f"{table}.csv")
+    lines = (FOLDER / f"{table}.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(rows) + 1, "a name stands twice"
+    for row in rows.values():
+        assert row.kind in ("priced", "no_effect", "not_modelled"), row.name
+        assert row.what, row.name
+        assert (row.weight in ("figure", "bound", "verdict")) == (row.kind == "not_modelled"), row.name
+        assert bool(row.first) == bool(row.last) == bool(row.file), row.name
+
+
+@pytest.mark.parametrize("table", [*megatron_flags.FRAMEWORKS, *paddle_flags.FRAMEWORKS])
+def test_what_is_said_to_be_read_is_read(table: str) -> None:
+    passed = {"moe_router_load_balancing_type", "moe_token_dispatcher_type", "fuse_rope", "use_fused_rope"}
+    passed |= {"cross_entropy_fusion_impl", "train_mode", "extra_vocab_size", "sharding_parallel_size"}
+    priced = {name for name, flag in flags_of(table).items() if flag.effect == "priced"} - passed
+    spelled = {name for name in priced if f'"{name}"' in READERS or f'"{name.replace("_", "-")}"' in READERS}
+    assert priced - spelled == set()
+
+
+@pytest.mark.parametrize("word", [*WORDS, *MORE_WORDS, "fancy"])
+def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
+    for found in (megatron(f"--some-new-{word}-thing 3", tmp_path), paddle(f"--some_new_{word}_thing 3", tmp_path)):
+        assert (found.outcome, exit_code([found], Gates())) == ("cannot_tell", 3)
+        assert found.blame is not None
+        assert found.blame.line == 2
+        assert f"new{found.reasons[0].split('new', 1)[1][0]}{word}" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("--sequence-parallel --tensor-model-parallel-size 8 --use-distributed-optimizer", "fits"),
+        ("--recompute-activation-function", "not_modelled"),
+        ("--fp8-param-gather", "not_modelled"),
+        ("--deterministic-mode", "fits"),
+        ("--moe-paged-stash-page-size 64", "fits"),
+        ("--moe-paged-stash-page-size 128", "not_modelled"),
+        ("--window-size 0", "fits"),
+        ("--swap-optimizer", "fits"),
+    ],
+)
+def test_classes_of_megatron(flags: str, outcome: str, tmp_path: Path) -> None:
+    spread = "--tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer"
+    assert (
+        megatron(f"{spread} {flags if flags.split(maxsplit=1)[0] not in spread else ''}", tmp_path).outcome == outcome
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("--recompute 1", "fits"),
+        ("--recompute 1 --prefix_tuning 1", "not_modelled"),
+        ("--recompute 1 --prefix_tuning false", "fits"),
+        ("--recompute 1 --offload_queue true", "not_modelled"),
+        ("--recompute 1 --stage DPO", "not_modelled"),
+        ("--recompute 1 --stage SFT", "fits"),
+        ("--recompute 1 --loss_type sigmoid", "not_modelled"),
+    ],
+)
+def test_classes_of_paddle(flags: str, outcome: str, tmp_path: Path) -> None:
+    assert paddle(flags, tmp_path).outcome == outcome
+
+
+def test_a_script_whose_name_says_preferences(tmp_path: Path) -> None:
+    line = f"python -m paddle.distributed.launch --nnodes 1 --devices 0,1 ./dpo/run_dpo.py {PADDLE} --recompute 1"
+    assert judged(line, tmp_path).outcome == "not_modelled"
+
+
+def test_an_error_further_on_does_not_hide_what_was_not_read(tmp_path: Path) -> None:
+    found = megatron("--pipeline-model-parallel-size 3 --some-new-layout x", tmp_path)
+    assert found.outcome == "cannot_tell"
+    assert "does not divide" in found.reasons[1]
+
+
+def test_names_out_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "megatron" / "training"
+    folder.mkdir(parents=True)
+    (folder / "arguments.py").write_text(
+        "def add(group):\n"
+        "    group.add_argument('--seed', '--random-seed', type=int, default=7)\n"
+        "    group.add_argument('--new-thing', action='store_true')\n"
+        "    ArgumentGroupFactory(Config, exclude=['hidden'])\n"
+    )
+    (folder / "config.py").write_text(
+        "@dataclass\nclass Base:\n    width: int = 3\n"
+        "@dataclass\nclass Config(Base):\n    fuse: bool = True\n    hidden: int = 1\n"
+    )
+    monkeypatch.setattr(flag_names, "TABLES", tmp_path)
+    seed = flag_names.Row("seed", kind="no_effect", what="start", first="v1", last="v1", file="old.py")
+    flag_names.write(tmp_path / "megatron.csv", {"seed": seed})
+    monkeypatch.setattr("sys.argv", ["flag_names", "megatron", str(tmp_path), "--version", "v2"])
+    assert flag_names.main() == 1
+    table = flag_names.read(tmp_path / "megatron.csv")
+    assert set(table) == {"seed", "random_seed", "new_thing", "width", "fuse", "no_fuse"}
+    kept = table["seed"]
+    assert (kept.kind, kept.first, kept.last, kept.default, kept.file) == (
+        "no_effect",
+        "v1",
+        "v2",
+        "7",
+        "megatron/training/arguments.py",
+    )
+    assert table["new_thing"].takes == table["no_fuse"].takes == "switch"
+    assert "5 to classify" in capsys.readouterr().out
+
+
+def corpus() -> list[tuple[str, Path]]:
+    manifest = SHARED / "corpus" / "manifest.csv"
+    scripts = sorted((SHARED / "measured" / "public" / "ascend-ci").glob("*.sh"))
+    if not manifest.exists():
+        pytest.skip("needs corpus/ of the shared folder (SIMULATE_SHARED)")
+    rows = csv.DictReader(manifest.read_text(encoding="utf-8").splitlines())
+    named = [(row["family"], SHARED / "corpus" / row["file"]) for row in rows if row["family"] in FAMILIES]
+    return [*named, *(("ascend-ci", script) for script in scripts)]
+
+
+def test_nothing_firm_is_said_over_what_is_not_read() -> None:
+    """Over the corpus; the counts by family are printed."""
+    counts: dict[str, Counter[str]] = {}
+    known = {**flags_of(*megatron_flags.FRAMEWORKS), **flags_of(*paddle_flags.FRAMEWORKS)}
+    for family, file in corpus():
+        hardware = "ascend-910b-64g" if family in ("mindspeed", "ascend-ci") else "h100-sxm-80g"
+        found = check_files([str(file)], Asked(hardware=hardware), Gates())
+        counts.setdefault(family, Counter()).update(result.outcome for result in found)
+        for recipe, result in zip(recipes(file), found, strict=False):
+            firm = result.outcome in ("fits", "starved", "does_not_fit", "refused")
+            names = {flag.name for flag in recipe.flags}
+            assert not firm or recipe.dialect not in COMPLETE or names <= set(known), (file, names - set(known))
+            assert not (family == "ascend-ci" and result.outcome in ("does_not_fit", "refused")), file
+    for family, outcomes in counts.items():
+        print(family, dict(outcomes))  # noqa: T201  shown with -s
+
+
+def recipes(file: Path) -> tuple[Recipe, ...]:
+    try:
+        return read_recipe(file)
+    except SimulateError:
+        return ()

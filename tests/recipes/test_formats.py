@@ -1,0 +1,422 @@
+"""Formats of recipes that other readers' tests do not cover."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.corpus import corpus, public
+from tests.recipes.seeds import about, rules
+
+
+def read(text: str, folder: Path, name: str = "x.yaml", **settings: str) -> Recipe:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file, settings)
+    return recipe
+
+
+@pytest.mark.parametrize("end", ["\\", "\\\n", " \\\n", "\\\\\\\n", " \\\n  \n"])
+def test_a_file_that_ends_within_a_line(end: str, tmp_path: Path) -> None:
+    text = f"torchrun --nproc-per-node 8 t.py --num-layers 2 --micro-batch-size 1 --save x{end}"
+    assert read(text, tmp_path, "x.sh").devices_per_node == 8
+
+
+def test_a_public_file_that_ends_within_a_line() -> None:
+    (recipe,) = read_recipe(public("nemo-launcher", "20b_fp8_1node.sh"))
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.layout.micro_batch_size, recipe.layout.tensor_parallel) == (1, 4, 4)
+    assert "base-configuration" in rules(recipe)
+
+
+ARGS = """ENV_VARS:
+  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True
+MODEL_ARGS:
+  --num-layers: 32
+  --hidden-size: 4096
+  --ffn-hidden-size: 14336
+  --num-attention-heads: 32
+  --group-query-attention: true
+  --num-query-groups: 8
+  --swiglu: true
+  --untie-embeddings-and-output-weights: true
+  --vocab-size: 128256
+  --seq-length: 8192
+  --micro-batch-size: ${MBS}
+  --global-batch-size: 16
+  --tensor-model-parallel-size: $TP
+  --sequence-parallel: true
+  --use-distributed-optimizer: false
+  --recompute-granularity: selective
+  --recompute-modules: "[core_attn]"
+  --bf16: true
+TEST_TYPE: regular
+"""
+
+
+def test_model_args(tmp_path: Path) -> None:
+    recipe = read(ARGS, tmp_path, MBS="1", TP="2")
+    assert (recipe.dialect, recipe.model, recipe.seq_length) == ("megatron-yaml", "llama3-8b", 8192)
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.tensor_parallel, layout.sequence_parallel, layout.zero_stage) == (2, True, 0)
+    assert (layout.recompute, recipe.options["expandable_segments"]) == ("selective", "true")
+    assert (recipe.places["tp"].line, recipe.unknowns, rules(recipe)) == (16, (), set())
+
+
+def test_model_args_that_the_environment_gives(tmp_path: Path) -> None:
+    recipe = read(ARGS, tmp_path)
+    assert {unknown.name: unknown.affects for unknown in recipe.unknowns} == {
+        "MBS": ("micro_batch_size",),
+        "TP": ("tp",),
+    }
+    assert recipe.layout is None
+
+
+def test_public_model_args() -> None:
+    (recipe,) = read_recipe(public("megatron-tests", "gpt3_mcore_te_tp2_pp2_mla_1node/model_config.yaml"))
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel) == (2, 2)
+    assert (recipe.model_fields["attention"], recipe.model_fields["vocab_size"]) == ("mla", 50432)
+    settings = {"TP": "1", "PP": "1", "EP": "8", "CP": "1", "MBS": "1", "GBS": "256", "SEQ_LEN": "4096"}
+    (recipe,) = read_recipe(public("megatron-moe-zoo", "Mixtral-8x2B.yaml"), settings)
+    assert recipe.layout is not None
+    assert (recipe.layout.expert_parallel, recipe.seq_length, recipe.global_batch_size) == (8, 4096, 256)
+    (recipe,) = read_recipe(
+        public("megatron-tests", "mixtral-nemo_8x7b_mr_mbs1_gbs8_mcore_te_tp2_pp1_ep2_1N8G/model_config.yaml")
+    )
+    assert recipe.layout is not None
+    assert (recipe.dialect, recipe.layout.tensor_parallel, recipe.layout.expert_parallel) == ("nemo-yaml", 2, 4)
+    assert (recipe.nodes, recipe.devices_per_node, recipe.global_batch_size) == (1, 8, 8)
+
+
+PRIMUS = """exp_name: ${EXP:x}
+modules:
+  pre_trainer:
+    framework: FRAMEWORK
+    config: pre_trainer.yaml
+    model: MODEL.yaml
+    overrides:
+      stderr_sink_level: DEBUG
+"""
+MEGATRON = """      micro_batch_size: ${MBS:2}
+      global_batch_size: 64
+      seq_length: ${SEQ:4096}
+      tensor_model_parallel_size: 2
+      use_distributed_optimizer: false
+      recompute_granularity: full
+      recompute_num_layers: ${LAYERS}
+"""
+
+
+def primus(framework: str, model: str, more: str) -> str:
+    return PRIMUS.replace("FRAMEWORK", framework).replace("MODEL", model) + more
+
+
+def test_primus(tmp_path: Path) -> None:
+    recipe = read(primus("megatron", "llama3.1_8B", MEGATRON), tmp_path, LAYERS="1", SEQ="8192")
+    assert (recipe.dialect, recipe.model, recipe.precision) == ("primus-yaml", "llama3.1-8b", "bf16")
+    assert (recipe.seq_length, recipe.global_batch_size, recipe.model_fields) == (8192, 64, {})
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.tensor_parallel, layout.micro_batch_size, layout.zero_stage) == (2, 2, 0)
+    assert (layout.sequence_parallel, layout.recompute) == (True, "full")
+    assert (rules(recipe), recipe.places["tp"].line, recipe.places["model"].line) == ({"assumed-unset"}, 12, 6)
+
+
+def test_primus_reads_the_files_that_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "primus" / "configs"
+    (folder / "models" / "megatron").mkdir(parents=True)
+    (folder / "modules" / "megatron").mkdir(parents=True)
+    shape = "num_layers: 4\nhidden_size: 512\nffn_hidden_size: 1024\nnum_attention_heads: 8\nvocab_size: 1024\n"
+    (folder / "models" / "megatron" / "base.yaml").write_text(f"{shape}swiglu: true\n", encoding="utf-8")
+    own = "extends: [base.yaml]\nnum_layers: 6\n"
+    (folder / "models" / "megatron" / "mine.yaml").write_text(own, encoding="utf-8")
+    (folder / "modules" / "megatron" / "pre_trainer.yaml").write_text("fp16: true\n", encoding="utf-8")
+    recipe = read(primus("megatron", "mine", MEGATRON), tmp_path, LAYERS="1")
+    assert (recipe.model, recipe.precision) == (None, "fp16")
+    assert (recipe.model_fields["num_hidden_layers"], recipe.model_fields["hidden_size"]) == (6, 512)
+    assert recipe.places["num_hidden_layers"].file.endswith("mine.yaml")
+
+
+def test_primus_on_torchtitan(tmp_path: Path) -> None:
+    more = "      training: {local_batch_size: 4, seq_len: 8192}\n      parallelism: {tensor_parallel_degree: 2}\n"
+    recipe = read(primus("torchtitan", "llama3_8B", more), tmp_path)
+    assert (recipe.model, recipe.seq_length, recipe.framework) == ("llama3-8b", 8192, "torch")
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size, recipe.layout.recompute) == (2, 4, "none")
+    assert about(recipe, "upper-bound") == ["compile.enable: what compiling saves is not priced"]
+    assert read(primus("torchtitan", "llama3_8B-fp8", more), tmp_path).precision == "fp8"
+
+
+def test_primus_on_what_keeps_its_values_in_python(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"x.yaml:4: Primus' framework 'megatron_bridge' keeps its values in Python"
+    ):
+        read(primus("megatron_bridge", "qwen3_32b", "      seq_length: 1\n"), tmp_path)
+
+
+def test_public_primus() -> None:
+    (recipe,) = read_recipe(public("primus", "MI300X/llama3.2_1B-BF16-pretrain.yaml"))
+    assert (recipe.model, recipe.precision) == ("llama3.2-1b", "bf16")
+    (recipe,) = read_recipe(public("primus", "MI355X/llama2_70B-FP8-sft-packed-perf.yaml"))
+    assert (recipe.model, recipe.precision, recipe.lora_rank) == ("llama-2-70b", "fp8", 16)
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.recompute_method, recipe.layout.recompute_layers) == (
+        2,
+        "block",
+        8,
+    )
+
+
+SWIFT = """CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=4 \\
+PROGRAM sft --model Qwen/Qwen2.5-7B-Instruct --max_length 4096 --packing true \\
+  """
+
+
+def test_megatron_of_swift(tmp_path: Path) -> None:
+    flags = "--tensor_model_parallel_size 2 --sequence_parallel true --overlap_grad_reduce false --dataset a b"
+    recipe = read(SWIFT.replace("PROGRAM", "megatron") + flags, tmp_path, "x.sh")
+    assert (recipe.dialect, recipe.framework, recipe.model) == ("swift-shell", "megatron", "qwen2.5-7b")
+    assert (recipe.seq_length, recipe.global_batch_size, recipe.precision) == (4096, 16, "bf16")
+    assert (recipe.nodes, recipe.devices_per_node, recipe.lora_rank) == (1, 4, None)
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.tensor_parallel, layout.sequence_parallel, layout.zero_stage) == (2, True, 1)
+    assert (layout.recompute, recipe.options["overlap_grad_reduce"]) == ("selective", "false")
+    assert rules(recipe) == set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule", "severity"),
+    [
+        ("--freeze_llm true", "not-modelled", "error"),
+        ("--some_new_thing 4", "unknown-flag", "error"),
+        ("--packing false", "upper-bound", "warning"),
+        ("--model Qwen/Qwen2.5-7B-Instruct-AWQ", "not-modelled", "error"),
+        ("--fp4_format e2m1", "not-modelled", "error"),
+    ],
+)
+def test_what_megatron_of_swift_is_not_priced_with(flags: str, rule: str, severity: str, tmp_path: Path) -> None:
+    recipe = read(SWIFT.replace("PROGRAM", "megatron") + flags, tmp_path, "x.sh")
+    assert (rule, severity) in {(remark.rule, remark.severity) for remark in recipe.remarks}
+
+
+def test_swift(tmp_path: Path) -> None:
+    recipe = read(SWIFT.replace("PROGRAM", "swift") + "--deepspeed zero3_offload --lora_rank 16", tmp_path, "x.sh")
+    assert (recipe.dialect, recipe.framework, recipe.model) == ("swift-shell", "torch", "qwen2.5-7b")
+    assert (recipe.lora_rank, recipe.precision, recipe.gradient_accumulation_steps) == (16, "bf16", 4)
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.zero_stage, layout.offload, layout.recompute) == (3, "optimizer_tensorwise", "full")
+    assert recipe.options["offload_parameters"] == "true"
+    assert rules(recipe) == set()
+    recipe = read(SWIFT.replace("PROGRAM", "swift") + "--tuner_type full --use_liger_kernel true", tmp_path, "x.sh")
+    assert (recipe.lora_rank, recipe.options["cross_entropy_chunk_tokens"]) == (None, "128")
+
+
+def test_swift_that_trains_nothing_or_by_preference(tmp_path: Path) -> None:
+    with pytest.raises(NoRecipeError, match="starts no training"):
+        read("swift infer --model x\nmegatron export --model x", tmp_path, "x.sh")
+    with pytest.raises(UnsupportedError, match=r"x.sh:1: swift rlhf: a second model"):
+        read("swift rlhf --rlhf_type dpo --model x", tmp_path, "x.sh")
+    spread = read(SWIFT.replace("PROGRAM", "swift").replace("=4 ", "=2 "), tmp_path, "x.sh")
+    assert any("device_map" in message for message in about(spread, "not-modelled"))
+
+
+def test_public_swift() -> None:
+    (recipe,) = read_recipe(public("swift", "megatron/dense/qwen3_32b.sh"))
+    assert (recipe.model, recipe.devices_per_node, recipe.seq_length) == ("qwen3-32b", 8, 8192)
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.recompute) == (8, "full")
+    (recipe,) = read_recipe(public("swift", "multi-node/swift/train_node1.sh"))
+    assert (recipe.nodes, recipe.devices_per_node, recipe.gradient_accumulation_steps) == (2, 4, 4)
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == 2
+
+
+FACTORY = """model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+dataset: identity
+template: llama3
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: yes
+"""
+
+
+def test_llamafactory(tmp_path: Path) -> None:
+    recipe = read(f"{FACTORY}deepspeed: examples/deepspeed/ds_z3_config.json\n", tmp_path)
+    assert (recipe.dialect, recipe.framework, recipe.model) == ("llamafactory-yaml", "torch", "llama3-8b")
+    assert (recipe.seq_length, recipe.precision, recipe.gradient_accumulation_steps) == (2048, "bf16", 8)
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.layout.recompute, recipe.lora_rank) == (3, "full", None)
+    assert rules(recipe) == {"base-configuration", "upper-bound"}
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
+    recipe = read(f"{FACTORY}cutoff_len: 4096\npacking: true\ndeepspeed: ds.json\n", tmp_path)
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.seq_length, rules(recipe)) == (2, 4096, set())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("use_galore: true", "use_galore: this optimizer or state is not priced"),
+        ("stage: dpo", "stage dpo: a second model or another loss is not modelled"),
+        ("quantization_bit: 4", "quantized weights are not modelled"),
+        ("fp8: true", "fp8: fp8 of a trainer is not priced"),
+    ],
+)
+def test_what_llamafactory_is_not_priced_with(more: str, message: str, tmp_path: Path) -> None:
+    text = FACTORY.replace("stage: sft\n", "") if more.startswith("stage") else FACTORY
+    assert message in about(read(f"{text}{more}\n", tmp_path), "not-modelled")
+
+
+def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY.replace("-8B-", "-70B-").replace("-3-", "-3.1-"), encoding="utf-8")
+    (checked,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="a100-sxm-80g", nodes=1), Gates())
+    assert checked.outcome != "does_not_fit"
+
+
+def test_the_command_of_llamafactory(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY, encoding="utf-8")
+    recipe = read(
+        "NNODES=2 llamafactory-cli train x.yaml per_device_train_batch_size=4 cutoff_len=512\n", tmp_path, "x.sh"
+    )
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.layout.micro_batch_size, recipe.seq_length) == (2, 4, 512)
+    assert recipe.places["model"].file.endswith("x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("family", "end", "name"),
+    [
+        ("llamafactory", "v1/train_full/train_full_deepspeed.yaml", "LLaMA-Factory's v1 format"),
+        ("llamafactory", "megatron/qwen3_moe_full.yaml", "mcore_adapter"),
+        ("axolotl", "mixtral-qlora-fsdp.yml", "axolotl"),
+        ("nanotron", "config_tiny_llama.yaml", "nanotron"),
+    ],
+)
+def test_formats_that_are_refused_by_name(family: str, end: str, name: str) -> None:
+    files = [row.file for row in corpus(family) if row.path.endswith(end)]
+    with pytest.raises(UnsupportedError, match=name) as caught:
+        read_recipe(files[0])
+    assert "read are" in str(caught.value) or "give" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+NEOX = """{
+  "pipe_parallel_size": 1,
+  "model-parallel-size": 2,
+  "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_kv_heads": 8,
+  "intermediate_size": 43008, "mlp_multiple_of": 256, "activation": "swiglu", "norm": "rmsnorm",
+  "use_bias_in_attn_linear": false, "no_weight_tying": true, "padded_vocab_size": 128256,
+  "seq_length": 8192, "max_position_embeddings": 8192,
+  "attention_config": [[["flash"], 32]],
+  "zero_optimization": {"stage": 1, "reduce_bucket_size": 500000000},
+  "checkpoint_activations": true, "checkpoint_num_layers": 2,
+  "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
+  "fp16": {"enabled": true},
+  "optimizer": {"type": "Adam", "params": {"lr": 1.0e-4}},
+}
+"""
+
+
+def test_neox(tmp_path: Path) -> None:
+    recipe = read(NEOX, tmp_path, "x.yml")
+    assert (recipe.dialect, recipe.model, recipe.precision) == ("neox-yaml", "llama3-8b", "fp16")
+    assert (recipe.seq_length, recipe.gradient_accumulation_steps) == (8192, 8)
+    assert recipe.layout is not None
+    layout = recipe.layout
+    assert (layout.tensor_parallel, layout.pipeline_parallel, layout.zero_stage) == (2, 1, 1)
+    assert (layout.recompute, layout.recompute_layers, layout.micro_batch_size) == ("full", 2, 4)
+    assert recipe.options["gradient_dtype"] == "bf16"
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('[["flash"], 32]', '[["mamba"], 32]', "attention_config mamba: only flash and global attention are modelled"),
+        ('"norm"', '"moe_num_experts": 8, "norm"', "moe_num_experts: GPT-NeoX' experts are not modelled"),
+        ('"norm"', '"checkpoint_in_cpu": true, "norm"', "checkpoint_in_cpu: checkpoints on the host are not priced"),
+        ('"norm"', '"train_impl": "dpo", "norm"', "train_impl dpo: a second model or another loss is not modelled"),
+        ('"swiglu"', '"gelu"', "no --swiglu: only gated feed-forward networks are modelled"),
+    ],
+)
+def test_what_neox_is_not_priced_with(old: str, new: str, message: str, tmp_path: Path) -> None:
+    recipe = read(NEOX.replace(old, new), tmp_path, "x.yml")
+    assert message in about(recipe, "not-modelled")
+
+
+def test_neox_in_several_files(tmp_path: Path) -> None:
+    recipe = read(NEOX.replace('"train_micro_batch_size_per_gpu": 4,', ""), tmp_path, "x.yml")
+    assert [unknown.name for unknown in recipe.unknowns if unknown.affects] == ["train_micro_batch_size_per_gpu"]
+    settings = {"train_micro_batch_size_per_gpu": "2"}
+    recipe = read(NEOX.replace('"train_micro_batch_size_per_gpu": 4,', ""), tmp_path, "x.yml", **settings)
+    assert recipe.layout is not None
+    assert (recipe.layout.micro_batch_size, "unused-setting" in rules(recipe)) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "nodes", "devices"),
+    [
+        ("msrun --worker_num=32 --local_worker_num=8 --join=True", 4, 8),
+        ("msrun --bind_core=True", 1, 8),
+        ("uv run --no-sync python -m torch.distributed.run --nnodes 2 --nproc_per_node=4", 2, 4),
+        ("uv run torchrun --nproc_per_node 8", 1, 8),
+        ("srun -N 2 --ntasks-per-node 8 uv run python", 2, 8),
+        ("mpirun -np 16 -npernode 8 python", 2, 8),
+        ("mpirun -n 16 --map-by ppr:4:node numactl -l python", 4, 4),
+    ],
+)
+def test_launchers(before: str, nodes: int, devices: int, tmp_path: Path) -> None:
+    flags = "pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
+    recipe = read(f"{before} {flags}\n", tmp_path, "x.sh")
+    assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+
+
+def test_processes_that_fill_no_node(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"x.sh:1: worker_num 12 is no multiple of local_worker_num 8"):
+        read("msrun --worker_num 12 --local_worker_num 8 pretrain_gpt.py --num-layers 2\n", tmp_path, "x.sh")
+
+
+def test_recipes_of_megatron_bridge_that_are_python(tmp_path: Path) -> None:
+    text = "uv run python -m torch.distributed.run run_recipe.py --recipe x_config model.seq_length=1 train.a.b=2\n"
+    with pytest.raises(UnsupportedError, match=r"x.sh:1: --recipe: Megatron-Bridge keeps what it sets in Python"):
+        read(text, tmp_path, "x.sh")
+
+
+def test_deepspeed_chat(tmp_path: Path) -> None:
+    text = "deepspeed --num_gpus 8 main.py --model_name_or_path llama3-8b --per_device_train_batch_size 4 \\\n"
+    text += "  --max_seq_len 512 --zero_stage 3 --offload --deepspeed --dtype bf16 --lora_dim 0\n"
+    recipe = read(text, tmp_path, "x.sh")
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.layout.offload, recipe.lora_rank) == (3, "optimizer_tensorwise", None)
+    assert (recipe.precision, recipe.seq_length) == ("bf16", 512)
+
+
+def test_experiments_of_flagscale(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    text = "system:\n  tensor_model_parallel_size: 2\n  use_distributed_optimizer: true\n  precision: {bf16: true}\n"
+    text += (
+        "model:\n  micro_batch_size: 1\n  global_batch_size: ${experiment.gbs}\n  seq_length: 4096\n  swiglu: true\n"
+    )
+    (tmp_path / "train" / "x.yaml").write_text(f"{text}  num_layers: 4\n", encoding="utf-8")
+    start = "defaults:\n  - _self_\n  - train: x\nexperiment:\n  gbs: 64\n  task: {backend: megatron}\n"
+    recipe = read(f"{start}  runner: {{nnodes: 2, nproc_per_node: 4}}\n", tmp_path)
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.devices_per_node, recipe.global_batch_size) == (2, 4, 64)
+    assert (recipe.layout.tensor_parallel, recipe.layout.zero_stage, recipe.precision) == (2, 1, "bf16")
+    assert recipe.places["tp"].file.endswith("train/x.yaml")
+    with pytest.raises(UnsupportedError, match=r"x.yaml:7: FlagScale's tuner chooses the layout as it runs"):
+        read(f"{start}  auto_tuner: {{space: {{tensor_model_parallel_size: [1, 2]}}}}\n", tmp_path)
+    with pytest.raises(UnsupportedError, match="FlagScale on vllm is not read"):
+        read(start.replace("megatron", "vllm"), tmp_path)

@@ -1,0 +1,53 @@
+"""What the authors of public recipes say of their memory, beside what is estimated."""
+
+import pytest
+
+from simulator.question.units import GIB
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Checked, Gates
+from tests.recipes.corpus import public
+
+
+def judged(family: str, end: str, hardware: str) -> Checked:
+    (checked,) = check_files([str(public(family, end))], Asked(hardware=hardware, nodes=1), Gates())
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("family", "end", "hardware", "source"),
+    [
+        ("swift", "megatron/dense/qwen3_32b.sh", "a100-sxm-80g", "line 1: 8 * 80GiB"),
+        ("swift", "train/liger/sft.sh", "a100-sxm-80g", "lines 1 and 2: 4 * A100, 42GB each"),
+        ("swift", "deepspeed/train_zero2.sh", "a100-sxm-40g", "line 1: 18GiB * 2"),
+        ("swift", "think_model/qwen3_demo2.sh", "a100-sxm-40g", "one device"),
+        ("primus", "MI300X/llama3.2_1B-BF16-pretrain.yaml", "mi300x", "folder of the device"),
+        ("primus", "MI300X/llama3.2_1B-FP8-pretrain.yaml", "mi300x", "folder of the device"),
+        ("primus", "MI300X/mixtral_8x7B_v0.1-BF16-pretrain.yaml", "mi300x", "folder of the device"),
+        ("primus", "MI300X/qwen2.5_7B-FP8-pretrain.yaml", "mi300x", "folder of the device"),
+        ("primus", "MI300X/qwen3_8B-BF16-pretrain.yaml", "mi300x", "folder of the device"),
+    ],
+)
+def test_what_runs_there_fits_there(family: str, end: str, hardware: str, source: str) -> None:
+    assert judged(family, end, hardware).outcome in ("fits", "starved"), source
+
+
+def test_a_stated_peak() -> None:
+    """Packed samples and Liger's kernels on four A100: 42 GB each by the script's own comment."""
+    estimate = judged("swift", "train/liger/sft.sh", "a100-sxm-80g").estimate
+    assert estimate is not None
+    assert estimate.memory.device_bytes / GIB == pytest.approx(42, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("family", "end"),
+    [
+        ("swift", "megatron/muon.sh"),
+        ("swift", "mcore_bridge/lora/new_special_tokens.sh"),
+        ("llamafactory", "ascend/qwen3_full_sft_fsdp2.yaml"),
+        ("primus", "MI325X/llama3.1_8B-BF16-pretrain.yaml"),
+        ("torchtitan", "deepseek_v3/train_configs/deepseek_v3_16b.toml"),
+    ],
+)
+def test_what_is_only_bounded_is_not_said_to_be_too_large(family: str, end: str) -> None:
+    assert judged(family, end, "a100-sxm-80g").outcome == "not_modelled"

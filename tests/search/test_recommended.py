@@ -1,0 +1,87 @@
+"""What a ranking recommends: layouts that are likely enough to fit, and no slower one in place of a faster one."""
+
+import dataclasses
+import statistics
+from typing import Any
+
+import pytest
+
+from simulator import InputError, api
+from simulator.cost.pricing.estimate import Estimate
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"model": "llama3.1-8b", "hardware": "h20", "nodes": 1},
+    {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 8},
+    {"model": "llama3.1-70b", "hardware": "ascend-910b-64g-8", "nodes": 16},
+    {"model": "mixtral-8x7b-v0.1", "hardware": "h800-sxm-80g", "nodes": 4},
+    {"model": "qwen3-8b", "hardware": "a100-sxm-80g", "nodes": 1, "framework": "torch", "global_batch_size": 64},
+]
+
+
+def split(estimate: Estimate) -> tuple[int, ...]:
+    layout = estimate.layout
+    sizes = (layout.tensor_parallel, layout.pipeline_parallel, layout.context_parallel)
+    return (*sizes, layout.expert_parallel, layout.expert_tensor_parallel)
+
+
+def probability(estimate: Estimate) -> float:
+    assert estimate.memory.fit_probability is not None
+    return estimate.memory.fit_probability
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: str(question["model"]))
+def test_the_fastest_likely_layout_of_each_split_is_recommended(question: dict[str, Any]) -> None:
+    """Against every layout that fits, priced one by one."""
+    every = api.rank(**question, top=10_000, variants=True, min_fit_probability=0.0).estimates
+    best: dict[tuple[int, ...], Estimate] = {}
+    for estimate in every:
+        if probability(estimate) >= 0.95:
+            best.setdefault(split(estimate), estimate)
+    ranking = api.rank(**question)
+    assert [e.layout for e in ranking.estimates] == [e.layout for e in list(best.values())[:10]]
+    assert ranking.counts.feasible == len(every)
+    assert all(probability(e) < 0.95 for e in ranking.risky)
+
+
+def test_every_variant_that_is_likely_enough_is_kept() -> None:
+    question = QUESTIONS[1]
+    every = api.rank(**question, top=10_000, variants=True, min_fit_probability=0.0).estimates
+    least = statistics.median(map(probability, every))
+    likely = api.rank(**question, top=10_000, variants=True, min_fit_probability=least).estimates
+    assert [e.layout for e in likely] == [e.layout for e in every if probability(e) >= least]
+    assert 0 < len(likely) < len(every)
+
+
+def test_the_risky_stand_apart_fastest_first() -> None:
+    ranking = api.rank(**QUESTIONS[2])
+    seconds = [e.throughput.step_seconds for e in ranking.risky]
+    assert seconds
+    assert seconds == sorted(seconds)
+    assert not {e.layout for e in ranking.risky} & {e.layout for e in ranking.estimates}
+
+
+def test_fp8_and_remedies_are_recommendations_too() -> None:
+    ranking = api.rank(**QUESTIONS[1])
+    assert ranking.fp8 is not None
+    assert probability(ranking.fp8) >= 0.95
+    hopeless = api.rank(model="llama3.1-70b", hardware="h100-sxm-80g", nodes=1)
+    assert hopeless.remedies
+    assert all(probability(remedy.estimate) >= 0.95 for remedy in hopeless.remedies)
+
+
+def test_without_a_calibration_nothing_is_called_risky() -> None:
+    ranking = api.rank(model="llama3.1-8b", hardware="h20", calibration="none")
+    assert ranking.estimates
+    assert not ranking.risky
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "half", True])
+def test_what_is_no_probability_is_refused(share: Any) -> None:
+    with pytest.raises(InputError, match="min_fit_probability"):
+        api.rank(model="llama3.1-8b", min_fit_probability=share)
+
+
+def test_the_question_says_what_was_asked_for() -> None:
+    ranking = api.rank(model="llama3.1-8b", hardware="h20", min_fit_probability=0.5)
+    assert ranking.query["min_fit_probability"] == 0.5
+    assert dataclasses.is_dataclass(ranking)

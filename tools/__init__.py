@@ -1,0 +1,1 @@
+"""What keeps the data files of this project."""
