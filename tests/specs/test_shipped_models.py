@@ -178,14 +178,15 @@ def test_weights_fit_together(name: str) -> None:
         assert len(names) == len(set(names))
         for weight in weights:
             assert weight.parameters > 0
-            assert weight.matmul == (weight.inputs > 1)
+            assert weight.matmul == (weight.inputs > 1) or weight.name == "convolution"
             assert (weight.copies > 1) == weight.split.startswith("expert_")
-    [table], (last_norm, head) = embedding(given).weights, weights_of(output_layer(given))
+    [table], (last_norm, *bias, head) = embedding(given).weights, weights_of(output_layer(given))
     assert table.parameters == head.parameters
     assert not table.matmul
-    assert last_norm.parameters == spec.hidden_size
+    assert all(one.parameters == spec.hidden_size for one in (last_norm, *bias))
     assert bool(prediction(given)) == bool(spec.num_nextn_predict_layers)
-    assert spec.num_dense_layers + spec.num_moe_layers == spec.num_hidden_layers
+    mixing_only = sum(kind.feed_forward == "none" for kind in spec.layers)
+    assert spec.num_dense_layers + spec.num_moe_layers + mixing_only == spec.num_hidden_layers
 
 
 def test_with_layers_truncates() -> None:
