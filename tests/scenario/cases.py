@@ -95,6 +95,12 @@ def small_moe(**changes: Any) -> ModelSpec:
     return ModelSpec.model_validate(_MOE | changes)
 
 
+def small_sliding(**changes: Any) -> ModelSpec:
+    """The dense one with 6 heads; every second layer attends to a window of 8 tokens."""
+    window = {"num_attention_heads": 6, "mixers": ("sliding", "grouped_query"), "sliding_window": 8}
+    return ModelSpec.model_validate(_DENSE | window | changes)
+
+
 def small_mla(**changes: Any) -> ModelSpec:
     """Latent attention: ranks 40 and 32, heads of 16 + 8 rotary, values of 20."""
     return ModelSpec.model_validate(_MLA | changes)

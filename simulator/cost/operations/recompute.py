@@ -29,7 +29,7 @@ class Policy:
 
 
 _ATTENTION: frozenset[Group] = frozenset(
-    {"attention_projection", "position", "context_exchange", "core_attention"},
+    {"attention_projection", "position", "context_exchange", "indexer", "core_attention"},
 )
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import INSIDE, repeated
-from simulator.cost.operations.record import Collective, Operation, Split, Spread
+from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
     adapter_totals,
@@ -17,6 +17,7 @@ from simulator.cost.operations.sums import (
     core_width,
     moved_amounts,
     weight_totals,
+    windowed_widths,
 )
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
@@ -47,7 +48,11 @@ class Work:
     adapters: WeightTotals
     """LoRA parameters on those products; nothing without."""
     core_width: float
-    """Width of attention's two products."""
+    """Width of attention's two products over all scores."""
+    windows: tuple[tuple[Window, float], ...]
+    """Bounded attention: the bound, and the width."""
+    core_flops: float
+    """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
     collectives: tuple[Collective, ...]
@@ -78,6 +83,8 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
         shapes=_shapes(given, operations),
         adapters=adapters,
         core_width=core_width(operations),
+        windows=windowed_widths(operations),
+        core_flops=sum(operation.core_flops for operation in operations),
         moved=moved_amounts(operations),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         calls=sum(operation.calls for operation in operations),

@@ -13,7 +13,7 @@ from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
 from simulator.cost.operations.record import Collective
-from simulator.cost.operations.sums import WeightTotals
+from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
     all_to_all_seconds,
@@ -208,6 +208,7 @@ class LayerTimer:
         tensor = self._exchange(work, "products", index)
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
+        tensor = tensor + self._exchange(work, "nothing", index)
         parts: Parts = {
             "gemm": gemm + experts + compute.adapters * repeats,
             "attention": attention,
@@ -247,7 +248,8 @@ class LayerTimer:
             if products.routed
             else (experts, experts),
             adapters=adapters,
-            attention=attention_seconds(scenario, self.extents, work.core_width),
+            attention=attention_seconds(scenario, self.extents, work.core_width)
+            + bounded_seconds(scenario, self.extents, work),
             elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
 
@@ -261,7 +263,8 @@ class LayerTimer:
 
     def _seconds(self, one: Collective) -> Array:
         if one not in self._exchanges:
-            self._exchanges[one] = collective_seconds(self.scenario, self.block, self.extents, one)
+            seconds = collective_seconds(self.scenario, self.block, self.extents, one)
+            self._exchanges[one] = np.where(self.extents.of(one.spread) > 0.0, seconds, 0.0)
         return self._exchanges[one]
 
 
@@ -318,6 +321,19 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
     if profile.attention_kernel == "device":
         return scenario.hardware.attention_kernel or "flash_2"
     return cast("AttentionKernel", profile.attention_kernel)
+
+
+def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array | float:
+    """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers."""
+    seconds: Array | float = 0.0
+    if work.core_flops:
+        seconds = work.core_flops * extents.of("tensor") / attention_rate(scenario)
+    tile, length = scenario.coefficients.time.attention_tile_tokens, scenario.seq_length
+    for window, width in work.windows:
+        cut = (1.0 + tile / min(window.tokens, length)) / (1.0 + tile / length)
+        whole = attention_seconds(scenario, extents, width)
+        seconds = seconds + whole * (attended_share(length, window) * cut)
+    return seconds
 
 
 def attention_rate(scenario: Scenario) -> float:

@@ -44,6 +44,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside recomputation of others."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    replicates_kv_heads: bool = False
+    """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -176,6 +178,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_pipeline=False,
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
+        replicates_kv_heads=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,

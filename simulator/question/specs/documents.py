@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import yaml
 
@@ -60,13 +60,13 @@ def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
         raise InputError(f"{file}: not valid YAML: {error}") from error
 
 
-def read_json(file: Path) -> Any:
-    """Return what the JSON file holds, as plain values."""
-    return parse_json(str(file), read_limited(file))
+def read_json(file: Path, *, infinite: bool = False) -> Any:
+    """Return what the JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
+    return parse_json(str(file), read_limited(file), infinite=infinite)
 
 
-def parse_json(file: str, text: str) -> Any:
-    """Return what the text of a JSON file holds, as plain values."""
+def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
+    """Return what the text of a JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -76,7 +76,9 @@ def parse_json(file: str, text: str) -> Any:
             found[key] = value
         return found
 
-    def constant(text: str) -> NoReturn:
+    def constant(text: str) -> float:
+        if infinite:
+            return math.inf
         raise InputError(f"{file}: {text} is not a finite number")
 
     def number(text: str) -> float:
