@@ -44,6 +44,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside recomputation of others."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    unequal_chunks: bool = False
+    """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -168,6 +170,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_pipeline=False,
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
+        unequal_chunks=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
