@@ -98,8 +98,8 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
 def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
     """Lists of unequal chunks to try: the given one, else balanced ones where chunks of equal layers do not divide.
 
-    Without a number of chunks those are the fewest for every size of the largest; a cut that divides over the ranks
-    is not tried with them, nor one over devices of several kinds.
+    Without a number of chunks those are the fewest for every size of the largest, if no rank has more than one layer
+    less than others; a cut that divides over the ranks is not tried with them, nor one over devices of several kinds.
     """
     if space.chunk_layers:
         return [space.chunk_layers] if len(space.chunk_layers) % pipeline == 0 else []
@@ -109,8 +109,8 @@ def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tup
     counts = space.virtual_stages or ()
     if space.virtual_stages is None and layers % pipeline:
         items = layers + 2 + (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
-        per_rank = -(-items // pipeline)
-        counts = tuple(sorted({-(-items // (pipeline * size)) for size in range(1, per_rank + 1)}))
+        fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline + 1)}
+        counts = tuple(sorted(v for size, v in fewest.items() if size * v * pipeline - items < pipeline))
     found = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
     return [listed for listed in found if listed]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -103,26 +104,41 @@ def _passes(
     ranks, chunks = len(taken[0]), len(taken[0][0])
     begin, send = begin_and_send
     free = [begin] * ranks
-    left = [list(reversed(schedule.order(rank, ranks, chunks, micro_batches))) for rank in range(ranks)]
-    # A pass is needed by one other: what has been waited for is dropped.
     ended: dict[tuple[int, Pass], Seconds] = {}
+    for at, before in _sequence(schedule, ranks, chunks, micro_batches):
+        rank, one = at
+        start = free[rank]
+        if before is not None:
+            # A pass is needed by one other: what has been waited for is dropped.
+            there = ended.pop(before)
+            start = later(start, there if before[0] == rank else there + send)
+        free[rank] = ended[at] = start + taken[one.kind == "backward"][rank][one.chunk]
+        yield rank, one, start, free[rank]
+
+
+_At = tuple[int, Pass]
+"""A pass of a rank."""
+
+
+@lru_cache(maxsize=64)
+def _sequence(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[tuple[_At, _At | None], ...]:
+    """All passes of a step, each behind the one it needs, with that one. Raises ValueError where there is no such."""
+    left = [list(reversed(schedule.order(rank, ranks, chunks, micro_batches))) for rank in range(ranks)]
+    done: set[_At] = set()
+    result: list[tuple[_At, _At | None]] = []
     while any(left):
-        waiting = 0
+        known = len(result)
         for rank, passes in enumerate(left):
-            before = _before(passes[-1], rank, ranks, chunks) if passes else None
-            if not passes or (before is not None and before not in ended):
-                waiting += 1
-            while passes and (before is None or before in ended):
-                start = free[rank]
-                if before is not None:
-                    there = ended.pop(before)
-                    start = later(start, there + send if before[0] != rank else there)
-                one = passes.pop()
-                free[rank] = ended[rank, one] = start + taken[one.kind == "backward"][rank][one.chunk]
-                yield rank, one, start, free[rank]
-                before = _before(passes[-1], rank, ranks, chunks) if passes else None
-        if waiting == ranks:
+            while passes:
+                before = _before(passes[-1], rank, ranks, chunks)
+                if before is not None and before not in done:
+                    break
+                at = rank, passes.pop()
+                done.add(at)
+                result.append((at, before))
+        if len(result) == known:
             raise ValueError("the schedule's order waits for itself")
+    return tuple(result)
 
 
 def _before(one: Pass, rank: int, ranks: int, chunks: int) -> tuple[int, Pass] | None:

@@ -27,7 +27,7 @@ from simulator.cost.timing.layers import (
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
-CYCLES = 4
+CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
 _AT_ONCE = 1024
 """Layouts run at once: what is in flight of them stays in the processor's cache."""
@@ -184,18 +184,18 @@ def unequal_fill_seconds(schedule: Schedule, has: StageContents, work: StageWork
     """
     ranks = float(len(has.kind))
     cycles = np.maximum(np.ceil(micro_batches / ranks), 1.0)
-    per_rank = work.forward + work.backward
-    pace = ranks * np.max(per_rank, axis=0)
-    fill = np.zeros_like(pace)
-    for run in np.unique(np.minimum(cycles, CYCLES)):
-        chosen = np.flatnonzero(np.minimum(cycles, CYCLES) == run)
-        for start in range(0, len(chosen), _AT_ONCE):
-            at = chosen[start : start + _AT_ONCE]
-            last = _run_seconds(schedule, has, work, at, int(run))
-            fill[at] = last - run * pace[at]
-            if (cycles[at] > run).any():
-                each = last - _run_seconds(schedule, has, work, at, int(run) - 1)
-                fill[at] += (cycles[at] - run) * np.maximum(each - pace[at], 0.0)
+    pace = ranks * np.max(work.forward + work.backward, axis=0)
+    fill: Array = np.zeros(len(micro_batches))
+    for start in range(0, len(pace), _AT_ONCE):
+        part = np.arange(start, min(start + _AT_ONCE, len(pace)))
+        for run in range(1, CYCLES + 1):
+            many = cycles > CYCLES
+            at = part[(cycles[part] == run) | (many[part] & (run >= CYCLES - 1))]
+            if len(at):
+                idle = _run_seconds(schedule, has, work, at, run) - run * pace[at]
+                further = cycles[at] - CYCLES
+                grown = further * np.maximum(idle - fill[at], 0.0)
+                fill[at] = idle + np.where(many[at] & (run == CYCLES), grown, 0.0)
     return fill
 
 
