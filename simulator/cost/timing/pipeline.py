@@ -29,8 +29,8 @@ from simulator.question.scenario.scenario import Scenario
 
 CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
-_AT_ONCE = 1024
-"""Layouts run at once: what is in flight of them stays in the processor's cache."""
+_AT_ONCE = 4096
+"""Layouts run at once, so that what waits for a pass of another rank stays small."""
 
 
 @dataclass(frozen=True, slots=True)
