@@ -221,9 +221,8 @@ def _completed(given: dict[str, Any], question: Question, words: Words, *, fille
     listed = tuple(given.get("chunk_layers", ()))
     if listed:
         _check_chunks(given, words)
-        given.setdefault(
-            "pipeline_parallel", len(given.get("stage_layers", ())) or len(listed) // given["virtual_stages"]
-        )
+        if "pipeline_parallel" not in given:
+            given["pipeline_parallel"] = len(given.get("stage_layers", ())) or len(listed) // given["virtual_stages"]
         given["virtual_stages"] = len(listed) // given["pipeline_parallel"]
         given["stage_layers"] = rank_layers(listed, given["pipeline_parallel"])
     cut = tuple(given.get("stage_layers", ()))

@@ -132,6 +132,18 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
         elif base.expert_tensor_parallel == base.tensor_parallel > 1:
             found.setdefault("expert_tensor_parallel", tensor)
     pipeline = found.get("pipeline_parallel", base.pipeline_parallel)
+    _recut(base, found, pipeline)
+    if pipeline == 1 and base.virtual_stages > 1:
+        found.setdefault("virtual_stages", 1)
+    if found.get("recompute_method", "list") != "list":
+        found.setdefault("recompute_layer_list", ())
+    if found.get("recompute", "full") != "full":
+        found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
+    return found
+
+
+def _recut(base: Layout, found: dict[str, Any], pipeline: int) -> None:
+    """Drop the recipe's cut where the user gives another, or sizes that it does not go with."""
     if pipeline != base.pipeline_parallel and "stage_layers" not in found:
         found["stage_layers"] = ()
     if "chunk_layers" in found:
@@ -140,13 +152,6 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
     elif base.chunk_layers and found.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
         found["chunk_layers"] = ()
         found.setdefault("stage_layers", ())
-    if pipeline == 1 and base.virtual_stages > 1:
-        found.setdefault("virtual_stages", 1)
-    if found.get("recompute_method", "list") != "list":
-        found.setdefault("recompute_layer_list", ())
-    if found.get("recompute", "full") != "full":
-        found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
-    return found
 
 
 def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:
