@@ -8,6 +8,7 @@ import pytest
 from simulator import api
 from simulator.answers.timeline import timeline
 from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.stages import stage_contents
@@ -65,9 +66,8 @@ def test_the_step_is_that_of_all_its_passes(name: str, micro_batches: int) -> No
         assert sum(one for _, one in stage.chunk_seconds) == pytest.approx(stage.backward_seconds, rel=1e-12)
 
 
-def _without_sends(speed: object) -> object:
-    parts = {**speed.parts_seconds, "pipeline_sends": 0.0}  # type: ignore[attr-defined]
-    return dataclasses.replace(speed, parts_seconds=parts)  # type: ignore[type-var]
+def _without_sends(speed: ThroughputEstimate) -> ThroughputEstimate:
+    return dataclasses.replace(speed, parts_seconds={**speed.parts_seconds, "pipeline_sends": 0.0})
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
@@ -152,7 +152,7 @@ def test_a_search_interleaves_layers_that_do_not_divide(model: str, pipeline: in
         nodes=64,
         seq_length=4096,
         global_batch_size=1024,
-        space=Space(pipeline_parallel=(pipeline,), tensor_parallel=(8,), micro_batch_size=(1,)),
+        space=Space(pipeline_parallel=(pipeline,), tensor_parallel=(4,), micro_batch_size=(1,)),
         variants=True,
         top=1000,
     )

@@ -87,27 +87,27 @@ def piece_counts(has: StageContents) -> Counts:
     return np.column_stack((has.with_prediction, has.heads + has.prediction_layers, has.prediction_layers))
 
 
-def chunk_counts(has: StageContents, distinct: int) -> Counts:
-    """Pieces of one distinct chunk; what stands behind the last layers belongs to the last chunk."""
-    whole = piece_counts(has)
-    whole[:, : len(has.layer_kinds)] -= has.layers
-    behind = whole if distinct == has.chunk[-1] else np.zeros_like(whole)
-    behind[:, : len(has.layer_kinds)] += has.chunks[distinct]
-    return behind
+def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> Counts:
+    """Pieces of one distinct chunk; what stands behind the last layers belongs to the last chunk of a rank."""
+    counts = piece_counts(has)
+    counts[:, : len(has.layer_kinds)] -= has.layers
+    counts *= last
+    counts[:, : len(has.layer_kinds)] += has.chunks[distinct]
+    return counts
 
 
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     counts = piece_counts(has)
     by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
-    by_chunk = [
-        _both_passes(block, has, by_group, chunk_counts(has, distinct), np.moveaxis(layers, 1, 0))
-        for distinct, layers in enumerate(plan.layers if has.unequal else ())
-    ]
+    by_chunk: dict[tuple[int, bool], tuple[KindArray, KindArray]] = {}
+    places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
+    for distinct, last in dict.fromkeys(places) if has.unequal else ():
+        held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
+        by_chunk[distinct, last] = _both_passes(block, has, by_group, held, again)
     forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has))
-    return StageWork(
-        forward, backward, counts, by_group, tuple(by_chunk[distinct] for distinct in has.chunk if by_chunk)
-    )
+    chunks = tuple(by_chunk[place] for place in places) if by_chunk else ()
+    return StageWork(forward, backward, counts, by_group, chunks)
 
 
 def _both_passes(
