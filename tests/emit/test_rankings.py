@@ -1,5 +1,6 @@
 """Every layout that a ranking recommends can be written as a recipe that its framework takes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.emit.question import question_of_file, target_of
 from simulator.recipes.emit.recipe import emit
+from simulator.recipes.readers.read import read_recipe
 from simulator.show.report.as_json import dumps, estimate_object
 from simulator.show.report.presentation import Presentation
 
