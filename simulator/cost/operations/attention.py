@@ -66,7 +66,7 @@ def core_attention(given: Conditions) -> Operation:
         name="core_attention",
         group="core_attention",
         kept=(output, Kept("attention_scores", scores, "scores")),
-        moved=(Amount(3.0 * scores, "scores"),),
+        moved=(Amount(4.5 * scores, "scores"),),
         core_width=attention_width(given),
     )
 
