@@ -133,10 +133,11 @@ def _priced(scenario: Scenario, layout: Layout, changes: Mapping[str, Any]) -> E
         model_parallel = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
         if changed.devices % model_parallel:
             return None
-        cut = layout.stage_layers
+        cut, chunks = layout.stage_layers, layout.chunk_layers
         if len(cut) != layout.pipeline_parallel or sum(cut) != changed.model.num_hidden_layers:
-            cut = default_cut(changed.model.num_hidden_layers, layout.pipeline_parallel)
-        moved = replace(layout, data_parallel=changed.devices // model_parallel, stage_layers=cut)
+            cut, chunks = default_cut(changed.model.num_hidden_layers, layout.pipeline_parallel), ()
+        data = changed.devices // model_parallel
+        moved = replace(layout, data_parallel=data, stage_layers=cut, chunk_layers=chunks)
         priced = estimate_layout(changed, moved)
     except SimulateError:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.estimate import Estimate, StageTime
 from simulator.cost.schedule.events import EventRun, Pipeline, run
 from simulator.cost.schedule.registry import schedule_of
 from simulator.errors import UnsupportedError
@@ -56,6 +56,10 @@ class Timeline:
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
 
+def _equal_chunks(stage: StageTime, chunks: int) -> tuple[tuple[float, float], ...]:
+    return ((stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks
+
+
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     """Run the schedule of an estimate; fewer `micro_batches` than it has show its beginning and end alone.
 
@@ -77,9 +81,10 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     sends = schedule.sends(ranks, chunks)
     # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
+    seconds = [stage.chunk_seconds or _equal_chunks(stage, chunks) for stage in speed.stages]
     pipeline = Pipeline(
-        forward_seconds=[[stage.forward_seconds / chunks] * chunks for stage in speed.stages],
-        backward_seconds=[[stage.backward_seconds / chunks] * chunks for stage in speed.stages],
+        forward_seconds=[[forward for forward, _ in of_rank] for of_rank in seconds],
+        backward_seconds=[[backward for _, backward in of_rank] for of_rank in seconds],
         micro_batches=shown,
         send_seconds=send,
     )

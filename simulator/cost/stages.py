@@ -56,6 +56,11 @@ class StageContents:
         return np.bincount(self.chunk).astype(np.float64)
 
     @property
+    def unequal(self) -> bool:
+        """Whether a rank has several chunks, and not all chunks of the pipeline hold as many layers."""
+        return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=2)))
+
+    @property
     def layers(self) -> Counts:
         """Layers by kind on every rank kind."""
         return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.chunks, strict=True)))
@@ -94,7 +99,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
         layers=model.layers,
         layer_kinds=model.layer_kinds,
         prediction_kind=model.prediction_kind,
-        chunks=model_chunks(block.stage_layers, block.virtual_stages),
+        chunks=model_chunks(block.stage_layers, block.virtual_stages, block.chunk_layers),
         recompute_list=block.recompute_layer_list,
         prediction=model.num_nextn_predict_layers if scenario.framework.mtp else 0,
         groups=groups,

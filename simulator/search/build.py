@@ -138,6 +138,9 @@ def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
                 stage=stage,
                 forward_seconds=float(step.work.forward[kind, 0]),
                 backward_seconds=float(step.work.backward[kind, 0]),
+                chunk_seconds=tuple(
+                    (float(forward[kind, 0]), float(backward[kind, 0])) for forward, backward in step.work.by_chunk
+                ),
             )
             for stage, kind in enumerate(priced.memory.has.kind)
         ),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
 
 Mask = NDArray[np.bool_]
@@ -93,8 +93,14 @@ def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     cut = block.stage_layers
-    total = scenario.model.num_hidden_layers
-    return _every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < 1)
+    total, listed = scenario.model.num_hidden_layers, block.chunk_layers
+    if listed and (
+        len(listed) != block.pipeline_parallel * block.virtual_stages
+        or rank_layers(listed, block.pipeline_parallel) != cut
+    ):
+        return _every(block, broken=True)
+    least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
+    return _every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < least)
 
 
 def _node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -114,8 +120,10 @@ def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
     v = block.virtual_stages
     if v == 1:
         return _every(block, broken=False)
-    uneven = any(layers % v for layers in block.stage_layers) or len(set(block.stage_layers)) > 1
-    if block.pipeline_parallel < 2 or uneven:
+    chunks = model_chunks(block.stage_layers, v, block.chunk_layers)
+    sizes = {layers for of_rank in chunks for _, layers in of_rank}
+    unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
+    if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
         return _every(block, broken=True)
     return _mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
 
@@ -196,7 +204,7 @@ def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
         return _every(block, broken=True)
     counted = block.recomputes("full") & ~block.recomputes_by("list")
-    per_chunk = max(block.stage_layers, default=1) / block.virtual_stages
+    per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
     return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
 
 
@@ -277,8 +285,13 @@ RULES: tuple[Rule, ...] = (
         _virtual_stages,
         lambda s, x: (
             f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks with layers "
-            f"{list(x.stage_layers)}: the cut must be even and divide, and "
-            f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches divide by the ranks"
+            f"{list(x.stage_layers)}: "
+            + (
+                "the layers of a rank must divide or be listed by chunk, and "
+                if s.framework.limits.unequal_chunks
+                else "the cut must be even and divide, and "
+            )
+            + f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches divide by the ranks"
         ),
         lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
     ),

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
 from simulator.question.scenario.block import Alike, Array, LayoutBlock
+from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.layout import (
     BY_NAME,
     COLUMNS,
     SEARCHED_RECOMPUTE_MODES,
     SETTINGS,
     default_cut,
+    rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
@@ -44,6 +46,8 @@ class Space(Axes):
                 setting.check(value)
         for layers in self.stage_layers:
             check_count("stage_layers", layers)
+        if any(layers < 0 for layers in self.chunk_layers):
+            raise InputError(f"chunk_layers {list(self.chunk_layers)}: must be whole numbers from 0")
         if self.recompute_layer_list and self.recompute is not None and "full" not in self.recompute:
             raise InputError("recompute_layer_list: needs recompute full")
 
@@ -62,6 +66,8 @@ class Shape:
     pipeline_parallel: int
     virtual_stages: int
     stage_layers: tuple[int, ...]
+    chunk_layers: tuple[int, ...]
+    """Layers of every model chunk where those are unequal."""
     splits: tuple[tuple[int, int, int], ...]
     """(tensor, context, data) parallel sizes."""
 
@@ -69,7 +75,7 @@ class Shape:
 def shapes(scenario: Scenario, space: Space) -> list[Shape]:
     """Every pipeline shape of the space."""
     layers, devices = scenario.model.num_hidden_layers, scenario.devices
-    if space.stage_layers:
+    if space.stage_layers and not space.chunk_layers:
         pipelines: tuple[int, ...] = (len(space.stage_layers),)
     else:
         pipelines = space.pipeline_parallel or divisors(devices, min(devices, layers))
@@ -78,9 +84,35 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
         splits = _splits(scenario, space, pipeline)
         if not splits:
             continue
+        result += [
+            Shape(pipeline, len(listed) // pipeline, rank_layers(listed, pipeline), listed, splits)
+            for listed in _unequal_chunks(scenario, space, pipeline)
+        ]
+        if space.chunk_layers:
+            continue
         for cut in _cuts(scenario, space, pipeline):
-            result += [Shape(pipeline, v, cut, splits) for v in _virtual_stages(space, pipeline, cut)]
+            result += [Shape(pipeline, v, cut, (), splits) for v in _virtual_stages(scenario, space, pipeline, cut)]
     return result
+
+
+def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
+    """Lists of unequal chunks to try: the given one, else balanced ones where chunks of equal layers do not divide.
+
+    Without a number of chunks those are the fewest for every size of the largest, if no rank has more than one layer
+    less than others; a cut that divides over the ranks is not tried with them, nor one over devices of several kinds.
+    """
+    if space.chunk_layers:
+        return [space.chunk_layers] if len(space.chunk_layers) % pipeline == 0 else []
+    model, layers = scenario.model, scenario.model.num_hidden_layers
+    if space.stage_layers or space.layers_per_virtual_stage or scenario.groups:
+        return []
+    counts = space.virtual_stages or ()
+    if space.virtual_stages is None and layers % pipeline:
+        items = layers + 2 + (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
+        fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline + 1)}
+        counts = tuple(sorted(v for size, v in fewest.items() if size * v * pipeline - items < pipeline))
+    found = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
+    return [listed for listed in found if listed]
 
 
 def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
@@ -131,14 +163,19 @@ def _splits(scenario: Scenario, space: Space, pipeline: int) -> tuple[tuple[int,
     return tuple(result)
 
 
-def _virtual_stages(space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[int, ...]:
+def _virtual_stages(scenario: Scenario, space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[int, ...]:
     per_rank = cut[0]
     if space.layers_per_virtual_stage is not None:
         return tuple(
             per_rank // layers for layers in space.layers_per_virtual_stage if layers >= 1 and per_rank % layers == 0
         )
     if space.virtual_stages is not None:
-        return tuple(v for v in space.virtual_stages if v <= per_rank)
+        unequal = not space.stage_layers and not scenario.groups
+        return tuple(
+            v
+            for v in space.virtual_stages
+            if v <= per_rank and not (unequal and default_chunks(scenario.model, scenario.framework, pipeline, v))
+        )
     if pipeline == 1 or len(set(cut)) > 1:
         return (1,)
     return divisors(per_rank, per_rank)
@@ -254,6 +291,7 @@ def _block(
         pipeline_parallel=shape.pipeline_parallel,
         virtual_stages=shape.virtual_stages,
         stage_layers=shape.stage_layers,
+        chunk_layers=shape.chunk_layers,
         recompute_layer_list=space.recompute_layer_list,
         tensor_parallel=tensor,
         context_parallel=splits[:, 1],

@@ -1,5 +1,6 @@
 """Every layout that a ranking recommends can be written as a recipe that its framework takes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.emit.question import question_of_file, target_of
 from simulator.recipes.emit.recipe import emit
+from simulator.recipes.readers.read import read_recipe
 from simulator.show.report.as_json import dumps, estimate_object
 from simulator.show.report.presentation import Presentation
 
@@ -50,3 +52,25 @@ def test_any_cut_of_a_pipeline_has_words() -> None:
     uneven = simulator.estimate(model="llama3.1-8b", nodes=1, stage_layers=(7, 8, 9, 8))
     cut = "|".join(("E" + "t" * 7, "t" * 8, "t" * 9, "t" * 8 + "L"))
     assert f"--pipeline-model-parallel-layout '{cut}'" in written(uneven)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"pipeline_parallel": 4, "virtual_stages": 4, "chunk_layers": (1, *[2] * 14, 3)},
+        {"pipeline_parallel": 4, "virtual_stages": 3},
+        {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (14, 18)},
+        {"pipeline_parallel": 4, "chunk_layers": (11, 11, 10, 0)},
+    ],
+    ids=["listed", "balanced", "ranks", "loss alone"],
+)
+def test_unequal_chunks_come_back_from_the_script(asked: dict[str, Any], tmp_path: Path) -> None:
+    estimate = simulator.estimate(model="llama3.1-8b", nodes=1, global_batch_size=64, **asked)
+    assert estimate.violations == ()
+    file = tmp_path / "run.sh"
+    file.write_text(written(estimate), encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    found, layout = recipe.layout, estimate.layout
+    assert found is not None
+    assert (found.chunk_layers, found.virtual_stages) == (layout.chunk_layers, layout.virtual_stages)
+    assert found.stage_layers == layout.stage_layers

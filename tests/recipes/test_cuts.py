@@ -11,6 +11,7 @@ from tests.recipes.seeds import about
 from tests.recipes.test_megatron import BASE
 
 NAME = "--pipeline-model-parallel-layout"
+EMBEDDING, LOSS = (f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
 
 
 def read(layout: str, pipeline: int, folder: Path) -> Recipe:
@@ -36,14 +37,49 @@ def test_a_described_cut(text: str, pipeline: int, stages: tuple[int, ...], chun
     assert recipe.layout is not None
     assert (recipe.layout.stage_layers, recipe.layout.virtual_stages) == (stages, chunks)
     assert about(recipe, "not-modelled") == []
+    assert recipe.layout.chunk_layers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "pipeline", "chunks"),
+    [
+        ("Et*11|t*11|t*10|L", 4, (11, 11, 10, 0)),
+        ("Et*3|(tttt|)*6tttttL", 4, (3, *[4] * 6, 5)),
+        ("E|(t*16|)*2L", 4, (0, 16, 16, 0)),
+    ],
+)
+def test_a_described_cut_of_unequal_chunks(text: str, pipeline: int, chunks: tuple[int, ...], tmp_path: Path) -> None:
+    recipe = read(text, pipeline, tmp_path)
+    assert recipe.layout is not None
+    assert recipe.layout.chunk_layers == chunks
+    assert recipe.layout.stage_layers == tuple(sum(chunks[rank::pipeline]) for rank in range(pipeline))
+    assert about(recipe, "not-modelled") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "pipeline", "chunks"),
+    [
+        (f"{EMBEDDING} {LOSS} --num-layers 30", 4, (7, 8, 8, 7)),
+        (f"{EMBEDDING} {LOSS} --num-layers 30 --num-layers-per-virtual-pipeline-stage 2", 4, (1, *[2] * 14, 1)),
+        (f"{LOSS} --num-layers 31 --num-virtual-stages-per-pipeline-rank 4", 4, (*[2] * 15, 1)),
+        (f"{LOSS} --num-layers 3", 4, (1, 1, 1, 0)),
+    ],
+)
+def test_embedding_and_loss_count_as_layers(flags: str, pipeline: int, chunks: tuple[int, ...], tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    base = BASE.replace("--num-layers 32", "")
+    words = f"{' '.join(base.split())} --pipeline-model-parallel-size {pipeline} {flags}"
+    file.write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {words}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    held = recipe.layout.chunk_layers or recipe.layout.stage_layers
+    assert held == chunks
+    assert about(recipe, "not-modelled") == []
 
 
 @pytest.mark.parametrize(
     ("text", "pipeline", "says"),
     [
-        ("Et*11|t*11|t*10|L", 4, "a stage without layers"),
-        ("Et*3|(tttt|)*6tttttL", 4, "chunks of unequal layers"),
-        ("E|(t*16|)*2L", 4, "a stage without layers"),
         ("t*16|Et*16L", 2, "the cut of embedding, loss or next-token layers"),
         ("Et*16m|t*16L", 2, "the cut of embedding, loss or next-token layers"),
     ],

@@ -70,11 +70,19 @@ CASES: dict[str, list[Case]] = {
     "virtual_stages": [
         Case({"virtual_stages": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
         Case({"virtual_stages": 3, "pipeline_parallel": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
-        # Equal cuts only.
+        # Equal cuts only, where the framework builds no others.
         Case(
             {"virtual_stages": 2, "pipeline_parallel": 2, "stage_layers": (2, 6)},
             {"virtual_stages": 2, "pipeline_parallel": 2, "stage_layers": (4, 4)},
             small_dense(num_hidden_layers=8),
+            {"profile": "paddle"},
+            {"profile": "megatron"},
+        ),
+        Case(
+            {"pipeline_parallel": 2, "virtual_stages": 2, "chunk_layers": (1, 3, 2, 2), "stage_layers": (3, 5)},
+            {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (4, 4)},
+            small_dense(num_hidden_layers=8),
+            {"profile": "torch"},
         ),
         # Three micro batches on two ranks.
         Case(

@@ -50,9 +50,9 @@ def test_values_survive_a_column(field: LayoutSetting) -> None:
 
 
 def test_measured_rows_have_a_column_for_each_field() -> None:
-    # Replicas follow from the devices; no table has a list of recomputed layers.
+    # Replicas follow from the devices; no table lists recomputed layers, or unequal chunks.
     columns = {field.name for field in dataclasses.fields(MeasuredRow)}
-    assert {field.name for field in FIELDS} - columns == {"data_parallel", "recompute_layer_list"}
+    assert {field.name for field in FIELDS} - columns == {"data_parallel", "recompute_layer_list", "chunk_layers"}
     kinds = get_type_hints(MeasuredRow)
     for field in FIELDS:
         if field.kind == "word":

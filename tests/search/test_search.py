@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, default_cut
+from simulator.question.scenario.layout import (
+    SEARCHED_RECOMPUTE_MODES,
+    Layout,
+    balanced_chunks,
+    default_cut,
+    rank_layers,
+)
 from simulator.question.scenario.scenario import Scenario
 from simulator.search import walk as walk_module
 from simulator.search.build import estimate_layout
@@ -23,7 +29,7 @@ from tests.scenario.cases import scenario_of, small_dense, small_moe
 
 def every_layout(scenario: Scenario) -> list[Layout]:
     """All layouts of the default space, written down plainly."""
-    model, devices = scenario.model, scenario.devices
+    model, devices, profile = scenario.model, scenario.devices, scenario.framework
     sizes = [d for d in range(1, devices + 1) if devices % d == 0]
     found = []
     for t, p, c in itertools.product(sizes, sizes, sizes):
@@ -32,11 +38,16 @@ def every_layout(scenario: Scenario) -> list[Layout]:
         cut = default_cut(model.num_hidden_layers, p)
         even = p > 1 and len(set(cut)) == 1
         chunks = [v for v in range(1, cut[0] + 1) if cut[0] % v == 0] if even else [1]
+        lists: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = [(v, cut, ()) for v in chunks]
+        if profile.limits.unequal_chunks and p > 1 and not even:
+            lists += [(v, rank_layers(one, p), one) for v, one in unequal_lists(model.num_hidden_layers, p)]
         experts = [(1, 1)]
         if model.is_moe:
             counts = [e for e in range(1, devices + 1) if model.num_experts % e == 0]
             experts = [(ep, etp) for ep in counts for etp in sorted({1, t})]
-        for v, (ep, etp), mbs, mode in itertools.product(chunks, experts, (1, 2, 4, 8), SEARCHED_RECOMPUTE_MODES):
+        for (v, layers, listed), (ep, etp), mbs, mode in itertools.product(
+            lists, experts, (1, 2, 4, 8), SEARCHED_RECOMPUTE_MODES
+        ):
             found.append(
                 Layout(
                     tensor_parallel=t,
@@ -49,10 +60,22 @@ def every_layout(scenario: Scenario) -> list[Layout]:
                     micro_batch_size=mbs,
                     sequence_parallel=t > 1,
                     recompute=mode,
-                    stage_layers=cut,
+                    stage_layers=layers,
+                    chunk_layers=listed,
                 )
             )
     return found
+
+
+def unequal_lists(layers: int, ranks: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Balanced chunks with embedding and loss as layers: the fewest of each size, at most one item a rank missing."""
+    found: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for chunks in range(2, (layers + 2) // ranks + 1):
+        listed = balanced_chunks(layers, 0, ranks * chunks)
+        largest = max(listed[0] + 1, *listed[1:-1], listed[-1] + 1)
+        if largest * chunks * ranks - (layers + 2) < ranks:
+            found.setdefault(largest, (chunks, listed))
+    return list(found.values())
 
 
 def outcome(scenario: Scenario, answer: Estimate) -> str:
@@ -147,6 +170,7 @@ NARROW: list[dict[str, Any]] = [
     {"sequence_parallel": (False,)},
     {"offload": ("optimizer",)},
     {"stage_layers": (9, 23)},
+    {"pipeline_parallel": (2,), "chunk_layers": (7, 9, 8, 8)},
 ]
 
 
@@ -158,7 +182,7 @@ def test_an_option_narrows_the_search(narrow: dict[str, Any]) -> None:
     for layout in found.fastest:
         for name, values in narrow.items():
             value = getattr(layout, name)
-            assert value == values if name == "stage_layers" else value in values
+            assert value == values if name in ("stage_layers", "chunk_layers") else value in values
     if set(narrow) <= {"tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "micro_batch_size"}:
         free = search(scenario, Space())
         assert found.evaluated < free.evaluated

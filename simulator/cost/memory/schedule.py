@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
 from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
@@ -126,16 +128,64 @@ def activations_in_flight(
     flight = in_flight(scenario, block)
     if len(activations.by_chunk) == 1:
         return one * np.where(activations.offloaded, 1.0, flight)
-    return np.where(activations.offloaded, one, _uneven_in_flight(block, has, activations, flight))
+    return np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
 
 
 def _uneven_in_flight(
-    block: LayoutBlock, has: StageContents, activations: StageActivations, flight: StageArray
+    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations, flight: StageArray
 ) -> StageArray:
-    """Bytes in flight where the chunks of a rank differ: of each, the passes that have begun."""
+    """Bytes in flight where the chunks of a rank differ: of each, the passes that have begun.
+
+    Chunks of unequal layers take each other's place as the step goes on: the most bytes of any moment.
+    """
+    if has.unequal:
+        return _most_in_flight(scenario, block, has, activations)
     schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
     passes = flight * chunks
     held = np.zeros_like(flight)
     for chunk, distinct in enumerate(has.chunk):
         held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * activations.by_chunk[distinct][has.kind]
     return held
+
+
+_CYCLES = 4
+"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, one is steady."""
+
+
+def _most_in_flight(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
+) -> StageArray:
+    """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
+    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, tuple(map(int, has.chunk))
+    cycles = np.clip(np.ceil(micro_batches(scenario, block) / ranks), 1.0, _CYCLES)
+    shape = len(has.ranks), len(block)
+    by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
+    held = np.zeros((ranks, len(block)))
+    for count in np.unique(cycles):
+        of_count = np.flatnonzero(cycles == count)
+        for rank, kind in enumerate(has.kind):
+            kept = [one[kind, of_count] for one in by_chunk]
+            for alive in _alive(schedule, rank, ranks, chunks, int(count) * ranks):
+                now = sum(number * size for number, size in zip(alive, kept, strict=True))
+                held[rank, of_count] = np.maximum(held[rank, of_count], now)
+    return held
+
+
+@lru_cache(maxsize=4096)
+def _alive(
+    schedule: Schedule, rank: int, ranks: int, chunks: tuple[int, ...], micro_batches: int
+) -> tuple[tuple[int, ...], ...]:
+    """Passes of each distinct chunk in flight on a rank, at every moment that no other holds as much of each.
+
+    `chunks` is which of the distinct ones a model chunk is.
+    """
+    now = [0] * (max(chunks) + 1)
+    seen: dict[tuple[int, ...], None] = {}
+    for one in schedule.order(rank, ranks, len(chunks), micro_batches):
+        now[chunks[one.chunk]] += 1 if one.kind == "forward" else -1
+        seen[tuple(now)] = None
+    most: list[tuple[int, ...]] = []
+    for alive in sorted(seen, key=sum, reverse=True):
+        if not any(all(more >= few for more, few in zip(other, alive, strict=True)) for other in most):
+            most.append(alive)
+    return tuple(most)

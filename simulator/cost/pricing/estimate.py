@@ -82,6 +82,8 @@ class StageTime:
     forward_seconds: float
     backward_seconds: float
     """Recomputation included."""
+    chunk_seconds: tuple[tuple[float, float], ...] = ()
+    """Forward and backward seconds of each model chunk where chunks are unequal; else a chunk has an equal share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
 
 from simulator.cost.schedule.schedule import Pass, Schedule
+from simulator.question.scenario.block import Array
+
+Seconds = TypeVar("Seconds", float, Array)
+"""Of one step, or of many at once, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +73,72 @@ class EventRun:
 
 def run(schedule: Schedule, pipeline: Pipeline) -> EventRun:
     """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent)."""
-    ranks, chunks = pipeline.ranks, pipeline.chunks
-    orders = [schedule.order(rank, ranks, chunks, pipeline.micro_batches) for rank in range(ranks)]
-    ended: dict[tuple[int, Pass], float] = {}
-    events: list[list[Event]] = [[] for _ in range(ranks)]
-    waiting = set(range(ranks))
-    while waiting:
-        ready = [rank for rank in waiting if _needed(orders[rank][len(events[rank])], rank, ranks, chunks, ended)]
-        if not ready:
+    taken = pipeline.forward_seconds, pipeline.backward_seconds
+    events: list[list[Event]] = [[] for _ in taken[0]]
+    for rank, one, start, end in _passes(schedule, taken, pipeline.micro_batches, (0.0, pipeline.send_seconds), max):
+        events[rank].append(Event(rank, one, start, end))
+    return EventRun(tuple(map(tuple, events)))
+
+
+def makespan_seconds(
+    schedule: Schedule, forward: Sequence[Sequence[Array]], backward: Sequence[Sequence[Array]], micro_batches: int
+) -> Array:
+    """From the first pass to the end of the last, of many steps at once, shape (n,); sends apart.
+
+    `forward` and `backward` are seconds of every chunk's passes by rank and then by chunk, shape (n,) each.
+    """
+    last = zero = np.zeros_like(forward[0][0])
+    for *_, end in _passes(schedule, (forward, backward), micro_batches, (zero, zero), np.maximum):
+        last = np.maximum(last, end)
+    return last
+
+
+def _passes(
+    schedule: Schedule,
+    taken: tuple[Sequence[Sequence[Seconds]], Sequence[Sequence[Seconds]]],
+    micro_batches: int,
+    begin_and_send: tuple[Seconds, Seconds],
+    later: Callable[[Seconds, Seconds], Seconds],
+) -> Iterator[tuple[int, Pass, Seconds, Seconds]]:
+    """Rank, pass, start and end of every pass of one step, or of many; those of a rank in the order they run."""
+    ranks, chunks = len(taken[0]), len(taken[0][0])
+    begin, send = begin_and_send
+    free = [begin] * ranks
+    ended: dict[tuple[int, Pass], Seconds] = {}
+    for at, before in _sequence(schedule, ranks, chunks, micro_batches):
+        rank, one = at
+        start = free[rank]
+        if before is not None:
+            # A pass is needed by one other: what has been waited for is dropped.
+            there = ended.pop(before)
+            start = later(start, there if before[0] == rank else there + send)
+        free[rank] = ended[at] = start + taken[one.kind == "backward"][rank][one.chunk]
+        yield rank, one, start, free[rank]
+
+
+_At = tuple[int, Pass]
+"""A pass of a rank."""
+
+
+@lru_cache(maxsize=64)
+def _sequence(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[tuple[_At, _At | None], ...]:
+    """All passes of a step, each behind the one it needs, with that one. Raises ValueError where there is no such."""
+    left = [list(reversed(schedule.order(rank, ranks, chunks, micro_batches))) for rank in range(ranks)]
+    done: set[_At] = set()
+    result: list[tuple[_At, _At | None]] = []
+    while any(left):
+        known = len(result)
+        for rank, passes in enumerate(left):
+            while passes:
+                before = _before(passes[-1], rank, ranks, chunks)
+                if before is not None and before not in done:
+                    break
+                at = rank, passes.pop()
+                done.add(at)
+                result.append((at, before))
+        if len(result) == known:
             raise ValueError("the schedule's order waits for itself")
-        for rank in ready:
-            _advance(pipeline, rank, orders[rank], events[rank], ended)
-            if len(events[rank]) == len(orders[rank]):
-                waiting.discard(rank)
-    return EventRun(tuple(tuple(one) for one in events))
+    return tuple(result)
 
 
 def _before(one: Pass, rank: int, ranks: int, chunks: int) -> tuple[int, Pass] | None:
@@ -93,25 +153,3 @@ def _before(one: Pass, rank: int, ranks: int, chunks: int) -> tuple[int, Pass] |
         return rank, Pass("forward", one.micro_batch, one.chunk)
     chunk, behind = divmod(place + 1, ranks)
     return behind, Pass("backward", one.micro_batch, chunk)
-
-
-def _needed(one: Pass, rank: int, ranks: int, chunks: int, ended: dict[tuple[int, Pass], float]) -> bool:
-    """Whether what a pass needs has ended."""
-    before = _before(one, rank, ranks, chunks)
-    return before is None or before in ended
-
-
-def _advance(
-    pipeline: Pipeline, rank: int, order: Sequence[Pass], events: list[Event], ended: dict[tuple[int, Pass], float]
-) -> None:
-    """Run a rank's passes until one has to wait for another rank."""
-    while len(events) < len(order) and _needed(order[len(events)], rank, pipeline.ranks, pipeline.chunks, ended):
-        one = order[len(events)]
-        before = _before(one, rank, pipeline.ranks, pipeline.chunks)
-        there = 0.0
-        if before is not None:
-            there = ended[before] + (pipeline.send_seconds if before[0] != rank else 0.0)
-        start = max(events[-1].end_seconds if events else 0.0, there)
-        seconds = pipeline.forward_seconds if one.kind == "forward" else pipeline.backward_seconds
-        events.append(Event(rank, one, start, start + seconds[rank][one.chunk]))
-        ended[rank, one] = events[-1].end_seconds

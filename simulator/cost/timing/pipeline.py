@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
 from simulator.cost.operations.recompute import INSIDE
+from simulator.cost.schedule.events import makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import Counts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
 from simulator.cost.timing.layers import (
@@ -24,6 +26,11 @@ from simulator.cost.timing.layers import (
 )
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
+
+CYCLES = 3
+"""Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
+_AT_ONCE = 4096
+"""Layouts run at once, so that what waits for a pass of another rank stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class StageWork:
     """How many of each piece a kind of rank works on, shape (kinds, pieces)."""
     pieces: tuple[Pieces, ...]
     """By node group."""
+    by_chunk: tuple[tuple[KindArray, KindArray], ...] = ()
+    """Forward and backward seconds of each chunk where chunks are unequal, else nothing."""
 
 
 def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
@@ -78,11 +87,37 @@ def piece_counts(has: StageContents) -> Counts:
     return np.column_stack((has.with_prediction, has.heads + has.prediction_layers, has.prediction_layers))
 
 
+def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> Counts:
+    """Pieces of one distinct chunk; what stands behind the last layers belongs to the last chunk of a rank."""
+    counts = piece_counts(has)
+    counts[:, : len(has.layer_kinds)] -= has.layers
+    counts *= last
+    counts[:, : len(has.layer_kinds)] += has.chunks[distinct]
+    return counts
+
+
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     counts = piece_counts(has)
     by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
-    full = plan.on_rank(has)
+    by_chunk: dict[tuple[int, bool], tuple[KindArray, KindArray]] = {}
+    places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
+    for distinct, last in dict.fromkeys(places) if has.unequal else ():
+        held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
+        by_chunk[distinct, last] = _both_passes(block, has, by_group, held, again)
+    forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has))
+    chunks = tuple(by_chunk[place] for place in places) if by_chunk else ()
+    return StageWork(forward, backward, counts, by_group, chunks)
+
+
+def _both_passes(
+    block: LayoutBlock,
+    has: StageContents,
+    by_group: tuple[Pieces, ...],
+    counts: Counts,
+    full: NDArray[np.float64],
+) -> tuple[KindArray, KindArray]:
+    """Forward and backward seconds of so many pieces, of which `full` layers by kind are recomputed."""
     forward: KindArray = np.zeros((len(has.ranks), 1))
     backward = forward
     for group, pieces in enumerate(by_group):
@@ -97,7 +132,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
         here = (has.group == group)[:, None]
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             backward = backward + here * (full[kind] * block.spread(again) + counts[:, kind, None] * inside)
-    return StageWork(forward, backward, counts, by_group)
+    return forward, backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +166,47 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
     fill = schedule.fill_seconds(whole - slowest, chunks)
+    if work.by_chunk:
+        fill = unequal_fill_seconds(schedule, has, work, m)
     send = block.once(lambda each: _send_seconds(scenario, each))
     hidden = scenario.framework.overlap_p2p and chunks > 1
     exposed = values.point_to_point_exposed if hidden else 1.0
     sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send
     return PipelineSeconds(pace, slowest, fill, sends, m)
+
+
+def unequal_fill_seconds(schedule: Schedule, has: StageContents, work: StageWork, micro_batches: Array) -> Array:
+    """Idle time of the pacing rank where chunks are unequal, shape (n,): that of the schedule, run pass by pass.
+
+    Ranks then wait for each other between filling and draining too. As many micro batches as there are ranks are a
+    cycle; beyond `CYCLES` of them each takes what the last took, and no less than the pacing rank works. Held to runs
+    of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
+    """
+    ranks = float(len(has.kind))
+    cycles = np.maximum(np.ceil(micro_batches / ranks), 1.0)
+    pace = ranks * np.max(work.forward + work.backward, axis=0)
+    fill: Array = np.zeros(len(micro_batches))
+    for start in range(0, len(pace), _AT_ONCE):
+        part = np.arange(start, min(start + _AT_ONCE, len(pace)))
+        for run in range(1, CYCLES + 1):
+            many = cycles > CYCLES
+            at = part[(cycles[part] == run) | (many[part] & (run >= CYCLES - 1))]
+            if len(at):
+                idle = _run_seconds(schedule, has, work, at, run) - run * pace[at]
+                further = cycles[at] - CYCLES
+                grown = further * np.maximum(idle - fill[at], 0.0)
+                fill[at] = idle + np.where(many[at] & (run == CYCLES), grown, 0.0)
+    return fill
+
+
+def _run_seconds(schedule: Schedule, has: StageContents, work: StageWork, at: NDArray[np.intp], cycles: int) -> Array:
+    """A step of so many cycles of the layouts at an index, pass by pass."""
+    shape = work.forward.shape
+    forward, backward = (
+        [[np.broadcast_to(chunk[which], shape)[kind, at] for chunk in work.by_chunk] for kind in has.kind]
+        for which in (0, 1)
+    )
+    return makespan_seconds(schedule, forward, backward, cycles * len(has.kind))
 
 
 def _send_seconds(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -46,6 +46,8 @@ class FrameworkLimits:
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
+    unequal_chunks: bool = False
+    """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -179,6 +181,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
         replicates_kv_heads=True,
+        unequal_chunks=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,

@@ -8,7 +8,15 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
-from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, default_cut
+from simulator.question.scenario.layout import (
+    BY_NAME,
+    FIELDS,
+    Layout,
+    balanced_chunks,
+    default_cut,
+    model_chunks,
+    rank_layers,
+)
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting, check_count
 from simulator.question.specs.model import ModelSpec
@@ -73,15 +81,44 @@ def asked_layout(given: Mapping[str, Any], words: Words = NAMES, *, many: bool =
         raise words.refused(f"{words('vpp')} and {words('layers_per_virtual_stage')} exclude each other: give one")
     if cut and "pipeline_parallel" in found:
         _check_cut(cut, _values(found["pipeline_parallel"]), words)
-    by_layers = "layers_per_virtual_stage" in found
-    if len(set(cut)) > 1 and (by_layers or min(_values(chunks), default=1) > 1):
-        told = ",".join(map(str, cut[:16])) + ("..." if len(cut) > 16 else "")
+    if found.get("chunk_layers"):
+        _check_chunks(found, words)
+    if len(set(cut)) > 1 and "layers_per_virtual_stage" in found:
         raise words.refused(
-            f"{words('layers_per_virtual_stage' if by_layers else 'vpp')}: virtual stages need an even cut, and "
-            f"{words('stage_layers')} {told} is uneven; leave out one"
+            f"{words('layers_per_virtual_stage')}: chunks of equal layers need an even cut, and "
+            f"{words('stage_layers')} {_told(cut)} is uneven; leave out one"
         )
     _ask_for_full(found, words, many=many)
     return found
+
+
+def _told(layers: tuple[int, ...]) -> str:
+    return ",".join(map(str, layers[:16])) + ("..." if len(layers) > 16 else "")
+
+
+def _check_chunks(found: dict[str, Any], words: Words) -> None:
+    """A list of chunks gives the cut: with the pipeline size it gives their number, and the other way round."""
+    chunks, cut = found["chunk_layers"], found.get("stage_layers", ())
+    if "layers_per_virtual_stage" in found:
+        raise words.refused(
+            f"{words('layers_per_virtual_stage')} and {words('chunk_layers')} exclude each other: give one"
+        )
+    pipelines = _values(found.get("pipeline_parallel")) or ((len(cut),) if cut else ())
+    per_rank = _values(found.get("virtual_stages"))
+    if len(pipelines) > 1 or len(per_rank) > 1 or not (pipelines or per_rank):
+        raise words.refused(f"{words('chunk_layers')} needs one {words('pp')} (or {words('vpp')})", "chunk_layers")
+    pipeline = pipelines[0] if pipelines else max(len(chunks) // per_rank[0], 1)
+    if len(chunks) % pipeline or (per_rank and pipeline * per_rank[0] != len(chunks)):
+        told = f"{words('pp')} {pipeline}" + (f" x {words('vpp')} {per_rank[0]}" if per_rank else "")
+        raise words.refused(
+            f"{words('chunk_layers')} names {len(chunks)} chunks, not a number for {told}", "chunk_layers"
+        )
+    if cut and cut != rank_layers(chunks, pipeline):
+        raise words.refused(
+            f"{words('chunk_layers')} puts {_told(rank_layers(chunks, pipeline))} layers on the ranks, "
+            f"{words('stage_layers')} {_told(cut)}; leave out one",
+            "chunk_layers",
+        )
 
 
 def _ask_for_full(found: dict[str, Any], words: Words, *, many: bool) -> None:
@@ -181,6 +218,13 @@ def complete_layout(scenario: Scenario, **given: Any) -> Layout:
 def _completed(given: dict[str, Any], question: Question, words: Words, *, filled: bool) -> Layout:
     model, devices = question.model, question.cluster.devices
     layers, chunk = model.num_hidden_layers, given.pop("layers_per_virtual_stage", None)
+    listed = tuple(given.get("chunk_layers", ()))
+    if listed:
+        _check_chunks(given, words)
+        if "pipeline_parallel" not in given:
+            given["pipeline_parallel"] = len(given.get("stage_layers", ())) or len(listed) // given["virtual_stages"]
+        given["virtual_stages"] = len(listed) // given["pipeline_parallel"]
+        given["stage_layers"] = rank_layers(listed, given["pipeline_parallel"])
     cut = tuple(given.get("stage_layers", ()))
     if cut:
         given.setdefault("pipeline_parallel", len(cut))
@@ -203,7 +247,28 @@ def _completed(given: dict[str, Any], question: Question, words: Words, *, fille
     given.setdefault("data_parallel", max(devices // replica, 1))
     given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
     given.setdefault("zero_stage", question.framework.limits.default_zero_stage)
-    return Layout(**(given | {"stage_layers": cut or default_cut(layers, pipeline)}))
+    return Layout(**(given | _cut(question, given, listed, cut)))
+
+
+def _cut(
+    question: Question, given: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Layers of the stages, and of the chunks where those are unequal."""
+    pipeline, chunks = given["pipeline_parallel"], given.get("virtual_stages", 1)
+    if not listed and not cut:
+        listed = default_chunks(question.model, question.framework, pipeline, chunks)
+        cut = rank_layers(listed, pipeline) or default_cut(question.model.num_hidden_layers, pipeline)
+    if listed and min(cut) > 0 and model_chunks(cut, chunks) == model_chunks(cut, chunks, listed):
+        listed = ()
+    return {"stage_layers": cut, "chunk_layers": listed}
+
+
+def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int, chunks: int) -> tuple[int, ...]:
+    """Layers of every model chunk where equal ones do not divide and the framework builds others; else nothing."""
+    layers, count = model.num_hidden_layers, pipeline * chunks
+    predicted = model.num_nextn_predict_layers if framework.mtp else 0
+    possible = pipeline > 1 and chunks > 1 and framework.limits.unequal_chunks and count <= layers + 2 + predicted
+    return balanced_chunks(layers, predicted, count) if possible and layers % count else ()
 
 
 _REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from simulator.errors import InputError
@@ -47,12 +48,14 @@ __all__ = [
     "Offload",
     "RecomputeMethod",
     "RecomputeMode",
+    "balanced_chunks",
     "check_choice",
     "check_count",
     "default_cut",
     "layout_object",
     "layout_of_object",
     "model_chunks",
+    "rank_layers",
     "sizes_text",
 ]
 
@@ -220,6 +223,17 @@ class Layout:
         search="an even cut; an explicit one fixes the pipeline size",
     )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
+    chunk_layers: tuple[int, ...] = layout_field(
+        (),
+        "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
+        low=0,
+        high=10_000,
+        per_block=True,
+        search="equal chunks; where layers do not divide, embedding and loss counted as layers",
+    )
+    """Layers of every model chunk in the order of the model, chunk c of rank i at `c p + i`; empty: equal chunks.
+
+    A chunk without layers holds the embedding or the loss alone."""
 
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the field."""
@@ -227,7 +241,11 @@ class Layout:
             field.check(getattr(self, field.name))
         if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
             raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
-        if any(layers < 1 for layers in self.stage_layers):
+        if any(layers < 0 for layers in self.chunk_layers):
+            raise InputError(
+                f"chunk_layers {list(self.chunk_layers)}: every chunk needs a whole number of layers from 0"
+            )
+        if any(layers < (0 if self.chunk_layers else 1) for layers in self.stage_layers):
             raise InputError(
                 f"stage_layers {list(self.stage_layers)}: every stage needs a whole number of layers from 1"
             )
@@ -280,7 +298,10 @@ def layout_object(layout: Layout) -> dict[str, Any]:
 
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
     """Back from plain values; raises KeyError, TypeError or InputError for what is none."""
-    found: dict[str, Any] = {field.name: values[field.key] for field in FIELDS}
+    # Files written before there was a list of chunks hold none.
+    found: dict[str, Any] = {
+        field.name: values.get(field.key, ()) if field.name == "chunk_layers" else values[field.key] for field in FIELDS
+    }
     layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
     return Layout(**(found | layers))
 
@@ -306,15 +327,42 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
     return tuple(cut)
 
 
-def model_chunks(stage_layers: tuple[int, ...], virtual_stages: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]:
+    """Layers of `chunks` model chunks, with embedding, loss and every prediction module counted as a layer each.
+
+    What is left over goes to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
+    last chunk has the output layer, and later chunks are in flight for fewer micro batches. A chunk whose share is one
+    holds the embedding alone, or the loss.
+    """
+    share, left = divmod(layers + predicted + 2, chunks)
+    sizes = [share + (chunks - 1 - left <= index < chunks - 1) for index in range(chunks)]
+    sizes[0] -= 1
+    sizes[-1] -= 1 + predicted
+    while sizes[-1] < 0:
+        # Prediction modules and loss are more than a share: another chunk has a layer less.
+        sizes[max(range(chunks), key=lambda index: (sizes[index], index))] -= 1
+        sizes[-1] += 1
+    return tuple(sizes)
+
+
+def rank_layers(chunk_layers: tuple[int, ...], pipeline_parallel: int) -> tuple[int, ...]:
+    """Layers on each pipeline rank, from those of every model chunk; nothing from none."""
+    return tuple(sum(chunk_layers[rank::pipeline_parallel]) for rank in range(pipeline_parallel if chunk_layers else 0))
+
+
+def model_chunks(
+    stage_layers: tuple[int, ...], virtual_stages: int, chunk_layers: tuple[int, ...] = ()
+) -> tuple[tuple[tuple[int, int], ...], ...]:
     """(first layer, layers) of every model chunk of every pipeline rank.
 
-    Interleaved chunks take turns: chunk c of rank i starts at layer `(c p + i) L / (p v)` (Narayanan et al. 2021).
-    A cut that does not divide into equal chunks is one chunk on each rank.
+    Interleaved chunks take turns: chunk c of rank i is the `c p + i`-th of the model (Narayanan et al. 2021). Without a
+    list the chunks of a rank are equal; a rank whose layers they do not divide has one chunk.
     """
     v, p = virtual_stages, len(stage_layers)
-    if v > 1 and len(set(stage_layers)) == 1 and stage_layers[0] % v == 0:
-        size = stage_layers[0] // v
-        return tuple(tuple(((c * p + i) * size, size) for c in range(v)) for i in range(p))
-    starts = (sum(stage_layers[:i]) for i in range(p))
-    return tuple(((start, layers),) for start, layers in zip(starts, stage_layers, strict=True))
+    sizes = stage_layers
+    if len(chunk_layers) == v * p:
+        sizes = chunk_layers
+    elif v > 1 and not any(layers % v for layers in stage_layers):
+        sizes = tuple(layers // v for layers in stage_layers) * v
+    starts = (0, *accumulate(sizes))
+    return tuple(tuple((starts[at], sizes[at]) for at in range(rank, len(sizes), p)) for rank in range(p))

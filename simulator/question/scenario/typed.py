@@ -25,6 +25,7 @@ class Columns:
     virtual_stages: int
     recompute_layer_list: tuple[int, ...]
     stage_layers: tuple[int, ...]
+    chunk_layers: tuple[int, ...]
     tensor_parallel: Array
     context_parallel: Array
     expert_parallel: Array
@@ -81,6 +82,8 @@ class Axes:
     """Default: none."""
     stage_layers: tuple[int, ...] = ()
     """Default: an even cut; an explicit one fixes the pipeline size."""
+    chunk_layers: tuple[int, ...] = ()
+    """Default: equal chunks; where layers do not divide, embedding and loss counted as layers."""
 
 
 class LayoutFields(TypedDict, total=False):
@@ -110,3 +113,4 @@ class LayoutFields(TypedDict, total=False):
     recompute_layer_list: tuple[int, ...] | None
     offload: Offload | None
     stage_layers: tuple[int, ...] | None
+    chunk_layers: tuple[int, ...] | None

@@ -11,7 +11,7 @@ from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.question.frameworks.profile import framework as framework_profile
 from simulator.question.scenario.complete import Question, Words, named, resolve
-from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.specs.model import ModelSpec
@@ -86,6 +86,10 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         lora_rank=told.value("lora_rank"),
     )
     scenario, layout = resolve(question, _fields(told, given), _words(recipe))
+    if layout.chunk_layers and not given.chunk_layers and recipe.dialect not in ("options", "estimate"):
+        # A launch cuts its layers by its flags alone.
+        cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
+        layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(told, replace(layout, virtual_stages=_virtual_stages(told, layout)))
     found = (*recipe.remarks, *remarks, *more, *unsharded, *_notes(told, scenario, layout))
     return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
@@ -128,8 +132,7 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
         elif base.expert_tensor_parallel == base.tensor_parallel > 1:
             found.setdefault("expert_tensor_parallel", tensor)
     pipeline = found.get("pipeline_parallel", base.pipeline_parallel)
-    if pipeline != base.pipeline_parallel and "stage_layers" not in found:
-        found["stage_layers"] = ()
+    _recut(base, found, pipeline)
     if pipeline == 1 and base.virtual_stages > 1:
         found.setdefault("virtual_stages", 1)
     if found.get("recompute_method", "list") != "list":
@@ -137,6 +140,18 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
     if found.get("recompute", "full") != "full":
         found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
     return found
+
+
+def _recut(base: Layout, found: dict[str, Any], pipeline: int) -> None:
+    """Drop the recipe's cut where the user gives another, or sizes that it does not go with."""
+    if pipeline != base.pipeline_parallel and "stage_layers" not in found:
+        found["stage_layers"] = ()
+    if "chunk_layers" in found:
+        found.setdefault("stage_layers", ())
+        found.setdefault("virtual_stages", max(len(found["chunk_layers"]) // pipeline, 1))
+    elif base.chunk_layers and found.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
+        found["chunk_layers"] = ()
+        found.setdefault("stage_layers", ())
 
 
 def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from simulator.errors import UnsupportedError
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import Head, even_cut, flag, refuse_switches, shell
 
@@ -160,24 +160,32 @@ def _layout(case: Case) -> Iterator[str]:
 
 def _stages(case: Case) -> Iterator[str]:
     layout = case.layout
-    cut = layout.stage_layers
-    if layout.virtual_stages > 1:
-        yield flag("num-layers-per-virtual-pipeline-stage", cut[0] // layout.virtual_stages)
+    cut, chunks = layout.stage_layers, layout.virtual_stages
+    if layout.chunk_layers or (chunks > 1 and not even_cut(case)):
+        held = model_chunks(cut, chunks, layout.chunk_layers)
+        yield _described_cut(case, [held[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
+        return
+    if chunks > 1:
+        yield flag("num-layers-per-virtual-pipeline-stage", cut[0] // chunks)
     if even_cut(case):
         return
     middle = set(cut[1:-1])
     if len(middle) > 1:
-        # Since Megatron-core 0.13: E the embedding, t a layer, m a prediction module, L the loss, | between stages.
-        mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
-        stages = ["t" * layers for layers in cut]
-        text = "|".join(["E" + stages[0], *stages[1:-1], f"{stages[-1]}{'m' * (mtp or 0)}L"])
-        yield flag("pipeline-model-parallel-layout", f"'{text}'")
+        yield _described_cut(case, list(cut))
         return
     share = next(iter(middle), None)
     if cut[0] != share:
         yield flag("decoder-first-pipeline-num-layers", cut[0])
     if cut[-1] != share:
         yield flag("decoder-last-pipeline-num-layers", cut[-1])
+
+
+def _described_cut(case: Case, sizes: list[int]) -> str:
+    """Layers of every chunk. Since Megatron-core 0.13: E embedding, t layer, m prediction module, L loss, | between."""
+    mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
+    chunks = ["t" * layers for layers in sizes]
+    text = "|".join(["E" + chunks[0], *chunks[1:-1], f"{chunks[-1]}{'m' * (mtp or 0)}L"])
+    return flag("pipeline-model-parallel-layout", f"'{text}'")
 
 
 def _recompute(case: Case) -> Iterator[str]:

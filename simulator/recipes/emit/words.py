@@ -52,12 +52,14 @@ def shipped_name(case: Case, target: str, *, layers: bool = False) -> str:
 def default_cut_only(case: Case) -> bool:
     """Whether the layers are cut as the framework would by itself."""
     layout = case.layout
-    return layout.stage_layers == default_cut(case.scenario.model.num_hidden_layers, layout.pipeline_parallel)
+    return not layout.chunk_layers and layout.stage_layers == default_cut(
+        case.scenario.model.num_hidden_layers, layout.pipeline_parallel
+    )
 
 
 def even_cut(case: Case) -> bool:
     """Whether every stage has as many layers."""
-    return len(set(case.layout.stage_layers)) == 1
+    return not case.layout.chunk_layers and len(set(case.layout.stage_layers)) == 1
 
 
 def accumulation(case: Case) -> int:

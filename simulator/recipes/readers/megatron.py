@@ -122,6 +122,7 @@ def _layout(given: Given, places: int | None, pipeline: int, cut: Cut) -> Layout
         recompute_layer_list=listed,
         offload=_offload(given),
         stage_layers=cut.stage_layers,
+        chunk_layers=cut.chunk_layers,
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from simulator.question.scenario.layout import model_chunks, rank_layers
 from simulator.recipes.readers.given import Given
 
 _MOST_SYMBOLS: Final = 100_000
@@ -23,6 +24,8 @@ class Cut:
     """Model chunks per rank."""
     layers_per_chunk: int | None = None
     """Where the recipe gives them, and nothing else makes the chunks unequal."""
+    chunk_layers: tuple[int, ...] = ()
+    """Layers of every chunk in the order of the model, where they are unequal."""
 
 
 def idle_layers(given: Given) -> frozenset[int]:
@@ -45,18 +48,20 @@ def cut_of(given: Given, places: int | None, pipeline: int) -> Cut:
         if len(listed) != pipeline or (places is not None and sum(listed) != places):
             problem = f"must list {pipeline} numbers that add up to the {places} layers"
             raise given.refusal(given.entry("num-layer-list"), problem)
-        return _checked(given, tuple(listed), chunks, "num-layer-list")
+        return Cut(tuple(listed) if len(set(listed)) > 1 else (), chunks) if chunks > 1 else _listed(listed, pipeline)
     idle = idle_layers(given)
     if idle and places and places % (pipeline * chunks) == 0:
-        return _around_idle(given, idle, places, pipeline, chunks)
+        return _around_idle(idle, places, pipeline, chunks)
+    accounted = _accounted(given, places, pipeline, chunks, per_chunk)
+    if accounted is not None:
+        return accounted
     return Cut(_ends(given, places, pipeline), chunks, per_chunk)
 
 
-def _around_idle(given: Given, idle: frozenset[int], places: int, pipeline: int, chunks: int) -> Cut:
+def _around_idle(idle: frozenset[int], places: int, pipeline: int, chunks: int) -> Cut:
     size = places // (pipeline * chunks)
     kept = Counter(place // size for place in range(places) if place not in idle)
-    parts = [[kept[chunk * pipeline + rank] for chunk in range(chunks)] for rank in range(pipeline)]
-    return _by_parts(given, parts, "noop-layers")
+    return _listed([kept[chunk] for chunk in range(pipeline * chunks)], pipeline)
 
 
 def _described(given: Given, text: str, pipeline: int) -> Cut:
@@ -67,8 +72,7 @@ def _described(given: Given, text: str, pipeline: int) -> Cut:
         raise given.refusal(given.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
     if "E" not in chunks[0] or "L" not in chunks[-1] or any("m" in chunk for chunk in chunks[:-1]):
         given.remark("not-modelled", "error", f"--{name}: the cut of embedding, loss or next-token layers", name)
-    parts = [[chunk.count("t") for chunk in chunks[rank::pipeline]] for rank in range(pipeline)]
-    return _by_parts(given, parts, name)
+    return _listed([chunk.count("t") for chunk in chunks], pipeline)
 
 
 def _expanded(given: Given, text: str) -> str:
@@ -81,21 +85,34 @@ def _expanded(given: Given, text: str) -> str:
     return text
 
 
-def _by_parts(given: Given, parts: list[list[int]], name: str) -> Cut:
-    if len(parts[0]) > 1 and len({size for part in parts for size in part}) > 1:
-        given.remark("not-modelled", "error", f"--{name}: chunks of unequal layers are not modelled", name)
-        return Cut()
-    return _checked(given, tuple(sum(part) for part in parts), len(parts[0]), name)
+def _listed(sizes: list[int], pipeline: int) -> Cut:
+    """The cut of a list of chunks in the order of the model."""
+    listed, chunks = tuple(sizes), len(sizes) // pipeline
+    stages = rank_layers(listed, pipeline)
+    if min(stages) > 0 and model_chunks(stages, chunks) == model_chunks(stages, chunks, listed):
+        return Cut(stages if len(set(stages)) > 1 else (), chunks)
+    return Cut(stages, chunks, chunk_layers=listed)
 
 
-def _checked(given: Given, stages: tuple[int, ...], chunks: int, name: str) -> Cut:
-    if not all(stages):
-        given.remark("not-modelled", "error", f"--{name}: a stage without layers is not modelled", name)
-        return Cut()
-    if chunks > 1 and len(set(stages)) > 1:
-        given.remark("not-modelled", "error", f"--{name}: chunks of unequal layers are not modelled", name)
-        return Cut()
-    return Cut(stages if len(set(stages)) > 1 else (), chunks)
+def _accounted(given: Given, places: int | None, pipeline: int, chunks: int, per_chunk: int | None) -> Cut | None:
+    """The cut where embedding or loss count as a layer each: first and last chunk hold one layer less."""
+    names = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
+    first, last = (given.switch("stage_layers", name) for name in names)
+    if not (first or last) or places is None or pipeline == 1 or "pp" in given.incomplete:
+        return None
+    items = places + first + last
+    if per_chunk:
+        chunks = max(items // (pipeline * per_chunk), 1)
+    size, left = divmod(items, pipeline * chunks)
+    if left or size < 1 or (per_chunk and size != per_chunk):
+        said = f"{places} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
+        used = [name for name in names if given.has(name)]
+        given.remark("no-even-share", "error", f"{said} of {chunks} chunks" if chunks > 1 else said, *used)
+        return Cut((), chunks)
+    sizes = [size] * (pipeline * chunks)
+    sizes[0] -= first
+    sizes[-1] -= last
+    return _listed(sizes, pipeline)
 
 
 def _ends(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:

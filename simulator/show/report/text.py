@@ -157,6 +157,8 @@ def layout_text(layout: Layout) -> str:
         words.append(f"offload {layout.offload}")
     if not is_even(layout.stage_layers):
         words.append(f"layers {cut_text(layout)}")
+    if layout.chunk_layers:
+        words.append(f"chunks {_runs_text(layout.chunk_layers)}")
     return " ".join(words)
 
 
@@ -175,7 +177,11 @@ def cut_text(layout: Layout) -> str:
     """Return the layers by stage, ``even`` where they are the same; three equal ones or more as ``8x3``."""
     if is_even(layout.stage_layers):
         return "even"
-    return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(layout.stage_layers))
+    return _runs_text(layout.stage_layers)
+
+
+def _runs_text(numbers: tuple[int, ...]) -> str:
+    return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
 
 
 def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
