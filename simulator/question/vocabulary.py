@@ -12,6 +12,8 @@ FrameworkName = Literal["megatron", "paddle", "torch"]
 RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
 """Recipes that are written; the last is the one of framework torch."""
 RecomputeMode = Literal["none", "selective", "full", "attention"]
+RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""What selective recompute does again, by Megatron's names (`--recompute-modules`)."""
 AskedRecomputeMethod = Literal["uniform", "block"]
 """What a user names; giving a list of layers says the other one."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
@@ -21,6 +23,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
 RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
+RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)

@@ -22,14 +22,21 @@ def experts(given: Conditions) -> tuple[Operation, ...]:
 
 
 def _router(given: Conditions) -> Operation:
-    """fp32 logits and probabilities of every expert."""
+    """fp32 logits and probabilities of every expert.
+
+    megatron-core since 0.13 keeps the logits and a routing map, `5 E` a token, and `24 K` of the chosen ones: scores,
+    their sums and indices, probabilities in the order of the copies.
+    """
     model = given.model
+    kept = 2.0 * FP32 * model.num_experts
+    if given.framework.probabilities_in_experts:
+        kept = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
     return Operation(
         name="router",
         group="router",
         weights=(Weight("router", model.hidden_size, model.num_experts, "replicated"), *bias),
-        kept=(Kept("router", 2.0 * FP32 * model.num_experts, "sequence"),),
+        kept=(Kept("router", kept, "sequence"),),
         calls=0.5,
     )
 
@@ -73,13 +80,18 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
 
 
 def _combine(given: Conditions) -> Operation:
-    """Copies back to their tokens, weighted; the routing weights' gradient needs the experts' outputs."""
+    """Copies back to their tokens, weighted.
+
+    Weighted here, the routing weights' gradient needs the experts' outputs; weighted inside the experts it needs
+    nothing that they do not keep.
+    """
     hidden, element = float(given.model.hidden_size), element_bytes(given)
     scatter = Collective("expert_tensor", "reduce", element * hidden, "copies", "experts")
+    outputs = () if given.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",
         group="dispatch",
-        kept=(Kept("expert_outputs", element * hidden, "copies"),),
+        kept=outputs,
         moved=(Amount(5.0 / HALF * element * hidden, "copies"),),
         collectives=(_exchange(given), scatter),
     )

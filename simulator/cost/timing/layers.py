@@ -12,6 +12,7 @@ from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals
 from simulator.cost.operations.work import Work, layer_work, repeated_work
@@ -130,9 +131,9 @@ class LayerTimer:
         attending = attention_backward_factor(self.scenario)
         return PassSeconds(self._pass(work, compute, 0, 1.0, 1.0), self._pass(work, compute, 1, attending, 2.0))
 
-    def repeated(self, kind: LayerKind, mode: RecomputeMode) -> Array:
+    def repeated(self, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
         """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
-        work = repeated_work(self.given, kind, mode)
+        work = repeated_work(self.given, kind, mode, modules)
         return sum_parts(self._pass(work, self._compute(work), 0, 1.0, 1.0))
 
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import Offload
+from simulator.question.vocabulary import RECOMPUTE_MODULES, Offload, RecomputeModule
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -44,6 +44,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside recomputation of others."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """Parts of a layer that selective recompute can do again."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -73,6 +75,21 @@ class FrameworkProfile:
         default=False, about="rotary cos and sin are cast for q and for k in each layer and kept"
     )
     repeat_kv: bool = switch(default=False, about="k and v are expanded to all heads before attention")
+    copy_latent_value: bool = switch(
+        default=False,
+        about="latent attention copies v out of the kv projection, whose output is then not kept (megatron-core 0.10 "
+        "and later, multi_latent_attention.py)",
+    )
+    fuse_latent_norm: bool = switch(
+        default=False,
+        about="latent attention's norms belong to the up projections, and recomputing those drops what the norms put "
+        "out (TransformerEngine with qk-layernorm)",
+    )
+    probabilities_in_experts: bool = switch(
+        default=False,
+        about="router probabilities are applied inside the experts' activation, so that the experts' outputs are not "
+        "kept (megatron-core 0.13 and later, experts.py)",
+    )
     keep_gathered_inputs: bool = switch(
         default=False,
         about="with sequence parallelism the all-gathered norm outputs are kept whole instead of gathered again",
@@ -168,9 +185,14 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_pipeline=False,
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
+        # megatron-core 0.12 and later: `--recompute-modules`.
+        recompute_modules=RECOMPUTE_MODULES,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
+    # Every release with latent attention does both (0.10 is the first).
+    copy_latent_value=True,
+    fuse_latent_norm=True,
     tp_comm_overlap=True,
     expandable_segments=True,
 )

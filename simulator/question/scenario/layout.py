@@ -14,6 +14,7 @@ from simulator.errors import InputError
 from simulator.question.scenario.settings import (
     GROUPS,
     LARGEST_COUNT,
+    LISTS,
     LayoutSetting,
     check_choice,
     check_count,
@@ -25,9 +26,11 @@ from simulator.question.vocabulary import (
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
+    RECOMPUTE_MODULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
+    RecomputeModule,
 )
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "PER_BLOCK",
     "RECOMPUTE_METHODS",
     "RECOMPUTE_MODES",
+    "RECOMPUTE_MODULES",
     "SEARCHED_RECOMPUTE_MODES",
     "SETTINGS",
     "SPLIT",
@@ -47,6 +51,7 @@ __all__ = [
     "Offload",
     "RecomputeMethod",
     "RecomputeMode",
+    "RecomputeModule",
     "check_choice",
     "check_count",
     "default_cut",
@@ -172,6 +177,16 @@ class Layout:
         of_work=False,
     )
     """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
+    recompute_modules: tuple[RecomputeModule, ...] = layout_field(
+        ("core_attn",),
+        "What selective recompute does again, such as moe_act,layernorm.",
+        kind="words",
+        group="recompute",
+        choices=RECOMPUTE_MODULES,
+        search="core_attn; with experts or latent attention two or three sets more",
+        of_work=False,
+    )
+    """For selective recompute: parts of a layer that the backward pass computes again."""
     recompute_method: RecomputeMethod = layout_field(
         "uniform",
         "Layers that full recompute covers: all, or the first.",
@@ -225,6 +240,11 @@ class Layout:
         """Refuse values that no layout has. Raises InputError naming the field."""
         for field in FIELDS:
             field.check(getattr(self, field.name))
+        given = self.recompute_modules
+        # In the order of the table, so that equal sets are equal layouts.
+        object.__setattr__(self, "recompute_modules", tuple(word for word in RECOMPUTE_MODULES if word in given))
+        if len(given) != len(self.recompute_modules) or not given:
+            raise InputError(f"recompute_modules {list(given)}: must be one module or more, each once")
         if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
             raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
         if any(layers < 1 for layers in self.stage_layers):
@@ -275,14 +295,15 @@ def layout_object(layout: Layout) -> dict[str, Any]:
     """The layout as plain values by key; sizes first, then what is recomputed, then the rest."""
     ordered = sorted(FIELDS, key=lambda field: GROUPS.index(field.group))
     values = ((field, getattr(layout, field.name)) for field in ordered)
-    return {field.key: list(value) if field.kind == "layers" else value for field, value in values}
+    return {field.key: list(value) if field.kind in LISTS else value for field, value in values}
 
 
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
     """Back from plain values; raises KeyError, TypeError or InputError for what is none."""
     found: dict[str, Any] = {field.name: values[field.key] for field in FIELDS}
     layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
-    return Layout(**(found | layers))
+    words = {field.name: tuple(found[field.name]) for field in FIELDS if field.kind == "words"}
+    return Layout(**(found | layers | words))
 
 
 def sizes_text(layout: Layout, *keys: str) -> str:

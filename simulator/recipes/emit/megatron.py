@@ -186,7 +186,10 @@ def _recompute(case: Case) -> Iterator[str]:
         case "none":
             pass
         case "selective":
-            yield "--recompute-activations"
+            if case.layout.recompute_modules == ("core_attn",):
+                yield "--recompute-activations"
+            else:
+                yield f"--recompute-granularity selective --recompute-modules {' '.join(case.layout.recompute_modules)}"
         case "full":
             yield from _recomputed_layers(case.layout)
         case "attention":
