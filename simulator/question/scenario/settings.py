@@ -69,7 +69,7 @@ class LayoutSetting:
             check_choice(self.name, value, self.choices)
 
     def encoded(self, value: Any) -> float:
-        """The value as a number of a column: a word as its index into the choices, some words as a sum of 2 to theirs."""
+        """The value as a number of a column: a word as its index into the choices, some words as a sum of bits."""
         if self.kind == "words":
             return float(sum(2 ** self.choices.index(word) for word in value))
         return float(self.choices.index(value) if self.kind == "word" else value)
