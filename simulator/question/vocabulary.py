@@ -19,6 +19,9 @@ AskedRecomputeMethod = Literal["uniform", "block"]
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 
+ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
+
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
 RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)
@@ -26,4 +29,5 @@ RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
+EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal, assert_never
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import cast, gated_activation, vector
@@ -41,22 +42,50 @@ def _router(given: Conditions) -> Operation:
     )
 
 
-def _exchange(given: Conditions) -> Collective:
-    """Every routed copy crosses the expert-parallel group."""
-    amount = element_bytes(given) * given.model.hidden_size
-    return Collective("expert", "all_to_all", amount, "copies_tensor", "experts")
+def _exchange(given: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
+    """Tokens to their experts (`gather`) or back, in 16 bit.
+
+    All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks gather.
+    All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
+    reaches, over the network one to each node.
+    """
+    amount, dispatch = element_bytes(given) * given.model.hidden_size, given.framework.expert_dispatch
+    match dispatch:
+        case "alltoall":
+            return (
+                Collective("expert", "all_to_all", amount, "copies_tensor", "experts"),
+                Collective("expert_tensor", pattern, amount, "copies", "experts"),
+            )
+        case "allgather":
+            each: Literal["gather_each", "reduce_each"] = "gather_each" if pattern == "gather" else "reduce_each"
+            return (Collective("expert_ranks", each, amount, "sequence", "experts"),)
+        case "deepep" | "hybridep":
+            return (Collective("expert_ranks", "once", amount, "sequence", "experts"),)
+    assert_never(dispatch)
+
+
+def _permuted(given: Conditions) -> tuple[Amount, ...]:
+    """Bytes that one of dispatch and combine reads and writes to order copies by expert.
+
+    DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
+    copies a pass. Their backward pass mirrors the forward one, two passes where other kernels count three.
+    """
+    element, hidden = element_bytes(given), float(given.model.hidden_size)
+    if given.framework.expert_dispatch in ("deepep", "hybridep"):
+        mirrored = 2.0 / 3.0 * element * hidden
+        return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
+    return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 
 def _dispatch(given: Conditions) -> Operation:
     """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks."""
     hidden = float(given.model.hidden_size)
-    gather = Collective("expert_tensor", "gather", element_bytes(given) * hidden, "copies", "experts")
     return Operation(
         name="dispatch",
         group="dispatch",
         kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
-        moved=(Amount(5.0 / HALF * element_bytes(given) * hidden, "copies"), *cast(given, hidden, "sequence")),
-        collectives=(_exchange(given), gather),
+        moved=(*_permuted(given), *cast(given, hidden, "sequence")),
+        collectives=_exchange(given, "gather"),
     )
 
 
@@ -86,12 +115,11 @@ def _combine(given: Conditions) -> Operation:
     nothing that they do not keep.
     """
     hidden, element = float(given.model.hidden_size), element_bytes(given)
-    scatter = Collective("expert_tensor", "reduce", element * hidden, "copies", "experts")
     outputs = () if given.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",
         group="dispatch",
         kept=outputs,
-        moved=(Amount(5.0 / HALF * element * hidden, "copies"),),
-        collectives=(_exchange(given), scatter),
+        moved=_permuted(given),
+        collectives=_exchange(given, "reduce"),
     )

@@ -23,6 +23,7 @@ Spread = Literal[
     "scores",
     "positions",
     "ring",
+    "reached",
 ]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
@@ -30,6 +31,7 @@ Spread = Literal[
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
 `ring`: T / t where context is parallel, else nothing.
+`reached`: a copy of each token for every rank with experts of it.
 """
 
 Group = Literal[
@@ -103,10 +105,12 @@ class Kept:
 class Collective:
     """One collective of the forward pass; the backward pass mirrors it."""
 
-    group: Literal["tensor", "context", "expert", "expert_tensor"]
-    pattern: Literal["gather", "reduce", "all_to_all", "ring"]
+    group: Literal["tensor", "context", "expert", "expert_tensor", "expert_ranks"]
+    """`expert_ranks`: expert parallel times expert tensor parallel."""
+    pattern: Literal["gather", "reduce", "all_to_all", "ring", "gather_each", "reduce_each", "once"]
     amount: float
-    """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring."""
+    """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring; `gather_each` and
+    `reduce_each`: brought in by every member; `once`: of one copy to every rank that a token reaches."""
     spread: Spread
     beside: Literal["products", "core_attention", "experts"]
     """What it may hide behind, where the stack overlaps it."""

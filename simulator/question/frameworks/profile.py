@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import RECOMPUTE_MODULES, Offload, RecomputeModule
+from simulator.question.vocabulary import EXPERT_DISPATCHES, RECOMPUTE_MODULES, ExpertDispatch, Offload, RecomputeModule
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -171,6 +171,22 @@ class FrameworkProfile:
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
         1.0, "tokens of the busiest expert-parallel rank over the mean", low=1.0, high=64.0
+    )
+    expert_dispatch: ExpertDispatch = switch(
+        "alltoall",
+        "how tokens reach their experts: a copy for each (alltoall), all tokens to all (allgather), or one copy to "
+        "each rank and over the network one to each node (deepep, hybridep)",
+        choices=EXPERT_DISPATCHES,
+    )
+    overlap_expert_exchange: bool = switch(
+        default=False,
+        about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+    )
+    expert_wait_ms: float = switch(
+        0.0,
+        "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
 

@@ -183,7 +183,16 @@ def _deepseek_v2(config: Config) -> Fields:
         "moe_intermediate_size": 1407,
         "first_k_dense_replace": 0,
     }
-    return _deepseek(config, absent)
+    fields = _deepseek(config, absent)
+    limited = config.text("topk_method", "greedy") == "group_limited_greedy"
+    return fields | (_groups(config, fields, 1, 1) if limited else {})
+
+
+def _groups(config: Config, fields: Fields, groups: int, used: int) -> Fields:
+    """Return the groups that routing is limited to, nothing where it is free; the numbers stand for absent keys."""
+    if "num_experts" not in fields or config.integer("n_group", groups) <= 1:
+        return {}
+    return {"n_group": config.integer("n_group", groups), "topk_group": config.integer("topk_group", used)}
 
 
 def _deepseek_v3(config: Config) -> Fields:
@@ -196,7 +205,7 @@ def _deepseek_v3(config: Config) -> Fields:
     }
     fields = _deepseek(config, absent)
     corrected = config.text("topk_method", "noaux_tc") == "noaux_tc"
-    return fields | {"router_bias": corrected and "num_experts" in fields}
+    return fields | {"router_bias": corrected and "num_experts" in fields} | _groups(config, fields, 8, 4)
 
 
 def _ernie4_5(config: Config) -> Fields:

@@ -132,6 +132,10 @@ class ModelSpec(Frozen):
     """Width of one expert's feed-forward network, a count of features."""
     first_k_dense_replace: LayersOrZero = 0
     """Leading layers that are dense in a mixture-of-experts model, a count."""
+    n_group: SizeOrZero = 0
+    """Groups of routed experts of which a token uses some, a count; 0 where it is free in all."""
+    topk_group: SizeOrZero = 0
+    """Groups of routed experts that a token uses, a count; 0 where it is free in all."""
     router_bias: Flag = False
     """True when the router keeps a correction per expert."""
     num_nextn_predict_layers: LayersOrZero = 0
@@ -141,7 +145,7 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for check in (_head_problem, _mla_problem, _moe_problem, _source_problem):
+        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _source_problem):
             problem = check(self)
             if problem:
                 raise ValueError(problem)
@@ -263,7 +267,7 @@ def _mla_problem(model: ModelSpec) -> str:
 def _moe_problem(model: ModelSpec) -> str:
     """Return what is wrong with the expert fields, or an empty text."""
     if not model.is_moe:
-        for field in (*_MOE_FIELDS, "num_shared_experts", "first_k_dense_replace", "router_bias"):
+        for field in (*_MOE_FIELDS, "num_shared_experts", "first_k_dense_replace", "router_bias", "n_group"):
             if getattr(model, field):
                 return f"{field} needs num_experts of at least 1"
         return ""
@@ -277,6 +281,17 @@ def _moe_problem(model: ModelSpec) -> str:
             f"first_k_dense_replace {model.first_k_dense_replace} exceeds num_hidden_layers {model.num_hidden_layers}"
         )
     return ""
+
+
+def _group_problem(model: ModelSpec) -> str:
+    """Return what is wrong with the groups of experts, or an empty text."""
+    groups, used = model.n_group, model.topk_group
+    if groups == used == 0 or (groups and model.num_experts % groups == 0 and 1 <= used <= groups):
+        return ""
+    return (
+        f"n_group {groups} and topk_group {used}: the groups must divide num_experts {model.num_experts}, and a token "
+        "uses 1 or more of them"
+    )
 
 
 def _source_problem(model: ModelSpec) -> str:

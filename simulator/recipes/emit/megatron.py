@@ -23,6 +23,8 @@ _EXPRESSIBLE = (
     "offload_fraction",
     "cp_communication",
     "mtp",
+    "expert_dispatch",
+    "overlap_expert_exchange",
 )
 _DATA = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
 
@@ -118,9 +120,23 @@ def _experts(case: Case) -> Iterator[str]:
         yield flag("moe-layer-freq", f"'([0]*{model.first_k_dense_replace}+[1]*{rest})'")
     if model.router_bias:
         yield "--moe-router-enable-expert-bias --moe-router-score-function sigmoid"
-    yield "--moe-token-dispatcher-type alltoall --moe-grouped-gemm"
+    yield from _dispatch(case)
     yield f"{flag('expert-model-parallel-size', layout.expert_parallel)}"
     yield f"{flag('expert-tensor-parallel-size', layout.expert_tensor_parallel)}"
+
+
+def _dispatch(case: Case) -> Iterator[str]:
+    profile = case.scenario.framework
+    dispatch = profile.expert_dispatch
+    match dispatch:
+        case "alltoall" | "allgather":
+            yield f"--moe-token-dispatcher-type {dispatch} --moe-grouped-gemm"
+        case "deepep" | "hybridep":
+            yield f"--moe-token-dispatcher-type flex {flag('moe-flex-dispatcher-backend', dispatch)} --moe-grouped-gemm"
+        case _:
+            assert_never(dispatch)
+    if profile.overlap_expert_exchange:
+        yield "--overlap-moe-expert-parallel-comm"
 
 
 def _workload(case: Case) -> Iterator[str]:
