@@ -299,8 +299,13 @@ def layout_object(layout: Layout) -> dict[str, Any]:
 
 
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
-    """Back from plain values; raises KeyError, TypeError or InputError for what is none."""
-    found: dict[str, Any] = {field.name: values[field.key] for field in FIELDS}
+    """Back from plain values; raises KeyError, TypeError or InputError for what is none.
+
+    Modules may be absent: answers of earlier versions have none.
+    """
+    modules = BY_NAME["recompute_modules"]
+    told = {modules.key: modules.default, **values}
+    found: dict[str, Any] = {field.name: told[field.key] for field in FIELDS}
     layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
     words = {field.name: tuple(found[field.name]) for field in FIELDS if field.kind == "words"}
     return Layout(**(found | layers | words))

@@ -118,6 +118,8 @@ def _experts(case: Case) -> Iterator[str]:
     if model.first_k_dense_replace:
         rest = model.num_hidden_layers - model.first_k_dense_replace
         yield flag("moe-layer-freq", f"'([0]*{model.first_k_dense_replace}+[1]*{rest})'")
+    if model.n_group:
+        yield f"{flag('moe-router-num-groups', model.n_group)} {flag('moe-router-group-topk', model.topk_group)}"
     if model.router_bias:
         yield "--moe-router-enable-expert-bias --moe-router-score-function sigmoid"
     yield from _dispatch(case)
