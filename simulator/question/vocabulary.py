@@ -17,11 +17,14 @@ RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "m
 AskedRecomputeMethod = Literal["uniform", "block"]
 """What a user names; giving a list of layers says the other one."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
+AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "npu"]
+"""Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
+PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; CANN's."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
-
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
+ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
 RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)

@@ -5,6 +5,7 @@ A rule is a mask over a block of layouts; a ranking drops what any rule marks an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,19 +52,33 @@ def _devices(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return _mask(scenario.model.num_attention_heads % block.tensor_parallel != 0)
+    broken = _every(block, broken=False)
+    for heads in _head_counts(scenario):
+        broken = broken | (heads % block.tensor_parallel != 0)
+    return _mask(broken)
+
+
+def _head_counts(scenario: Scenario) -> tuple[int, ...]:
+    """Heads and groups that tensor parallelism splits, of every mixer the model has."""
+    model = scenario.model
+    sliding = (model.sliding_attention_heads,) if model.sliding_attention_heads else ()
+    linear = (model.linear_key_heads, model.linear_value_heads, model.mamba_heads, model.mamba_groups)
+    return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
 def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    if scenario.model.attention == "mla":
-        return _every(block, broken=False)
-    return _mask(scenario.model.num_key_value_heads % block.tensor_parallel != 0)
+    model, broken = scenario.model, _every(block, broken=False)
+    for mixer in {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}:
+        shared, t = model.heads(mixer).shared, block.tensor_parallel
+        copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
+        broken = broken | ((shared % t != 0) & ~copied)
+    return _mask(broken)
 
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
     dense = (model.intermediate_size,) if model.num_dense_layers else ()
-    shared = (model.num_shared_experts * model.moe_intermediate_size,) if model.num_shared_experts else ()
+    shared = (model.shared_width,) if model.num_shared_experts else ()
     return dense + shared
 
 
@@ -226,9 +241,10 @@ RULES: tuple[Rule, ...] = (
         "attention heads divide by tensor parallel",
         _heads,
         lambda s, x: (
-            f"{s.model.num_attention_heads} attention heads do not divide by tensor parallel {x.tensor_parallel}"
+            f"{' or '.join(map(str, dict.fromkeys(_head_counts(s))))} attention heads do not divide by tensor parallel "
+            f"{x.tensor_parallel}"
         ),
-        lambda s, _: f"tensor parallel of {_divisors(s.model.num_attention_heads)}",
+        lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_head_counts(s)))}",
     ),
     Rule(
         "kv_heads",

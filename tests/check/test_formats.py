@@ -27,7 +27,7 @@ from tests.cli.running import run
 
 FITS = judged(tensor_parallel=2, sequence_parallel=True)
 TOO_LARGE = judged()
-WIDE = judged(tensor_parallel=16, nodes=2)
+WIDE = judged(tensor_parallel=12, nodes=3, model="llama3.2-3b")
 REFUSED = judged(pipeline_parallel=2, offload="activations")
 MISSING = judged(model=None)
 WRONG = Checked(file="a,b:c%.sh", outcome="unreadable", passed=False, reasons=("line one\nline 100%",))

@@ -104,6 +104,38 @@ def test_a_model_outside_is_not_read(repository: Path) -> None:
     assert "leads out of" in judged(script(repository, text))[0]["reasons"][0]
 
 
+@pytest.mark.parametrize("name", ["../../outside.yaml", "link.yaml", "{}/outside.yaml"])
+def test_a_file_that_another_extends_is_read_inside_only(name: str, repository: Path) -> None:
+    """Primus extends files by paths of their own."""
+    (repository.parent / "outside.yaml").write_text("seq_length: 77\n", encoding="utf-8")
+    (repository / "recipes" / "link.yaml").symlink_to(repository.parent / "outside.yaml")
+    base = f"extends: ['{name.format(repository.parent)}']\nmicro_batch_size: 1\n"
+    (repository / "recipes" / "base.yaml").write_text(base, encoding="utf-8")
+    trainer = "{framework: megatron, config: base.yaml, model: llama3.1_8B.yaml, overrides: {global_batch_size: 8}}"
+    file = repository / "recipes" / "primus.yaml"
+    file.write_text(f"work_group: a\nmodules:\n  pre_trainer: {trainer}\n", encoding="utf-8")
+    (found,) = judged("recipes/primus.yaml")
+    assert "leads out of" in found["reasons"][0]
+    assert judged("recipes/primus.yaml", "--root", "..")[0]["estimate"]["layout"]["seq_length"] == 77
+
+
+def test_a_patch_is_read_inside_too(repository: Path) -> None:
+    """A base outside is passed over when the recipe is read, and when its patched text is."""
+    (repository.parent / "outside.yaml").write_text("model: {num_query_groups: 8}\n", encoding="utf-8")
+    (repository / "recipes" / "link.yaml").symlink_to(repository.parent / "outside.yaml")
+    keys = (
+        "trainer.num_nodes=1 trainer.devices=8 trainer.precision=bf16 model.hidden_size=4096 "
+        "model.ffn_hidden_size=11008 model.num_attention_heads=32 model.encoder_seq_length=4096 "
+        "++model.vocab_size=32000 model.activation=fast-swiglu model.micro_batch_size=8 "
+        "model.global_batch_size=64 model.num_layers=8 "
+        "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 model.sequence_parallel=False"
+    )
+    text = f"python megatron_gpt_pretraining.py --config-name=link {keys}\n"
+    (found,) = judged(script(repository, text.replace(" model.", " \\\n model.")), "--diff")
+    assert found["outcome"] == "does_not_fit"
+    assert any(change["patch"] for change in found["changes"])
+
+
 def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here" / "recipes").mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "here"):

@@ -102,7 +102,7 @@ def test_a_sharding_degree_of_one_empties_the_stage(stage: int, degree: int, tmp
 
 def test_heads_that_the_framework_copies_are_not_refused() -> None:
     copied = judged(tensor_parallel=16, nodes=2, sequence_parallel=True)
-    assert (copied.outcome, rules(copied)) == ("not_modelled", ["not-modelled"])
+    assert (copied.outcome, rules(copied)) == ("fits", [])
     whole = judged("paddle", tensor_parallel=16, nodes=2, model="llama3-8b", sequence_parallel=True)
     assert whole.outcome == "not_modelled"
     assert judged("paddle", tensor_parallel=16, nodes=2, model="mixtral-8x7b-v0.1").outcome == "refused"

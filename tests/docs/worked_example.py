@@ -133,7 +133,8 @@ class Example:
             "attention_norm_input": times(2, tokens, h),
             "attention_norm_statistics": times(4, tokens),
             "attention_norm_output": times(2, tokens, h),
-            "rotated_query_key": f"{times(2, tokens)} × ({q} + {k})",
+            "rotated_query": times(2, tokens, q),
+            "rotated_key": times(2, tokens, k),
             "qkv_output": f"{times(2, tokens)} × ({q} + {times(2, k)})",
             "attention_output": times(2, tokens, q),
             "attention_statistics": times(4, tokens, model.num_attention_heads),
@@ -203,8 +204,10 @@ class Example:
         hardware, values = self.scenario.hardware, self.scenario.coefficients.time
         peak, bandwidth = hardware.peak(self.scenario.precision), hardware.memory_bandwidth_bytes_per_second
         efficiencies = (values.gemm_efficiency, values.attention_efficiency, values.memory_efficiency)
+        earlier = hardware.earlier_kernels
+        within = peak if earlier is None else peak * earlier.value
         gemm, attention, memory = (
-            f"({times(rate, share)})" for rate, share in zip((peak, peak, bandwidth), efficiencies, strict=True)
+            f"({times(rate, share)})" for rate, share in zip((peak, within, bandwidth), efficiencies, strict=True)
         )
         return gemm, attention, memory
 
@@ -213,7 +216,8 @@ class Example:
         gemm_rate, attention_rate, memory_rate = self.rates
         q, k = model.query_width, model.kv_width
         gemm = f"3 × {times(2, tokens, self.layer_parameters[1])} / {gemm_rate}"
-        yield Row("`gemm`", gemm, both["gemm"], "ms")
+        yield Row("`gemm` at the rate of large products", gemm, evaluate(gemm), "ms")
+        yield Row("`gemm`, by the shapes", f"{gemm} × {number(both['gemm'] / evaluate(gemm))}", both["gemm"], "ms")
         scores = times(2, tokens, self.scenario.seq_length, (q + model.value_width) / 2)
         yield Row("`attention`", f"3.5 × {scores} / {attention_rate}", both["attention"], "ms")
         moved = f"{times(20, model.hidden_size)} + 4 × ({q} + {k}) + {times(6, model.intermediate_size)}"
@@ -230,6 +234,8 @@ class Example:
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates
         products = f"3 × {times(2, tokens, self.model.hidden_size, words)} / {gemm_rate}"
+        shaped = head - evaluate(f"2 × {times(16, tokens, words)} / {memory_rate}")
+        products = f"{products} × {number(shaped / evaluate(products))}"
         passes = f"2 × {times(16, tokens, words)} / {memory_rate}"
         yield Row("output layer and loss, both passes", f"{products} + {passes}", head, "ms")
         work = [stage.forward_seconds + stage.backward_seconds for stage in speed.stages]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import MOMENTS
@@ -73,8 +74,15 @@ def test_workspaces_and_pipeline_buffers_are_tensors() -> None:
         assert only(buffer_bytes(scenario, here)) == 1e4 + chunks * 7 * 2 * T * 64 / 2
 
 
-def test_the_default_allocator_loses_another_share() -> None:
-    assert outside(small(options={"expandable_segments": "false"}))["fragmentation"] == 250
+def test_the_default_allocator_loses_another_share_and_holds_more_beside_it() -> None:
+    # A quarter of 1000 bytes, and what it holds at any size: 5 GiB, but never more than is allocated.
+    assert outside(small(options={"expandable_segments": "false"}))["fragmentation"] == 250 + 1000
+    large = scenario_of("llama3.1-8b", options={"expandable_segments": "false"}, devices=64)
+    values = large.coefficients.memory
+    for tensor, held in ((1, 0.0), (2, values.unexpandable_tensor_parallel_bytes)):
+        memory = priced(large, tensor_parallel=tensor, sequence_parallel=tensor > 1).memory
+        expected = values.fragmentation * memory.allocated + values.unexpandable_bytes + held
+        assert only(memory.outside.fragmentation) == pytest.approx(only(expected))
 
 
 def test_device_is_tensors_and_what_is_outside_them() -> None:

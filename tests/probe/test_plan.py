@@ -101,7 +101,13 @@ def test_a_plan_is_the_same_every_time() -> None:
 
 
 def test_what_no_launch_shows_stays_as_uncertain_as_it_was() -> None:
-    for name in ("context_exposed", "ring_slowdown", "expert_exposed", "gemm_efficiency_fp8", "tensor_exposed"):
+    for name in (
+        "context_exposed",
+        "ring_bytes_per_query_element",
+        "expert_exposed",
+        "gemm_efficiency_fp8",
+        "tensor_exposed",
+    ):
         assert DESIGN.left[name] == pytest.approx(1.0)
     for name in ("layer_overhead_seconds", "tensor_overhead_seconds", "shard_overhead_seconds"):
         assert DESIGN.left[name] < 0.9

@@ -126,12 +126,14 @@ def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine
 
 def test_what_no_launch_decides_is_said_and_stays_at_its_prior(whole: tuple[Probed, FormulaEngine]) -> None:
     done, _ = whole
-    assert {"context_exposed", "ring_slowdown", "expert_exposed", "link_efficiency"} <= set(done.undetermined)
+    assert {"context_exposed", "ring_bytes_per_query_element", "expert_exposed", "link_efficiency"} <= set(
+        done.undetermined
+    )
     assert "tensor_overhead_seconds" not in done.undetermined
     assert done.fitted is not None
     assert done.fitted.time is not None
     fitted = dict(zip(done.fitted.time.names, done.fitted.time.values, strict=True))
-    for name in ("context_exposed", "ring_slowdown", "expert_exposed", "link_efficiency"):
+    for name in ("context_exposed", "ring_bytes_per_query_element", "expert_exposed", "link_efficiency"):
         assert fitted[name] == pytest.approx(getattr(done.prepared.base.time, name), rel=1e-6)
 
 

@@ -11,7 +11,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from tests.scenario.cases import layout_of, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import layout_of, scenario_of, small_dense, small_mla, small_moe, small_sliding
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,12 @@ CASES: dict[str, list[Case]] = {
     "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
     # Latent attention has no key-value heads of its own to divide.
     "heads": [Case({"tensor_parallel": 8}, {"tensor_parallel": 4}, small_mla())],
-    "kv_heads": [Case({"tensor_parallel": 4}, {"tensor_parallel": 2})],
+    # Megatron gives every rank a copy of a head where it can; the others split heads or refuse.
+    "kv_heads": [
+        Case({"tensor_parallel": 4}, {"tensor_parallel": 4}, small_dense(), {"profile": "paddle"}, {}),
+        Case({"tensor_parallel": 2}, {}, small_dense(num_attention_heads=6, num_key_value_heads=3)),
+        Case({"tensor_parallel": 2}, {}, small_sliding(num_key_value_heads=2, sliding_key_value_heads=3)),
+    ],
     "ffn": [
         Case({"tensor_parallel": 2}, {}, small_dense(intermediate_size=161)),
         Case(SEQUENCE, {}, small_moe(moe_intermediate_size=47)),
@@ -239,19 +244,19 @@ def test_messages_carry_the_numbers() -> None:
     assert said(scenario, layout_of(scenario, data_parallel=4)) == "the layout takes 4 devices, the cluster has 8"
     message = said(scenario, layout_of(scenario, micro_batch_size=3))
     assert message == "global batch 1024 does not divide by micro batch 3 x data parallel 8"
-    wide = scenario_of("llama3.1-8b", devices=16)
+    wide = scenario_of("llama3.1-8b", devices=16, profile="paddle")
     assert "8 key-value heads" in said(wide, layout_of(wide, tensor_parallel=16))
 
 
 def test_all_rules_that_a_layout_breaks_are_named() -> None:
-    scenario = scenario_of(small_dense(), global_batch_size=12)
+    scenario = scenario_of(small_dense(num_attention_heads=12, num_key_value_heads=3), global_batch_size=12)
     layout = layout_of(scenario, tensor_parallel=4, micro_batch_size=5, zero_stage=3)
     assert broken(scenario, layout) == ["kv_heads", "batch", "zero_stage"]
     assert [v.rule for v in estimate_layout(scenario, layout).violations] == ["kv_heads", "batch", "zero_stage"]
 
 
 def test_a_rule_marks_its_layouts_of_a_block() -> None:
-    scenario = scenario_of(small_dense())
+    scenario = scenario_of(small_dense(), profile="paddle")
     layouts = [layout_of(scenario, tensor_parallel=t) for t in (1, 2, 4, 8)]
     masks = {rule.id: list(rule.broken(scenario, block_of(layouts))) for rule in RULES}
     assert masks["kv_heads"] == [False, False, True, True]

@@ -111,5 +111,5 @@ def test_ordering_copies_moves_less_where_ranks_share_them() -> None:
 
 def test_groups_must_divide_the_experts() -> None:
     values = V3.model_dump() | {"n_group": 7}
-    with pytest.raises(ValueError, match="n_group 7 and topk_group 4: the groups must divide num_experts 256"):
+    with pytest.raises(ValueError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
         ModelSpec.model_validate(values)

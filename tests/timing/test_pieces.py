@@ -54,7 +54,7 @@ def test_prediction_layers_of_a_cut_model_are_one_kind_in_memory_and_time() -> N
 def test_selective_recompute_of_unfused_attention_moves_the_scores_again() -> None:
     scenario = scenario_of("llama3.1-8b", options={"flash_attention": "false"}, coefficients=ROUND)
     none, selective = (priced(scenario, recompute=mode).step for mode in ("none", "selective"))
-    core = 2 * 8192 * 8192 * 4096 / 247.25e12 + 3 * 2 * 8192 * 8192 * 32 / 1675e9
+    core = 4 * 8192 * 8192 * 4096 / 247.25e12 + 4.5 * 2 * 8192 * 8192 * 32 / 1675e9
     assert only(selective.total) - only(none.total) == pytest.approx(128 * 32 * core)
 
 

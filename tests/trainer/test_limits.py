@@ -54,6 +54,7 @@ def test_a_sound_layout_is_not_refused(layout: dict[str, Any]) -> None:
         ({}, {"backend": "cuda"}, "8 heads on 4 key-value heads"),
         ({}, {"model": load_model("mixtral-8x7b-v0.1")}, "mixture-of-experts"),
         ({}, {"model": tiny_model(attention="mla")}, "mla"),
+        ({}, {"model": tiny_model(norm_placement="after")}, "it sets norm_placement"),
     ],
 )
 def test_what_cannot_run_is_named_in_one_line(layout: dict[str, Any], fields: dict[str, Any], names: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
@@ -12,7 +15,7 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.model import FeedForward, LayerKind
 
 
 def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Array) -> Array:
@@ -27,7 +30,24 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     if kind.feed_forward == "experts":
         return kept + incoming + _experts(scenario, block, extents, kind)
     feed_forward = _feed_forward(scenario, block, extents, kind, keeps_gradients)
-    return np.maximum(kept + incoming + feed_forward, _attention(scenario, block, extents, kind, keeps_gradients))
+    widest = kept + incoming + feed_forward
+    if kind.mixer in ("gated_delta", "lightning", "mamba"):
+        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, kind))
+    if kind.mixer == "none":
+        return widest
+    return np.maximum(widest, _attention(scenario, block, extents, kind, keeps_gradients))
+
+
+_PRODUCTS: Mapping[FeedForward, int] = MappingProxyType({"gated": 2, "plain": 1, "experts": 2, "none": 0})
+"""Products that read the input of a feed-forward network."""
+
+
+def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
+    """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
+    operations = layer_operations(conditions_of(scenario), kind)
+    gradients = extents.total(summed(amount for one in operations for amount in one.temporary))
+    inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
+    return gradients + _widths(scenario, block)[0] + _weight_bytes(scenario, block, inner)
 
 
 def _kept(scenario: Scenario, extents: Extents, kind: LayerKind, operation: str) -> Array:
@@ -51,14 +71,18 @@ def _feed_forward(
 
     At the down projection the gathered incoming gradient is alive beside the product's; at the product the gradients of
     product, silu and up, where the product itself is gone; at the second of gate and up both input gradients and one
-    inner gradient, where all inner tensors are gone. Each with the weights' gradients made until then.
+    inner gradient, where all inner tensors are gone. Each with the weights' gradients made until then. Without
+    a gate there is one product instead of these two.
     """
+    products = _PRODUCTS[kind.feed_forward]
+    if not products:
+        return np.zeros(len(block))
     gathered, inner, _ = _widths(scenario, block)
     weight = _weight_bytes(scenario, block, scenario.model.intermediate_size)
     kept_inner = _kept(scenario, extents, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
-    inputs = 2.0 * gathered + inner - kept_inner + (2.0 * keeps_gradients + 1.0) * weight
+    inputs = products * gathered + inner - kept_inner + (products * keeps_gradients + 1.0) * weight
     return np.maximum(np.maximum(down, product), inputs)
 
 
@@ -75,7 +99,8 @@ def _attention(
     wide = FP32 * tokens_per_device(scenario, block) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
     outside = _kept(scenario, extents, kind, "attention_norm") + layer_input_bytes(scenario, block)
-    feed_forward = 3.0 * _weight_bytes(scenario, block, model.intermediate_size)
+    products = _PRODUCTS[kind.feed_forward]
+    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(scenario, block, model.intermediate_size)
     output = _weight_bytes(scenario, block, model.query_width)
     projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)

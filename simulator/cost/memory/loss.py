@@ -50,12 +50,13 @@ def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
-    """Bytes alive per logit at the loss."""
+    """Bytes alive per logit at the loss; a soft cap keeps what its tanh makes."""
     profile = scenario.framework
+    capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
     if scenario.precision == "fp32":
-        return 2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32
+        return capped + (2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32)
     extra = 0.0 if profile.fused_cross_entropy else scenario.coefficients.memory.unfused_loss_bytes_per_logit
-    return float(profile.loss_bytes_per_logit) + extra
+    return float(profile.loss_bytes_per_logit) + extra + capped
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -38,11 +38,16 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
     overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
-    ring = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
-    fraction = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
+    grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
+    ring = np.minimum(grown, values.ring_buffers_bytes)
+    if profile.expandable_segments:
+        fragmentation = values.fragmentation_expandable * allocated
+    else:
+        split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
+        fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
-        fragmentation=fraction * allocated,
+        fragmentation=fragmentation,
     )

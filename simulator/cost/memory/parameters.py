@@ -17,7 +17,7 @@ from simulator.cost.elements import (
     parameter_dtype,
 )
 from simulator.cost.operations.conditions import Conditions, conditions_of
-from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
 from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
@@ -33,6 +33,8 @@ class ModelTotals:
     layers: tuple[WeightTotals, ...]
     """One layer of each of the model's kinds."""
     embedding: WeightTotals
+    inputs: WeightTotals
+    """What else the first rank has before the layers: learned positions, a norm."""
     head: WeightTotals
     """Output layer and last norm; with tied embeddings the norm alone, as the layer is the input table."""
     prediction: WeightTotals
@@ -52,6 +54,7 @@ def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
         embedding=totals((embedding(given),)),
+        inputs=totals(inputs(given)),
         head=totals(output_layer(given)),
         prediction=totals(prediction(given)),
     )
@@ -82,8 +85,8 @@ def device_parameters(
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = totals.head - totals.embedding
         embeddings = np.maximum(has.embeddings, has.heads)
-    pieces = (*totals.layers, totals.embedding, head, totals.prediction)
-    counts = np.column_stack((has.with_prediction, embeddings, has.heads, has.prediction_layers))
+    pieces = (*totals.layers, totals.embedding, totals.inputs, head, totals.prediction)
+    counts = np.column_stack((has.with_prediction, embeddings, has.embeddings, has.heads, has.prediction_layers))
 
     def per_stage(name: str) -> KindArray:
         by_piece = np.array([getattr(piece, name) for piece in pieces], dtype=np.float64)

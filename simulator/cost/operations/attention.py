@@ -1,85 +1,135 @@
-"""What the mixers with attention over all tokens share: core, exchange of contexts, output projection."""
+"""What the mixers with attention over tokens share: core, exchange of contexts, output projection."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from simulator.cost.elements import FP32, HALF, element_bytes
-from simulator.cost.operations.blocks import cast, tensor_collective
+from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
+from simulator.question.specs.model import Heads, Mixer
 
 
-def attention_width(given: Conditions) -> float:
+def heads_of(given: Conditions, mixer: Mixer) -> Heads:
+    """The heads of an attention mixer."""
+    return given.model.heads(mixer)
+
+
+def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
+    """The spread that goes by the key-value heads of a mixer."""
+    forms: dict[str, Spread] = {
+        "key_value": "sliding_key_value",
+        "projection": "sliding_projection",
+        "gathered": "sliding_gathered",
+        "ring": "sliding_ring",
+    }
+    return forms[of] if mixer == "sliding" else of
+
+
+def attention_width(heads: Heads) -> float:
     """Width that the two attention products run over: `heads (qk size + v size) / 2`, h for the usual shapes."""
-    return (given.model.query_width + given.model.value_width) / 2.0
+    return (heads.query_width + heads.output_width) / 2.0
 
 
-def rotation(given: Conditions, kept: tuple[Kept, ...]) -> Operation:
+def rotation(given: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
     """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps."""
-    model, element = given.model, element_bytes(given)
+    model, element, heads = given.model, element_bytes(given), heads_of(given, mixer)
     tables: tuple[Kept, ...] = ()
     if given.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
-        width = float(model.qk_rope_head_dim or model.head_dim)
+        width = float(model.qk_rope_head_dim or heads.size)
         tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
-    moved = Amount(2.0 * element * (model.query_width + model.kv_width), "tensor")
+    moved = Amount(2.0 * element * (heads.query_width + heads.key_width), "tensor")
     return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
 
 
-def context_exchange(given: Conditions, joined_width: float) -> Operation:
+def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Operation:
     """Context-parallel exchange.
 
     Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
-    starts from. All-to-all: q, k, v and the output change from sequence to head splits. The backward pass exchanges
-    twice as much.
+    starts from; of a sliding layer only what lies inside a window. All-to-all: q, k, v and the output change from
+    sequence to head splits. The backward pass exchanges twice as much.
     """
-    model, element = given.model, element_bytes(given)
-    values = model.num_key_value_heads * float(model.v_head_dim or model.head_dim)
-    keys_values = model.kv_width + values
+    element, heads = element_bytes(given), heads_of(given, mixer)
+    keys_values = float(heads.key_width + heads.value_width)
     if given.framework.cp_communication == "ring":
-        exchange = Collective("context", "ring", element * keys_values, "tensor", "core_attention", backward=2.0)
-        kept: tuple[Kept, ...] = (Kept("ring_key_value", element * joined_width, "ring"),)
+        passed: Spread = "window" if mixer == "sliding" else "key_value"
+        exchange = Collective("context", "ring", element * keys_values, passed, "core_attention", backward=2.0)
+        kept: tuple[Kept, ...] = (Kept("ring_key_value", element * joined_width, shared_spread(mixer, "ring")),)
     else:
-        width = model.query_width + model.value_width + keys_values
+        width = heads.query_width + heads.output_width + keys_values
         exchange = Collective("context", "all_to_all", element * width, "tensor", "core_attention", backward=2.0)
         kept = ()
     return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=(exchange,))
 
 
-def core_attention(given: Conditions) -> Operation:
+def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     """Softmax of the scores times the values.
 
-    A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, and the
-    products, the mask and the softmax write and read it.
+    A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
+    a window or an indexer leaves of it, and the products, the mask and the softmax write and read it. Its backward pass
+    holds the gradients of queries, keys and values.
     """
-    model, profile, element = given.model, given.framework, element_bytes(given)
-    heads = float(model.num_attention_heads)
-    output = Kept("attention_output", element * model.value_width, "tensor")
-    if profile.flash_attention:
-        return Operation(
-            name="core_attention",
-            group="core_attention",
-            kept=(output, Kept("attention_statistics", FP32 * heads, "tensor")),
-            core_width=attention_width(given),
-        )
-    scores = profile.attention_matrix_bytes * (element / HALF) * heads
+    model, profile, element, heads = given.model, given.framework, element_bytes(given), heads_of(given, mixer)
+    queries = float(heads.queries)
+    output = Kept("attention_output", element * heads.output_width, "tensor")
+    gradients = element * (heads.query_width + heads.key_width + heads.value_width)
+    sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
+    scores = profile.attention_matrix_bytes * (element / HALF) * queries
+    fused = profile.flash_attention
     return Operation(
         name="core_attention",
         group="core_attention",
-        kept=(output, Kept("attention_scores", scores, "scores")),
-        moved=(Amount(3.0 * scores, "scores"),),
-        core_width=attention_width(given),
+        weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
+        kept=(
+            output,
+            Kept("attention_statistics", FP32 * queries, "tensor")
+            if fused
+            else Kept("attention_scores", scores, "scores"),
+        ),
+        temporary=(Amount(gradients, "tensor"),),
+        moved=() if fused else (Amount(4.5 * scores, "scores"),),
+        core_width=attention_width(heads),
+        core_window=_bound(given, mixer) if fused else None,
     )
 
 
-def output_projection(given: Conditions) -> Operation:
-    """The product behind attention. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
+def _bound(given: Conditions, mixer: Mixer) -> Window | None:
+    """What a token attends to at most."""
+    match mixer:
+        case "sliding":
+            return Window(given.model.sliding_window or 0, given.model.window_chunked)
+        case "sparse" | "sparse_latent" | "shared_sparse_latent":
+            return Window(given.model.index_topk)
+        case _:
+            return None
+
+
+def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Attention's output times a sigmoid, of a number per head or per feature; the sigmoid and the product stay."""
+    heads, element = heads_of(given, mixer), element_bytes(given)
+    if given.model.attention_gate == "none":
+        return ()
+    gates = heads.queries if given.model.attention_gate == "head" else heads.output_width
+    kept = (
+        Kept("attention_gate", element * gates, "tensor"),
+        Kept("gated_attention_output", element * heads.output_width, "tensor"),
+    )
+    moved = Amount(element * (2.0 * heads.output_width + 2.0 * gates), "tensor")
+    return (Operation(name="attention_gate", group="attention_projection", kept=kept, moved=(moved,)),)
+
+
+def output_projection(given: Conditions, width: int) -> Operation:
+    """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
     model = given.model
-    copy = (Kept("attention_output_fp8", float(model.value_width), "tensor"),) if given.precision == "fp8" else ()
+    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if given.precision == "fp8" else ()
+    bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",
         group="attention_projection",
-        weights=(Weight("o", model.value_width, model.hidden_size, "row"),),
+        weights=(Weight("o", width, model.hidden_size, "row"), *bias),
         kept=copy,
-        moved=cast(given, float(model.value_width), "tensor"),
+        moved=cast(given, float(width), "tensor"),
         collectives=(tensor_collective(given, "reduce"),),
     )

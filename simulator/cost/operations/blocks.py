@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
@@ -15,26 +16,51 @@ def vector(name: str, length: int, split: Split = "replicated") -> Weight:
 
 
 def norm(given: Conditions, name: str, weight: str) -> Operation:
-    """One RMSNorm with the linear layer behind it: its input, one fp32 number per token, and its output.
+    """One norm with the linear layer behind it: its input, fp32 statistics of every token, and its output.
 
-    A fused norm keeps its 16-bit input; one composed of elementwise operations keeps two fp32 copies instead. fp8
+    RMSNorm has a scale and keeps one number per token; LayerNorm a scale, mostly a bias, and keeps two. A fused norm
+    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps two fp32 copies instead. fp8
     keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
     group and gathered again in the backward pass (Korthikanti et al. 2022, section 4.2.2). It reads and writes the
     residual stream.
     """
-    hidden, profile, element = float(given.model.hidden_size), given.framework, element_bytes(given)
-    output: Spread = "whole" if profile.keep_gathered_inputs else "sequence"
+    model, element = given.model, element_bytes(given)
+    hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
+    one_kernel = mean_kept or given.framework.fused_rms_norm
     return Operation(
         name=name,
         group="norm",
-        weights=(vector(weight, given.model.hidden_size),),
+        weights=norm_weights(given, weight, model.hidden_size),
         kept=(
-            Kept(f"{name}_input", (element if profile.fused_rms_norm else 2.0 * FP32) * hidden, "sequence"),
-            Kept(f"{name}_statistics", FP32, "sequence"),
-            Kept(f"{name}_output", narrow_element_bytes(given) * hidden, output),
+            Kept(f"{name}_input", (element if one_kernel else 2.0 * FP32) * hidden, "sequence"),
+            Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
+            linear_input(given, f"{name}_output"),
         ),
         moved=(Amount(2.0 * element * hidden, "sequence"),),
     )
+
+
+def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]:
+    """Scale and bias of a norm of the model's kind, as far as it has them."""
+    match given.model.norm:
+        case "layer_norm_unweighted":
+            return ()
+        case "layer_norm":
+            return (vector(name, width), vector(f"{name}_bias", width))
+        case _:
+            return (vector(name, width),)
+
+
+def linear_input(given: Conditions, name: str) -> Kept:
+    """The hidden state that a block's first products keep; 8 bits under fp8."""
+    output: Spread = "whole" if given.framework.keep_gathered_inputs else "sequence"
+    return Kept(name, narrow_element_bytes(given) * given.model.hidden_size, output)
+
+
+def post_norm(given: Conditions, name: str, weight: str) -> Operation:
+    """A norm behind a block: what it makes goes into an addition, which keeps nothing."""
+    whole = norm(given, name, weight)
+    return replace(whole, kept=whole.kept[:2])
 
 
 def residual(given: Conditions, name: str) -> Operation:
@@ -57,8 +83,54 @@ def tensor_collective(given: Conditions, pattern: Literal["gather", "reduce"]) -
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 
 
+def network(given: Conditions, name: str, width: int, group: Group, prefix: str = "") -> tuple[Operation, ...]:
+    """A feed-forward network that every token passes: into its width, as gate and up or once, activation, and back.
+
+    `prefix` stands before the weights' names.
+    """
+    hidden, bias = given.model.hidden_size, given.model.mlp_bias
+    into = into_products(given)
+    first = [Weight(f"{prefix}{one}", hidden, width, "column") for one in into]
+    first += [vector(f"{prefix}{one}_bias", width, "column") for one in into if bias]
+    last = (Weight(f"{prefix}down", width, hidden, "row"), *((vector(f"{prefix}down_bias", hidden),) if bias else ()))
+    gather, reduce = tensor_collective(given, "gather"), tensor_collective(given, "reduce")
+    return (
+        Operation(name=f"{name}_{'_'.join(into)}", group=group, weights=tuple(first), collectives=(gather,)),
+        activation(given, name, group, float(width), "tensor"),
+        Operation(name=f"{name}_down", group=group, weights=last, collectives=(reduce,)),
+    )
+
+
+def into_products(given: Conditions) -> tuple[str, ...]:
+    """The products that read the input of a feed-forward network."""
+    return ("gate", "up") if given.model.gated else ("up",)
+
+
+def activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
+    """The activation of the model's feed-forward networks, gated or not."""
+    chosen = gated_activation if given.model.gated else plain_activation
+    return chosen(given, name, group, width, spread)
+
+
+def plain_activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
+    """GELU or squared ReLU: keeps what goes in, `2 T f`, and what comes out for the next product (fp8: half).
+
+    ReLU needs what comes out only. It reads one tensor and writes one; its backward pass holds the gradient of what
+    went in.
+    """
+    element = element_bytes(given)
+    entered = () if given.model.activation == "relu" else (Kept(f"{name}_up", element * width, spread),)
+    return Operation(
+        name=f"{name}_activation",
+        group=group,
+        kept=(*entered, Kept(f"{name}_product", narrow_element_bytes(given) * width, spread)),
+        temporary=(Amount(element * width, spread),),
+        moved=(Amount(2.0 * element * width, spread), *cast(given, width, spread)),
+    )
+
+
 def gated_activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
-    """SwiGLU over a feed-forward width: keeps gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half).
+    """SwiGLU or GeGLU of a width: keeps gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half).
 
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.

@@ -17,6 +17,18 @@ def embedding(given: Conditions) -> Operation:
     return Operation(name="embedding", group="embedding", weights=(table,))
 
 
+def inputs(given: Conditions) -> tuple[Operation, ...]:
+    """What the first rank has beside the token table, whole on every rank: learned positions, a norm of the tokens."""
+    model = given.model
+    operations: list[Operation] = []
+    if model.learned_positions:
+        table = Weight("positions", model.learned_positions, model.hidden_size, "replicated", matmul=False)
+        operations.append(Operation(name="positions", group="embedding", weights=(table,)))
+    if model.embedding_norm:
+        operations.append(replace(norm(given, "embedding_norm", "embedding_norm"), group="embedding"))
+    return tuple(operations)
+
+
 def output_layer(given: Conditions) -> tuple[Operation, ...]:
     """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 

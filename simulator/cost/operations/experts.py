@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Literal, assert_never
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
-from simulator.cost.operations.blocks import cast, gated_activation, vector
+from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.gated import gated_network
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
 
 
@@ -17,9 +16,49 @@ def experts(given: Conditions) -> tuple[Operation, ...]:
     model = given.model
     shared: tuple[Operation, ...] = ()
     if model.num_shared_experts:
-        width = model.num_shared_experts * model.moe_intermediate_size
-        shared = gated_network(given, "shared_experts", width, "shared_experts", "shared_")
-    return (_router(given), _dispatch(given), *_networks(given), _combine(given), *shared)
+        shared = network(given, "shared_experts", model.shared_width, "shared_experts", "shared_")
+    if model.shared_expert_gate:
+        shared = (*shared, _shared_gate(given))
+    return (
+        _router(given),
+        *_latent(given, "into"),
+        _dispatch(given),
+        *_networks(given),
+        _combine(given),
+        *_latent(given, "back"),
+        *shared,
+    )
+
+
+def _shared_gate(given: Conditions) -> Operation:
+    """One number per token weighs the shared experts' output, which its gradient needs."""
+    hidden, element = given.model.hidden_size, element_bytes(given)
+    return Operation(
+        name="shared_experts_gate",
+        group="shared_experts",
+        weights=(Weight("shared_expert_gate", hidden, 1, "replicated"),),
+        kept=(
+            Kept("shared_experts_output", element * hidden, "sequence"),
+            Kept("shared_experts_gate", element, "sequence"),
+        ),
+        moved=(Amount(2.0 * element * hidden, "sequence"),),
+    )
+
+
+def _latent(given: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
+    """Projections around experts that work on a narrower hidden state, whole on every rank; each keeps its input.
+
+    The way in reads the norm's output, which is kept already.
+    """
+    model = given.model
+    if not model.expert_latent_size:
+        return ()
+    narrow = model.expert_latent_size
+    ends = (model.hidden_size, narrow) if direction == "into" else (narrow, model.hidden_size)
+    bias = (vector(f"latent_{direction}_bias", ends[1]),) if model.mlp_bias else ()
+    kept = () if direction == "into" else (Kept("latent_output", narrow_element_bytes(given) * narrow, "sequence"),)
+    weights = (Weight(f"latent_{direction}", *ends, "replicated"), *bias)
+    return (Operation(name=f"latent_{direction}", group="experts", weights=weights, kept=kept),)
 
 
 def _router(given: Conditions) -> Operation:
@@ -49,7 +88,7 @@ def _exchange(given: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[
     All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
     reaches, over the network one to each node.
     """
-    amount, dispatch = element_bytes(given) * given.model.hidden_size, given.framework.expert_dispatch
+    amount, dispatch = element_bytes(given) * given.model.expert_width, given.framework.expert_dispatch
     match dispatch:
         case "alltoall":
             return (
@@ -70,7 +109,7 @@ def _permuted(given: Conditions) -> tuple[Amount, ...]:
     DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
     copies a pass. Their backward pass mirrors the forward one, two passes where other kernels count three.
     """
-    element, hidden = element_bytes(given), float(given.model.hidden_size)
+    element, hidden = element_bytes(given), float(given.model.expert_width)
     if given.framework.expert_dispatch in ("deepep", "hybridep"):
         mirrored = 2.0 / 3.0 * element * hidden
         return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
@@ -79,7 +118,7 @@ def _permuted(given: Conditions) -> tuple[Amount, ...]:
 
 def _dispatch(given: Conditions) -> Operation:
     """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks."""
-    hidden = float(given.model.hidden_size)
+    hidden = float(given.model.expert_width)
     return Operation(
         name="dispatch",
         group="dispatch",
@@ -90,21 +129,23 @@ def _dispatch(given: Conditions) -> Operation:
 
 
 def _networks(given: Conditions) -> tuple[Operation, ...]:
-    """The routed experts' own gated networks."""
+    """The routed experts' own networks."""
     model = given.model
-    hidden, width, count = model.hidden_size, model.moe_intermediate_size, model.num_experts
-    gate_up = (Weight(f"expert_{name}", hidden, width, "expert_column", copies=count) for name in ("gate", "up"))
-    activation = gated_activation(given, "experts", "experts", float(width), "copies_tensor")
+    hidden, width, count = model.expert_width, model.moe_intermediate_size, model.num_experts
+    into = into_products(given)
+    first = [Weight(f"expert_{name}", hidden, width, "expert_column", copies=count) for name in into]
+    last = [Weight("expert_down", width, hidden, "expert_row", copies=count)]
+    if model.mlp_bias:
+        sizes = {f"expert_{name}_bias": width for name in into}
+        first += [Weight(name, 1, size, "expert_column", count, matmul=False) for name, size in sizes.items()]
+        last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
+    inner = activation(given, "experts", "experts", float(width), "copies_tensor")
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(given) * hidden, "copies")
     return (
-        Operation(name="experts_gate_up", group="experts", weights=tuple(gate_up)),
-        replace(activation, temporary=(*activation.temporary, ends)),
-        Operation(
-            name="experts_down",
-            group="experts",
-            weights=(Weight("expert_down", width, hidden, "expert_row", copies=count),),
-        ),
+        Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
+        replace(inner, temporary=(*inner.temporary, ends)),
+        Operation(name="experts_down", group="experts", weights=tuple(last)),
     )
 
 
@@ -114,7 +155,7 @@ def _combine(given: Conditions) -> Operation:
     Weighted here, the routing weights' gradient needs the experts' outputs; weighted inside the experts it needs
     nothing that they do not keep.
     """
-    hidden, element = float(given.model.hidden_size), element_bytes(given)
+    hidden, element = float(given.model.expert_width), element_bytes(given)
     outputs = () if given.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.operations.record import Spread
+from simulator.cost.operations.record import HeadSpread, Spread
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
@@ -104,11 +104,31 @@ class Extents:
                 extent = self.of("tensor") * float(scenario.seq_length)
             case "positions":
                 extent = float(scenario.seq_length) / block.context_parallel
-            case "ring":
-                extent = np.where(block.context_parallel > 1.0, self.of("tensor"), 0.0)
             case "reached":
                 spread_over = expected_islands(scenario.model, block.expert_ranks)
                 extent = self.of("sequence") * spread_over * scenario.framework.expert_imbalance
             case _:
-                assert_never(spread)
+                extent = self._by_heads(spread)
         return extent
+
+    def _by_heads(self, spread: HeadSpread) -> Array:
+        """An extent that goes by the key-value heads of attention."""
+        scenario, block = self._scenario, self._block
+        sliding = spread == "window" or spread.startswith("sliding")
+        shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)
+        few, whole = block.tensor_parallel > shared, self.of("whole")
+        held = whole / np.minimum(block.tensor_parallel, shared)
+        match spread:
+            case "key_value" | "sliding_key_value":
+                return held
+            case "projection" | "sliding_projection":
+                return np.where(few, whole, self.of("tensor"))
+            case "gathered" | "sliding_gathered":
+                return np.where(few, whole, 0.0)
+            case "ring" | "sliding_ring":
+                return np.where(block.context_parallel > 1.0, held, 0.0)
+            case "window":
+                halo = 2.0 * block.micro_batch_size * float(scenario.model.sliding_window or 0)
+                passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
+                return np.minimum(passed * held / whole, held)
+        assert_never(spread)

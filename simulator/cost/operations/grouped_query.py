@@ -1,68 +1,120 @@
-"""Grouped-query attention: heads share keys and values, from multi-head to multi-query."""
+"""Attention with heads that share keys and values: over all tokens, over a window, or over blocks that are chosen."""
 
 from __future__ import annotations
 
 from simulator.cost.elements import FP32, element_bytes
-from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
+from simulator.cost.operations.attention import (
+    context_exchange,
+    core_attention,
+    heads_of,
+    output_gate,
+    output_projection,
+    rotation,
+    shared_spread,
+)
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.indexer import indexer
+from simulator.cost.operations.record import Collective, Kept, Operation, Weight
+from simulator.question.specs.model import Mixer
 
 
 def grouped_query(given: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """The operations between the norm and the residual addition of a layer that attends to all tokens."""
+    return _attention(given, "grouped_query")
+
+
+def sliding(given: Conditions) -> tuple[Operation, ...]:
+    """The same of a layer that attends to a window."""
+    return _attention(given, "sliding")
+
+
+def sparse(given: Conditions) -> tuple[Operation, ...]:
+    """The same of a layer that attends to the blocks of keys that an indexer chooses."""
+    return _attention(given, "sparse")
+
+
+def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Projections, norms, positions, core and what is behind it.
 
     With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q, k.
+    Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
     model, profile, element = given.model, given.framework, element_bytes(given)
-    query, key = float(model.query_width), float(model.kv_width)
+    heads = heads_of(given, mixer)
+    query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     expanded = query if profile.repeat_kv else key
     if profile.keep_qkv_output:
-        output = Kept("qkv_output", element * (query + 2.0 * key), "tensor")
+        gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
+        output = Kept("qkv_output", element * (query + gated + key + value), shared_spread(mixer, "projection"))
     else:
-        output = Kept("value", element * expanded, "tensor")
+        repeated = float(heads.output_width) if profile.repeat_kv else value
+        output = Kept("value", element * repeated, shared_spread(mixer, "key_value"))
+    joined = Collective(
+        "tensor", "gather", element * (query + key + value), shared_spread(mixer, "gathered"), "nothing"
+    )
     projection = Operation(
         name="query_key_value",
         group="attention_projection",
-        weights=_weights(given),
+        weights=_weights(given, mixer),
         kept=(output,),
         moved=cast(given, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(given, "gather"),),
+        collectives=(tensor_collective(given, "gather"), *((joined,) if profile.limits.replicates_kv_heads else ())),
         calls=0.5,
     )
-    rotated = Kept("rotated_query_key", element * (query + expanded), "tensor")
-    normed = (_head_norms(given),) if model.qk_norm else ()
+    rotated = (
+        Kept("rotated_query", element * query, "tensor"),
+        Kept("rotated_key", element * expanded, shared_spread(mixer, "key_value")),
+    )
     return (
         projection,
-        *normed,
-        rotation(given, (rotated,)),
-        context_exchange(given, 2.0 * expanded),
-        core_attention(given),
-        output_projection(given),
+        *((_head_norms(given, mixer),) if model.qk_norm else ()),
+        *_positions(given, mixer, rotated),
+        context_exchange(given, mixer, expanded + (query if profile.repeat_kv else value)),
+        *(indexer(given) if mixer == "sparse" else ()),
+        core_attention(given, mixer),
+        *output_gate(given, mixer),
+        output_projection(given, heads.output_width),
     )
 
 
-def _weights(given: Conditions) -> tuple[Weight, ...]:
-    model = given.model
-    hidden, query, key_value = model.hidden_size, model.query_width, model.kv_width
-    weights = (
-        Weight("q", hidden, query, "column"),
-        Weight("k", hidden, key_value, "column"),
-        Weight("v", hidden, key_value, "column"),
-    )
+def _positions(given: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
+    """Rotation; without one the core reads queries and keys as the projection or their norm made them."""
+    if given.model.rotary:
+        return (rotation(given, mixer, rotated),)
+    if given.framework.keep_qkv_output and not given.model.qk_norm:
+        return ()
+    return (Operation(name="query_key", group="position", kept=rotated),)
+
+
+def _weights(given: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
+    model, heads = given.model, heads_of(given, mixer)
+    hidden = model.hidden_size
+    widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
+    if model.attention_gate != "none":
+        widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
+    weights = tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
     if not model.attention_bias:
         return weights
-    biases = (("q_bias", query), ("k_bias", key_value), ("v_bias", key_value))
-    return (*weights, *(vector(name, length, "column") for name, length in biases))
+    biased = {name: width for name, width in widths.items() if name != "g" or model.attention_gate == "element"}
+    return (*weights, *(vector(f"{name}_bias", length, "column") for name, length in biased.items()))
 
 
-def _head_norms(given: Conditions) -> Operation:
-    """Queries and keys normalised per head: one number per head; the input where the projection's output is gone."""
-    model = given.model
-    heads = float(model.num_attention_heads + model.num_key_value_heads)
-    kept = [Kept("qk_norm_statistics", FP32 * heads, "tensor")]
+def _head_norms(given: Conditions, mixer: Mixer) -> Operation:
+    """Queries and keys normalised: a number per head, or per projection; the input where nothing else keeps it."""
+    heads, span = heads_of(given, mixer), given.model.qk_norm_span
+    statistics = (
+        Kept("qk_norm_statistics", 2.0 * FP32, "whole")
+        if span == "projection"
+        else Kept("qk_norm_statistics", FP32 * float(heads.queries + heads.shared), "tensor")
+    )
+    kept = [statistics]
     if not given.framework.keep_qkv_output:
-        width = float(model.query_width + model.kv_width)
+        width = float(heads.query_width + heads.key_width)
         kept.append(Kept("qk_norm_input", element_bytes(given) * width, "tensor"))
-    weights = (vector("q_norm", model.head_dim), vector("k_norm", model.head_dim))
+    weights = {
+        "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),
+        "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),
+        "unweighted": (),
+    }[span]
     return Operation(name="query_key_norm", group="attention_projection", weights=weights, kept=tuple(kept))

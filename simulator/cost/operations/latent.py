@@ -6,11 +6,28 @@ from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.question.specs.model import INDEXED, Mixer
 
 
 def latent(given: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition, cut as Megatron cuts them.
+    """The operations between the norm and the residual addition of a layer that attends to all tokens."""
+    return _attention(given, "latent")
+
+
+def sparse_latent(given: Conditions) -> tuple[Operation, ...]:
+    """The same of a layer that attends to the keys that its indexer chooses."""
+    return _attention(given, "sparse_latent")
+
+
+def shared_sparse_latent(given: Conditions) -> tuple[Operation, ...]:
+    """The same of a layer that attends to the keys that an earlier layer's indexer chose."""
+    return _attention(given, "shared_sparse_latent")
+
+
+def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Projections down and up, positions, core and what is behind it, cut as Megatron cuts them.
 
     The compressed latents and their norms are kept. The expanded keys and values leave one projection; keys are joined
     with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as well, and the projection's
@@ -49,10 +66,11 @@ def latent(given: Conditions) -> tuple[Operation, ...]:
     return (
         down,
         up,
-        rotation(given, rotated),
-        context_exchange(given, heads * (no_rope + rope + value)),
-        core_attention(given),
-        output_projection(given),
+        rotation(given, mixer, rotated),
+        context_exchange(given, mixer, heads * (no_rope + rope + value)),
+        *(indexer(given) if mixer in INDEXED else ()),
+        core_attention(given, mixer),
+        output_projection(given, model.value_width),
     )
 
 

@@ -1,4 +1,4 @@
-"""The operations of a layer of each kind: a mixer of tokens, and a feed-forward network, each behind a norm.
+"""The operations of a layer of each kind: a mixer of tokens, and a feed-forward network, each with its norms.
 
 An architecture is a file that lists its operations, and its name here.
 """
@@ -6,38 +6,83 @@ An architecture is a file that lists its operations, and its name here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
 from simulator.cost.elements import element_bytes
-from simulator.cost.operations.blocks import norm, residual
+from simulator.cost.operations.blocks import linear_input, norm, post_norm, residual
 from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.dense import dense
 from simulator.cost.operations.experts import experts
-from simulator.cost.operations.gated import gated
-from simulator.cost.operations.grouped_query import grouped_query
-from simulator.cost.operations.latent import latent
+from simulator.cost.operations.gated_delta import gated_delta
+from simulator.cost.operations.grouped_query import grouped_query, sliding, sparse
+from simulator.cost.operations.latent import latent, shared_sparse_latent, sparse_latent
+from simulator.cost.operations.lightning import lightning
+from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.record import Kept, Operation
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]
 """The operations between a norm and the residual addition."""
 
-MIXERS: Mapping[Mixer, Listing] = MappingProxyType({"grouped_query": grouped_query, "latent": latent})
-FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType({"gated": gated, "experts": experts})
+
+def nothing(_given: Conditions) -> tuple[Operation, ...]:
+    """No operations: a layer without a mixer, or without a feed-forward network."""
+    return ()
+
+
+MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
+    {
+        "grouped_query": grouped_query,
+        "sliding": sliding,
+        "sparse": sparse,
+        "latent": latent,
+        "sparse_latent": sparse_latent,
+        "shared_sparse_latent": shared_sparse_latent,
+        "gated_delta": gated_delta,
+        "lightning": lightning,
+        "mamba": mamba,
+        "none": nothing,
+    }
+)
+FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
+    {"gated": dense, "plain": dense, "experts": experts, "none": nothing}
+)
 
 
 @lru_cache(maxsize=256)
 def layer_operations(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass."""
-    return (
-        norm(given, "attention_norm", "input_norm"),
-        *MIXERS[kind.mixer](given),
-        residual(given, "attention_residual"),
-        norm(given, "ffn_norm", "post_attention_norm"),
-        *FEED_FORWARDS[kind.feed_forward](given),
-        residual(given, "ffn_residual"),
-        *_adapters(given),
-    )
+    mixer = _block(given, MIXERS[kind.mixer](given), "attention", "input_norm")
+    feed_forward = _block(given, FEED_FORWARDS[kind.feed_forward](given), "ffn", "post_attention_norm")
+    if given.model.parallel_residual and mixer and feed_forward:
+        feed_forward = _beside(given, feed_forward)
+    return (*mixer, *feed_forward, *_adapters(given))
+
+
+def _block(given: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
+    """Operations with their norms and the addition to the residual stream; nothing around nothing."""
+    if not inside:
+        return ()
+    added = residual(given, f"{name}_residual")
+    match given.model.norm_placement:
+        case "before":
+            return (norm(given, f"{name}_norm", weight), *inside, added)
+        case "after":
+            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(given, f"{name}_input"),))
+            return (entered, *inside, post_norm(given, f"{name}_norm", weight), added)
+        case "around":
+            behind = post_norm(given, f"{name}_post_norm", f"{weight}_behind")
+            return (norm(given, f"{name}_norm", weight), *inside, behind, added)
+
+
+def _beside(given: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """A feed-forward part that reads the layer's input: its norm keeps no input of its own, a shared norm nothing."""
+    first, *others = feed_forward
+    if given.model.shared_norm:
+        return tuple(others)
+    return (replace(first, kept=first.kept[1:]), *others)
 
 
 def _adapters(given: Conditions) -> tuple[Operation, ...]:

@@ -14,7 +14,7 @@ from typing import assert_never
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Group, Kept, Operation, Spread, summed
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 
 Modules = tuple[RecomputeModule, ...]
@@ -43,7 +43,7 @@ class Part:
 
 
 _ATTENTION: frozenset[Group] = frozenset(
-    {"attention_projection", "position", "context_exchange", "core_attention"},
+    {"attention_projection", "position", "context_exchange", "indexer", "core_attention"},
 )
 
 
@@ -72,13 +72,13 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
             groups, frees = {"core_attention"}, {"attention_scores"}
         case "layernorm":
             # Norms that TransformerEngine joins to the product behind them are not done again apart.
-            names |= {"attention_norm"} if kind.mixer == "latent" else set()
+            names |= {"attention_norm"} if kind.mixer in LATENT else set()
             names |= {"ffn_norm"} if kind.feed_forward == "experts" else set()
             frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
         case "mla_up_proj":
-            names = {"latent_up", "rotation"} if kind.mixer == "latent" else set()
+            names = {"latent_up", "rotation"} if kind.mixer in LATENT else set()
             frees = {"query", "key", "latent_value", "key_value_projection"}
             if given.framework.fuse_latent_norm:
                 frees |= {"latent_norm_outputs", "latent_norm_statistics"}

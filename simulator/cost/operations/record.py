@@ -8,30 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is cut: its outputs, its inputs, not at all, over tokens of the vocabulary, or, the `expert_` forms of
 routed experts, first over the expert-parallel group and then like the others over the expert-tensor-parallel one."""
 
-Spread = Literal[
-    "whole",
-    "sequence",
-    "tensor",
-    "copies",
-    "copies_tensor",
-    "scores",
-    "positions",
+HeadSpread = Literal[
+    "key_value",
+    "projection",
+    "gathered",
     "ring",
-    "reached",
+    "sliding_key_value",
+    "sliding_projection",
+    "sliding_gathered",
+    "sliding_ring",
+    "window",
 ]
+"""Spreads that go by the number of key-value heads."""
+Spread = Literal["whole", "sequence", "tensor", "copies", "copies_tensor", "reached", "scores", "positions", HeadSpread]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
 `whole`: T. `sequence`: T over the sequence-parallel group. `tensor`: T / t. `copies`: routed token copies.
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
-`ring`: T / t where context is parallel, else nothing.
 `reached`: a copy of each token for every rank with experts of it.
+`key_value`: T over the smaller of t and the key-value heads: a rank holds one head at least. `ring`: the same where
+context is parallel, else nothing. `projection`: T / t, but T where there are fewer key-value heads than ranks, which
+gather the projection to take their heads from it; `gathered`: T there, else nothing. The `sliding_` forms go by the
+key-value heads of sliding layers. `window`: what a ring step hands on where only tokens inside the window are needed:
+2 b w over c - 1 steps, and no more than `key_value`.
 """
 
 Group = Literal[
@@ -40,6 +46,7 @@ Group = Literal[
     "position",
     "context_exchange",
     "core_attention",
+    "indexer",
     "residual",
     "feed_forward",
     "router",
@@ -112,10 +119,19 @@ class Collective:
     """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring; `gather_each` and
     `reduce_each`: brought in by every member; `once`: of one copy to every rank that a token reaches."""
     spread: Spread
-    beside: Literal["products", "core_attention", "experts"]
+    beside: Literal["products", "core_attention", "experts", "nothing"]
     """What it may hide behind, where the stack overlaps it."""
     backward: float = 1.0
     """Times the forward pass's volume that the backward pass moves."""
+
+
+class Window(NamedTuple):
+    """A bound on the tokens that attention is over."""
+
+    tokens: int
+    """Tokens that one token attends to at most, a count."""
+    chunked: bool = False
+    """Whether attention stays within consecutive chunks of as many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +150,10 @@ class Operation:
     """Bytes that kernels bound by memory read and write in the forward pass; as many again, twice, backward."""
     core_width: float = 0.0
     """Width of attention's two products per token and score: `heads (query-key size + value size) / 2`."""
+    core_window: Window | None = None
+    """What a token attends to at most; None is all before it."""
+    core_flops: float = 0.0
+    """Forward FLOPs per token of a mixer whose work does not grow with the sequence, at the rate of attention."""
     collectives: tuple[Collective, ...] = ()
     calls: float = 0.0
     """Share of a layer's launches and small kernels that no rate explains."""

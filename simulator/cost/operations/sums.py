@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation, Spread, Weight, summed
+from simulator.cost.operations.record import Operation, Spread, Weight, Window, summed
 from simulator.question.specs.model import LayerKind, ModelSpec
 
 
@@ -92,8 +92,22 @@ def moved_amounts(operations: tuple[Operation, ...]) -> Mapping[Spread, float]:
 
 
 def core_width(operations: Iterable[Operation]) -> float:
-    """Width of attention's two products per token and score."""
-    return sum(one.core_width for one in operations)
+    """Width of attention's two products per token and score, where all scores are taken."""
+    return sum(one.core_width for one in operations if one.core_window is None)
+
+
+def windowed_widths(operations: Iterable[Operation]) -> tuple[tuple[Window, float], ...]:
+    """The same where attention is bounded: the bound, and the width."""
+    return tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None)
+
+
+def attended_share(seq_length: int, window: Window) -> float:
+    """Share of the causal half of the scores inside a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s`."""
+    if window.tokens >= seq_length:
+        return 1.0
+    if window.chunked:
+        return window.tokens / seq_length
+    return (seq_length * window.tokens - window.tokens**2 / 2.0) / (seq_length**2 / 2.0)
 
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
@@ -104,7 +118,8 @@ def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
 def total_parameters(model: ModelSpec) -> int:
     """Parameters of the main model: a tied table once, no MTP module."""
     given = Conditions(model)
-    return _over_layers(given, _count) + _count(output_layer(given)) + _table_apart(given)
+    ends = _count(output_layer(given)) + _count(inputs(given)) + _table_apart(given)
+    return _over_layers(given, _count) + ends
 
 
 def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int:
@@ -119,7 +134,7 @@ def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int
         chosen = (replace(w, copies=model.num_experts_per_tok) if w.routed else w for w in weights_of(operations))
         return sum(weight.parameters for weight in chosen)
 
-    table = _table_apart(given) if include_input_embedding else 0
+    table = _table_apart(given) + _count(inputs(given)) if include_input_embedding else 0
     return _over_layers(given, used) + _count(output_layer(given)) + table
 
 

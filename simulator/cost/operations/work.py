@@ -9,7 +9,7 @@ from functools import lru_cache
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import Modules, repeated
-from simulator.cost.operations.record import Collective, Operation, Spread
+from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
     adapter_totals,
@@ -17,9 +17,22 @@ from simulator.cost.operations.sums import (
     core_width,
     moved_amounts,
     weight_totals,
+    windowed_widths,
 )
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One matrix product of tokens with a weight, or with several side by side, whole (not yet cut over ranks)."""
+
+    inputs: int
+    """Input features, a count."""
+    outputs: int
+    """Output features, a count."""
+    split: Split
+    """Axis that tensor parallelism cuts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +43,16 @@ class Work:
     """Parameters of the matrix products; of all routed experts."""
     chosen: WeightTotals
     """The same, of the routed experts the chosen ones only."""
+    shapes: tuple[Product, ...]
+    """The products with everything but routed experts, one by one."""
     adapters: WeightTotals
     """LoRA parameters on those products; nothing without."""
     core_width: float
-    """Width of attention's two products."""
+    """Width of attention's two products over all scores."""
+    windows: tuple[tuple[Window, float], ...]
+    """Bounded attention: the bound, and the width."""
+    core_flops: float
+    """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
     collectives: tuple[Collective, ...]
@@ -59,9 +78,28 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),
+        shapes=_shapes(given, operations),
         adapters=adapters,
         core_width=core_width(operations),
+        windows=windowed_widths(operations),
+        core_flops=sum(operation.core_flops for operation in operations),
         moved=moved_amounts(operations),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         calls=sum(operation.calls for operation in operations),
     )
+
+
+def _shapes(given: Conditions, operations: tuple[Operation, ...]) -> tuple[Product, ...]:
+    """Weights of one operation that share inputs and cut are one product where the stack fuses them."""
+    products: list[Product] = []
+    for operation in operations:
+        fused: dict[tuple[int, Split], int] = {}
+        for weight in operation.weights:
+            if not weight.matmul or weight.routed:
+                continue
+            if given.framework.fused_projections:
+                fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0) + weight.outputs
+            else:
+                products.append(Product(weight.inputs, weight.outputs, weight.split))
+        products += [Product(inputs, outputs, split) for (inputs, split), outputs in fused.items()]
+    return tuple(products)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import assert_never, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
-from simulator.cost.operations.sums import WeightTotals
+from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
     all_to_all_seconds,
@@ -27,11 +27,11 @@ from simulator.cost.timing.collectives import (
     once_seconds,
     tensor_group,
 )
-from simulator.cost.timing.flops import head_flops, head_parameters, prediction_projection
+from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
-from simulator.question.vocabulary import RecomputeMode
+from simulator.question.vocabulary import AttentionKernel, RecomputeMode
 
 PARTS = (
     "gemm",
@@ -80,21 +80,68 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
     return left
 
 
-def product_seconds(scenario: Scenario, flops: Array, parameters: Array) -> tuple[Array, Array]:
+@dataclass(frozen=True, slots=True)
+class ProductSeconds:
+    """Compute of matrix products by pass, shape (n,): without what reading weights or adding gradients may take."""
+
+    forward: Array
+    inputs: Array
+    """Gradient of the inputs."""
+    weights: Array
+    """Gradient of the weights."""
+
+
+def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Array) -> tuple[Array, Array]:
     """Forward and backward seconds of matrix products with weights, by roofline.
 
     Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
     it is computed or in a kernel behind it. Frozen weights have no weight gradient.
     """
-    compute = flops / gemm_rate(scenario)
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
-    once = np.maximum(compute, reads)
+    forward, inputs = np.maximum(compute.forward, reads), np.maximum(compute.inputs, reads)
     if scenario.lora_rank is not None:
-        return once, once
+        return forward, inputs
     if scenario.framework.fused_gradient_accumulation:
         accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-        return once, once + np.maximum(compute, accumulates)
-    return once, 2.0 * once + accumulation_seconds(scenario, parameters)
+        return forward, inputs + np.maximum(compute.weights, accumulates)
+    weights = np.maximum(compute.weights, reads)
+    return forward, inputs + weights + accumulation_seconds(scenario, parameters)
+
+
+def at_rate(flops: Array, rate: float) -> ProductSeconds:
+    """Products at one rate in every pass, whatever their shape."""
+    seconds = flops / rate
+    return ProductSeconds(seconds, seconds, seconds)
+
+
+def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> ProductSeconds:
+    """The three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
+    seconds = 2.0 * rows * outputs * depth / rate
+    return ProductSeconds(
+        forward=seconds * shape_factor(scenario, rate, rows, outputs, depth),
+        inputs=seconds * shape_factor(scenario, rate, rows, depth, outputs),
+        weights=seconds * shape_factor(scenario, rate, depth, outputs, rows),
+    )
+
+
+def shape_factor(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> Array | float:
+    """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
+
+    A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
+    are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
+    factors, and each piece costs `t` seconds: `K = t rate / (2 S a)`. Without the device's processors no shape counts.
+    """
+    hardware, values = scenario.hardware, scenario.coefficients.time
+    if hardware.processors is None or hardware.product_tile is None:
+        return 1.0
+    at_once = float(hardware.processors.value * hardware.product_tile.value)
+    started = np.maximum(values.product_waves, 0.0) * at_once
+    piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
+    made = rows * outputs
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pieces = np.maximum(1.0, np.sqrt(started * depth / (np.maximum(piece, 1e-9) * made)))
+    factor: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
+    return factor
 
 
 def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
@@ -138,6 +185,25 @@ class LayerTimer:
         work = repeated_work(self.given, kind, mode, modules)
         return sum_parts(self._pass(work, self._compute(work), 0, 1.0, 1.0))
 
+    def _shaped(self, work: Work) -> ProductSeconds:
+        """Compute of all products but the routed experts', each at the rate of its shape."""
+        tokens, block = self.extents.of("whole"), self.block
+        total = ProductSeconds(0.0 * tokens, 0.0 * tokens, 0.0 * tokens)
+        for one in work.shapes:
+            m, n, k = tokens, one.outputs + 0.0 * tokens, one.inputs + 0.0 * tokens
+            match one.split:
+                case "column" | "vocabulary":
+                    n = n / block.tensor_parallel
+                case "row":
+                    k = k / block.tensor_parallel
+                case _:
+                    m = m / sequence_split(block)
+            here = shaped_seconds(self.scenario, gemm_rate(self.scenario), m, n, k)
+            total = ProductSeconds(
+                total.forward + here.forward, total.inputs + here.inputs, total.weights + here.weights
+            )
+        return total
+
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
         """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
@@ -145,6 +211,7 @@ class LayerTimer:
         tensor = self._exchange(work, "products", index)
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
+        tensor = tensor + self._exchange(work, "nothing", index)
         parts: Parts = {
             "gemm": gemm + experts + compute.adapters * repeats,
             "attention": attention,
@@ -154,7 +221,7 @@ class LayerTimer:
             "context_parallel": exposed(
                 values.context_exposed, self._exchange(work, "core_attention", index), attention
             ),
-            "ring_attention": ring_seconds(scenario, block, work, attention),
+            "ring_attention": repeats * ring_seconds(scenario, block, work),
         }
         if work.products.routed:
             exchange = self._exchange(work, "experts", index)
@@ -175,17 +242,20 @@ class LayerTimer:
 
     def _compute(self, work: Work) -> _Compute:
         scenario, products = self.scenario, work.products
-        dense, routed = self.product_flops(products)
+        _, routed = self.product_flops(products)
         adapters: Array | float = 0.0
         if work.adapters.all:
             adapters = np.add(*self.product_flops(work.adapters)) / gemm_rate(scenario)
         held = whole_layer(self.block, WeightTotals(products.split, products.replicated))
         experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
         return _Compute(
-            dense=product_seconds(scenario, dense, held),
-            routed=product_seconds(scenario, routed, experts) if products.routed else (experts, experts),
+            dense=product_seconds(scenario, self._shaped(work), held),
+            routed=product_seconds(scenario, at_rate(routed, gemm_rate(scenario)), experts)
+            if products.routed
+            else (experts, experts),
             adapters=adapters,
-            attention=attention_seconds(scenario, self.extents, work.core_width),
+            attention=attention_seconds(scenario, self.extents, work.core_width)
+            + bounded_seconds(scenario, self.extents, work),
             elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
 
@@ -199,7 +269,8 @@ class LayerTimer:
 
     def _seconds(self, one: Collective) -> Array:
         if one not in self._exchanges:
-            self._exchanges[one] = collective_seconds(self.scenario, self.block, self.extents, one)
+            seconds = collective_seconds(self.scenario, self.block, self.extents, one)
+            self._exchanges[one] = np.where(self.extents.of(one.spread) > 0.0, seconds, 0.0)
         return self._exchanges[one]
 
 
@@ -233,12 +304,13 @@ def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents,
 def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     parameters = prediction_projection(scenario) / block.tensor_parallel
-    forward, backward = product_seconds(scenario, 2.0 * tokens_per_device(scenario, block) * parameters, parameters)
+    compute = at_rate(2.0 * tokens_per_device(scenario, block) * parameters, gemm_rate(scenario))
+    forward, backward = product_seconds(scenario, compute, parameters)
     return PassSeconds({"gemm": forward}, {"gemm": backward})
 
 
 def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Array:
-    """Forward seconds of attention's products on the causal half of the scores.
+    """Forward seconds of attention's products: on the causal half of the scores, without a fused kernel on all.
 
     Beside them something for every score and every cut tile. With context parallelism every device attends its tokens
     to the whole sequence, balanced over the ring.
@@ -248,12 +320,54 @@ def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Arr
         return 0.0 * extents.of("scores")
     beside = 1.0 + values.attention_score_width / (width / scenario.model.num_attention_heads)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
-    return 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
+    half = 1.0 if scenario.framework.flash_attention else 2.0
+    return half * 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
+
+
+def attention_kernel(scenario: Scenario) -> AttentionKernel:
+    """The kernel that attention runs on: the stack's, or the device's own."""
+    profile = scenario.framework
+    if not profile.flash_attention:
+        return "unfused"
+    if profile.attention_kernel == "device":
+        return scenario.hardware.attention_kernel or "flash_2"
+    return cast("AttentionKernel", profile.attention_kernel)
+
+
+def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array | float:
+    """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers."""
+    seconds: Array | float = 0.0
+    if work.core_flops:
+        seconds = work.core_flops * extents.of("tensor") / attention_rate(scenario)
+    tile, length = scenario.coefficients.time.attention_tile_tokens, scenario.seq_length
+    for window, width in work.windows:
+        cut = (1.0 + tile / min(window.tokens, length)) / (1.0 + tile / length)
+        whole = attention_seconds(scenario, extents, width)
+        seconds = seconds + whole * (attended_share(length, window) * cut)
+    return seconds
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention on the causal half of the scores; 16 bit also under fp8."""
-    return scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.attention_efficiency
+    """FLOP/s of attention; 16 bit also under fp8.
+
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
+    """
+    values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
+    reach = 1.0 if earlier is None else earlier.value
+    match attention_kernel(scenario):
+        case "unfused":
+            share = values.attention_efficiency_unfused
+        case "flash_1":
+            share = reach * values.attention_efficiency_flash_1
+        case "sdpa":
+            share = reach * values.attention_efficiency_sdpa
+        case "flash_2":
+            share = reach * values.attention_efficiency
+        case "flash_3":
+            share = values.attention_efficiency_flash_3
+        case "npu":
+            share = values.attention_efficiency_npu
+    return scenario.hardware.peak(_wide(scenario)) * share
 
 
 def _wide(scenario: Scenario) -> str:
@@ -279,11 +393,13 @@ def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Arra
     return np.where(overlapped, scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
 
 
-def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work, attention: Array) -> Array:
-    """What attention loses by working over a ring: `c` pieces, and `c - 1` merges of their results."""
+def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array:
+    """Merging the partial results of `c - 1` further ring steps in a forward pass, at the rate of memory."""
     if not any(one.pattern == "ring" for one in work.collectives):
         return np.zeros(len(block))
-    return scenario.coefficients.time.ring_slowdown * (block.context_parallel - 1.0) * attention
+    queries = tokens_per_device(scenario, block) * scenario.model.query_width / block.tensor_parallel
+    moved = scenario.coefficients.time.ring_bytes_per_query_element * queries
+    return (block.context_parallel - 1.0) * moved / memory_rate(scenario)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
@@ -295,8 +411,10 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
-    products = np.maximum(head_flops(scenario, block) / rate, reads)
     labelled = labelled_tokens(scenario, block)
+    hidden = scenario.model.hidden_size + 0.0 * labelled
+    compute = shaped_seconds(scenario, rate, labelled, scenario.model.vocab_size / block.tensor_parallel, hidden)
+    forward_products = np.maximum(compute.forward, reads)
     parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
     passes = per_logit * (labelled * scenario.model.vocab_size / parts) / memory_rate(scenario)
@@ -306,8 +424,11 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     accumulates = np.zeros(len(block))
     if not frozen and not scenario.framework.fused_gradient_accumulation:
         accumulates = accumulation_seconds(scenario, parameters)
-    forward: Parts = {"vocabulary": products + around}
-    backward: Parts = {"vocabulary": products * (1.0 if frozen else 2.0) + around + accumulates}
+    backward_products = np.maximum(compute.inputs, reads)
+    if not frozen:
+        backward_products = backward_products + np.maximum(compute.weights, reads)
+    forward: Parts = {"vocabulary": forward_products + around}
+    backward: Parts = {"vocabulary": backward_products + around + accumulates}
     if not scenario.framework.vocabulary_parallel_loss:
         # Every rank takes its own part of the gradient: nothing is sent back.
         whole = element_bytes(scenario) * labelled * scenario.model.vocab_size

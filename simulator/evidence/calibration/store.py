@@ -26,6 +26,8 @@ Matrix = NDArray[np.float64]
 OTHER_FAMILY = "other"
 """Stands for the device families without rows: what all others say of them."""
 _MOST_NAMED = 3
+RETIRED = frozenset({"ring_slowdown"})
+"""Coefficients of earlier formulas: a file that has one was fitted with them, and its others mean something else."""
 MOST_NOISE = 1.0
 """Largest relative scatter that a file may hold."""
 MOST_VARIANCE = 100.0
@@ -210,6 +212,8 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
 def _read_value(where: str, kind: Kind, entries: Any, name: str, *, known: bool) -> float:
     """A coefficient's value. What is known to be nothing may be 0, whatever the bounds of a fit."""
     prior = priors(kind).get(name)
+    if name in RETIRED:
+        raise InputError(f"{where}.{name}: the file is of earlier formulas; fit it again with `simulate calibrate`")
     if prior is None:
         raise InputError(f"{where}.{name}: unknown coefficient; allowed: {', '.join(priors(kind))}")
     value, low = float(entries[name]["value"]), 0.0 if known else prior.low

@@ -42,6 +42,8 @@ def check_layout(layout: Layout) -> None:
 def _model_problems(model: ModelSpec) -> Iterator[str]:
     if model.is_moe:
         yield f"model {model.name}: the reference trainer has no mixture-of-experts layers; allowed are dense models"
+    if model.extensions:
+        yield f"model {model.name}: the reference trainer has plain layers only; it sets {model.extensions[0]}"
     if model.attention == "mla":
         yield f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
 

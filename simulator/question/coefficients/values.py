@@ -81,6 +81,9 @@ class MemoryCoefficients:
         1.0,
         "buffers of overlapped tensor-parallel collectives that grow with the activations",
     )
+    ring_buffers_bytes: float = coefficient(
+        2.5 * GIB, "bytes", 0.0, 8.0 * GIB, 0.5, "most that buffers of the context-parallel exchange take"
+    )
     ring_buffers_per_activation: float = coefficient(
         40.0,
         "activations split by tensor parallel (2 T h / t)",
@@ -93,7 +96,18 @@ class MemoryCoefficients:
         0.002, "share of allocated bytes", 0.0, 0.05, 1.0, "unusable space with expandable segments"
     )
     fragmentation: float = coefficient(
-        0.08, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+        0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+    )
+    unexpandable_bytes: float = coefficient(
+        5.0 * GIB,
+        "bytes",
+        0.0,
+        16.0 * GIB,
+        0.6,
+        "what the default caching allocator holds beside the tensors at any size; none with expandable segments",
+    )
+    unexpandable_tensor_parallel_bytes: float = coefficient(
+        1.8 * GIB, "bytes", 0.0, 8.0 * GIB, 0.6, "the same, further, with tensor parallelism: buffers of gathers"
     )
     starved_from: float = 0.98
     """Share of the usable memory above which a run is expected to be starved: measured runs at 97 % were not."""
@@ -112,7 +126,48 @@ class TimeCoefficients:
         0.62, "share of the dense fp8 peak", 0.15, 0.95, 0.15, "rate of the matrix products in fp8, casts apart"
     )
     attention_efficiency: float = coefficient(
-        0.35, "share of the dense 16-bit peak", 0.05, 0.9, 0.2, "rate of attention on the causal half of the scores"
+        0.48,
+        "share of the dense 16-bit peak within reach of earlier instructions",
+        0.05,
+        0.95,
+        0.15,
+        "rate of attention on the causal half of the scores, by FlashAttention 2",
+    )
+    attention_efficiency_flash_1: float = coefficient(
+        0.32, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
+    )
+    attention_efficiency_sdpa: float = coefficient(
+        0.34, "share of the same", 0.03, 0.9, 0.2, "the same by PyTorch's own kernel"
+    )
+    attention_efficiency_flash_3: float = coefficient(
+        0.48, "share of the dense 16-bit peak", 0.05, 0.95, 0.25, "the same by FlashAttention 3 or cuDNN 9"
+    )
+    attention_efficiency_npu: float = coefficient(
+        0.55, "share of the dense 16-bit peak", 0.05, 0.95, 0.3, "the same by the fused kernel of CANN"
+    )
+    attention_efficiency_unfused: float = coefficient(
+        0.35,
+        "share of the dense 16-bit peak",
+        0.05,
+        0.95,
+        0.3,
+        "rate of the products of attention without a fused kernel, on all of the scores",
+    )
+    product_waves: float = coefficient(
+        1.1,
+        "times the processors",
+        0.0,
+        5.0,
+        0.4,
+        "tiles of the outputs that a matrix product starts beside those it needs: waves that are not full",
+    )
+    product_split_seconds: float = coefficient(
+        3.9e-6,
+        "seconds",
+        0.0,
+        2e-5,
+        0.45,
+        "time of starting and adding up one piece of a matrix product that is split along its depth",
     )
     memory_efficiency: float = coefficient(
         0.65, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
@@ -139,13 +194,13 @@ class TimeCoefficients:
     context_exposed: float = coefficient(
         0.7, "share", 0.0, 3.0, 0.5, "part of the context-parallel exchange that attention does not hide"
     )
-    ring_slowdown: float = coefficient(
-        0.1,
-        "share of attention's time per further ring step",
+    ring_bytes_per_query_element: float = coefficient(
+        17.0,
+        "bytes",
         0.0,
-        1.0,
-        0.7,
-        "what attention loses by working in pieces and merging their results",
+        60.0,
+        0.45,
+        "what a ring step reads and writes to merge partial results of attention, per element of the queries",
     )
     point_to_point_exposed: float = coefficient(
         0.3, "share", 0.0, 1.0, 0.6, "part of pipeline sends not hidden in the interleaved schedule"

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import EXPERT_DISPATCHES, RECOMPUTE_MODULES, ExpertDispatch, Offload, RecomputeModule
+from simulator.question.vocabulary import (
+    ATTENTION_KERNELS,
+    EXPERT_DISPATCHES,
+    RECOMPUTE_MODULES,
+    ExpertDispatch,
+    Offload,
+    RecomputeModule,
+)
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -46,6 +53,8 @@ class FrameworkLimits:
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Parts of a layer that selective recompute can do again."""
+    replicates_kv_heads: bool = False
+    """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -60,6 +69,11 @@ class FrameworkProfile:
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(
         default=True, about="attention never stores the sequence x sequence matrix, only q, k, v, output and row sums"
+    )
+    attention_kernel: str = switch(
+        "device",
+        "attention kernel, which sets its speed: `device` is the hardware's own where it has one, else flash_2",
+        choices=("device", *ATTENTION_KERNELS),
     )
     attention_matrix_bytes: int = switch(
         2, "bytes kept per attention score without flash attention (softmax output; fp32 doubles it)", low=2, high=16
@@ -115,6 +129,9 @@ class FrameworkProfile:
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
+    )
+    fused_projections: bool = switch(
+        default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -203,6 +220,7 @@ MEGATRON = FrameworkProfile(
         interleaving_of_two_stages_without_overlap=False,
         # megatron-core 0.12 and later: `--recompute-modules`.
         recompute_modules=RECOMPUTE_MODULES,
+        replicates_kv_heads=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
@@ -233,6 +251,8 @@ TORCH = FrameworkProfile(
     name="torch",
     limits=FrameworkLimits(default_zero_stage=3),
     fused_swiglu=False,
+    attention_kernel="sdpa",
+    fused_projections=False,
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,

@@ -1,7 +1,7 @@
 """Typed access to the keys of a parsed configuration file, with one-line errors."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from simulator.errors import InputError, UnsupportedError
 
@@ -63,6 +63,51 @@ class Config:
         if not isinstance(value, list):
             raise InputError(f"{self.where}: {key}: {_shown(value)} must be a list of whole numbers")
         return [Config(self.where, {key: item}).integer(key) for item in value]
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of words; empty where the key is absent or null."""
+        value = self._values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a list of words")
+        return [Config(self.where, {key: item}).text(key, "") for item in value]
+
+    def numbers_of_text(self, key: str) -> list[int]:
+        """Return whole numbers written as a list or as text with commas; empty where the key is absent or null."""
+        value = self._values.get(key)
+        if not isinstance(value, str):
+            return self.integers(key)
+        words = [word.strip() for word in value.split(",") if word.strip()]
+        if not all(word.isdecimal() and len(word) < 10 for word in words):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be whole numbers with commas")
+        return [int(word) for word in words]
+
+    def section(self, key: str) -> Self:
+        """Return the mapping under a key, an empty one where the key is absent or null."""
+        value = self._values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a mapping")
+        return type(self)(f"{self.where}: {key}", value)
+
+    def assuming(self, **defaults: object) -> Self:
+        """Return this with values for absent keys."""
+        return type(self)(self.where, defaults | dict(self._values))
+
+    def replaced(self, **values: object) -> Self:
+        """Return this with other values."""
+        return type(self)(self.where, dict(self._values) | values)
+
+    def renamed(self, **names: str) -> Self:
+        """Return this with keys under another name where the other name is absent."""
+        given = {new: self._values[old] for old, new in names.items() if old in self._values}
+        return self.assuming(**given)
+
+    def present(self, key: str) -> bool:
+        """Tell whether the key is there and not null."""
+        return self._values.get(key) is not None
 
     def has(self, key: str) -> bool:
         """Tell whether the key is there, null included."""

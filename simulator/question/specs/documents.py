@@ -13,8 +13,11 @@ is given twice with one value. What aliases repeat counts for its whole size.
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import yaml
 
@@ -36,6 +39,7 @@ _MAXIMUM_DIRECTIVES: Final = 100
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _TAG: Final = "tag:yaml.org,2002:"
 _TRUE: Final = ("true", "yes", "on")
+_INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", default=None)
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -56,13 +60,13 @@ def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
         raise InputError(f"{file}: not valid YAML: {error}") from error
 
 
-def read_json(file: Path) -> Any:
-    """Return what the JSON file holds, as plain values."""
-    return parse_json(str(file), read_limited(file))
+def read_json(file: Path, *, infinite: bool = False) -> Any:
+    """Return what the JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
+    return parse_json(str(file), read_limited(file), infinite=infinite)
 
 
-def parse_json(file: str, text: str) -> Any:
-    """Return what the text of a JSON file holds, as plain values."""
+def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
+    """Return what the text of a JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -72,7 +76,9 @@ def parse_json(file: str, text: str) -> Any:
             found[key] = value
         return found
 
-    def constant(text: str) -> NoReturn:
+    def constant(text: str) -> float:
+        if infinite:
+            return math.inf
         raise InputError(f"{file}: {text} is not a finite number")
 
     def number(text: str) -> float:
@@ -92,22 +98,38 @@ def parse_json(file: str, text: str) -> Any:
 
 def read_limited(file: Path, maximum: int = MAXIMUM_BYTES) -> str:
     """Return the text of a regular file of at most `maximum` bytes. Raises InputError."""
-    try:
-        if file.exists() and not file.is_file():
-            raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
-        if not file.is_file():
-            raise InputError(f"{file}: no such file")
-        with file.open("rb") as stream:
-            data = stream.read(maximum + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: cannot be read: {reason}") from error
+    instead = _INSTEAD.get()
+    data = instead[1] if instead is not None and instead[0] == file else _content(file, maximum)
     if len(data) > maximum:
         raise InputError(f"{file}: too large; at most {maximum} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+@contextmanager
+def standing_in(file: Path, text: str) -> Iterator[None]:
+    """Have `text` read where `file` would be: what a changed file would say, beside the others as they are."""
+    token = _INSTEAD.set((file, text.encode("utf-8")))
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
+def _content(file: Path, maximum: int) -> bytes:
+    """Return the first bytes of a regular file, one more than `maximum` at most."""
+    try:
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
+        if not file.is_file():
+            raise InputError(f"{file}: no such file")
+        with file.open("rb") as stream:
+            return stream.read(maximum + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{file}: cannot be read: {reason}") from error
 
 
 class _YamlReader:

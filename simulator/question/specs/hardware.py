@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
+from simulator.question.vocabulary import AttentionKernel
 
 PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Number formats a peak can be given for."""
@@ -77,6 +78,13 @@ class Count(Sourced):
 
     value: Annotated[int, Field(ge=1, le=2**20, strict=True)]
     """The number."""
+
+
+class Share(Sourced):
+    """A share of something, above 0 and at most 1."""
+
+    value: Annotated[float, Field(gt=0, le=1, strict=True)]
+    """The share."""
 
 
 class PeakFlops(Frozen):
@@ -187,6 +195,14 @@ class HardwareSpec(Frozen):
     """Levels of links between devices, innermost first."""
     network: Network
     """Links between nodes."""
+    processors: Count | None = None
+    """Processors of one device that each work on a tile of a matrix product (SMs, cube cores); None is not known."""
+    product_tile: Count | None = None
+    """Outputs of a matrix product that one processor works on at a time, a count; None is not known."""
+    earlier_kernels: Share | None = None
+    """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
+    attention_kernel: AttentionKernel | None = None
+    """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -6,22 +6,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simulator.errors import InputError
+from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_count
-
-Architecture = Literal[
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "deepseek_v2",
-    "deepseek_v3",
-    "ernie4_5",
-    "ernie4_5_moe",
-]
-"""Hugging Face ``model_type`` of the family the model belongs to."""
 
 MAXIMUM_LAYERS: Final = 10_000
 """Most layers a model may have, a count."""
@@ -39,19 +26,95 @@ Flag = Annotated[bool, Field(strict=True)]
 _PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
 _MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
+_MOE_DETAILS: Final = ("num_shared_experts", "first_k_dense_replace", "router_bias", "n_group")
+_SHARED_FIELDS: Final = ("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size")
+_INDEX_FIELDS: Final = ("index_heads", "index_head_dim", "index_topk")
+_DELTA_FIELDS: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+_MAMBA_FIELDS: Final = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+_NEEDS: Final[tuple[tuple[frozenset[str], tuple[str, ...]], ...]] = (
+    (frozenset({"sliding"}), ("sliding_window",)),
+    (frozenset({"sparse", "sparse_latent", "shared_sparse_latent"}), _INDEX_FIELDS),
+    (frozenset({"gated_delta"}), _DELTA_FIELDS),
+    (frozenset({"mamba"}), _MAMBA_FIELDS),
+    (frozenset({"gated_delta", "mamba"}), ("convolution",)),
+    (frozenset({"gated_delta", "mamba", "lightning"}), ("chunk_tokens",)),
+)
+"""Mixers, and the fields that exist for them."""
+_EXTENSIONS: Final = (
+    *("attention_output_bias", "mlp_bias", "activation", "gated", "norm", "norm_placement", "parallel_residual"),
+    *("rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate", "attention_sinks"),
+    *("logit_softcap", "mixers", "feed_forwards", *_SHARED_FIELDS),
+)
 
 
-Mixer = Literal["grouped_query", "latent"]
-"""How a layer mixes tokens: heads that share keys and values (all of MHA to MQA), or latent attention (MLA)."""
-FeedForward = Literal["gated", "experts"]
-"""What follows the mixer: a gated network every token passes, or routed experts, with shared ones or without."""
+Mixer = Literal[
+    "grouped_query",
+    "sliding",
+    "sparse",
+    "latent",
+    "sparse_latent",
+    "shared_sparse_latent",
+    "gated_delta",
+    "lightning",
+    "mamba",
+    "none",
+]
+"""How a layer mixes tokens.
+
+`grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
+same over blocks of keys that an indexer chooses. `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that
+an indexer chooses; `shared_sparse_latent` takes an earlier layer's choice. `gated_delta`: gated delta net. `lightning`:
+linear attention with fixed decay. `mamba`: Mamba-2.
+"""
+FeedForward = Literal["gated", "plain", "experts", "none"]
+"""What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
+Activation = Literal["silu", "gelu", "relu", "squared_relu"]
+"""Nonlinearity of the feed-forward networks, gated or not; variants of one function are one word."""
+
+LATENT: Final = frozenset[Mixer]({"latent", "sparse_latent", "shared_sparse_latent"})
+"""Mixers of latent attention."""
+INDEXED: Final = frozenset[Mixer]({"sparse", "sparse_latent"})
+"""Mixers with an indexer of their own."""
 
 
 class LayerKind(NamedTuple):
-    """What a decoder layer is made of; each behind a norm, with a residual addition."""
+    """What a decoder layer is made of; each behind a norm, with a residual addition; `none` has neither."""
 
     mixer: Mixer
     feed_forward: FeedForward
+
+
+class Heads(NamedTuple):
+    """Heads of one attention mixer."""
+
+    queries: int
+    """Query heads, a count."""
+    shared: int
+    """Key and value heads, a count."""
+    size: int
+    """Features of one query-key head."""
+    value_size: int
+    """Features of one value head."""
+
+    @property
+    def query_width(self) -> int:
+        """Features of all query heads together."""
+        return self.queries * self.size
+
+    @property
+    def key_width(self) -> int:
+        """Features of all key heads together."""
+        return self.shared * self.size
+
+    @property
+    def value_width(self) -> int:
+        """Features of all value heads together."""
+        return self.shared * self.value_size
+
+    @property
+    def output_width(self) -> int:
+        """Features that attention hands to its output projection."""
+        return self.queries * self.value_size
 
 
 class Published(Sourced):
@@ -108,10 +171,80 @@ class ModelSpec(Frozen):
     """True when the head uses the token table's storage."""
     attention_bias: Flag = False
     """True when the q, k and v projections have a bias."""
+    attention_output_bias: Flag = False
+    """True when the projection behind attention has a bias."""
+    mlp_bias: Flag = False
+    """True when the products of the feed-forward networks have biases, experts' included."""
+    activation: Activation = "silu"
+    """Nonlinearity of the feed-forward networks."""
+    gated: Flag = True
+    """False when feed-forward networks have one product before the activation instead of gate and up."""
+    norm: Literal["rms_norm", "layer_norm", "layer_norm_without_bias", "layer_norm_unweighted"] = "rms_norm"
+    """Kind of the norms over the hidden size."""
+    norm_placement: Literal["before", "after", "around"] = "before"
+    """Whether norms stand before mixer and feed-forward network, after them, or both."""
+    parallel_residual: Flag = False
+    """True when the feed-forward network reads the layer's input, not the mixer's result."""
+    shared_norm: Flag = False
+    """True when a parallel residual has one norm for both branches."""
+    rotary: Flag = True
+    """True when attention rotates queries and keys; False with learned positions, ALiBi or none."""
+    learned_positions: SizeOrZero = 0
+    """Rows of a learned table of positions that is added to the tokens', a count."""
+    embedding_norm: Flag = False
+    """True when the embedded tokens pass a norm."""
     qk_norm: Flag = False
-    """True when queries and keys are normalised per head."""
+    """True when queries and keys are normalised."""
+    qk_norm_span: Literal["head", "projection", "unweighted"] = "head"
+    """What a norm of queries and keys is over: each head with shared weights, the projection, or heads without any."""
+    attention_gate: Literal["none", "head", "element"] = "none"
+    """Whether a gate multiplies attention's output: one number per head, or one per feature."""
+    attention_sinks: Literal["none", "sliding", "all"] = "none"
+    """Layers whose attention has a learned sink per head."""
+    logit_softcap: Flag = False
+    """True when a tanh bounds the logits."""
     attention: Literal["gqa", "mla"] = "gqa"
     """``gqa``: heads share keys and values (all of MHA to MQA); ``mla``: latent attention."""
+    mixers: tuple[Mixer, ...] = ()
+    """Mixer of every layer, a pattern that repeats; empty: attention in all layers."""
+    feed_forwards: tuple[FeedForward, ...] = ()
+    """Feed-forward part of every layer, a pattern that repeats; empty: dense layers first, then experts if any."""
+    sliding_window: Size | None = None
+    """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
+    window_chunked: Flag = False
+    """True when a sliding layer attends within consecutive chunks of that many tokens instead."""
+    sliding_attention_heads: Size | None = None
+    """Query heads of sliding layers where they have a number of their own, a count."""
+    sliding_key_value_heads: Size | None = None
+    """Key and value heads of sliding layers where they have a number of their own, a count."""
+    index_heads: SizeOrZero = 0
+    """Heads of the indexer of sparse attention, a count; 0 without one."""
+    index_head_dim: SizeOrZero = 0
+    """Features of an indexer head."""
+    index_topk: SizeOrZero = 0
+    """Keys that sparse attention attends to at most, a count."""
+    linear_key_heads: SizeOrZero = 0
+    """Gated delta net: query and key heads, a count."""
+    linear_value_heads: SizeOrZero = 0
+    """Gated delta net: value heads, a count."""
+    linear_key_head_dim: SizeOrZero = 0
+    """Gated delta net: features of a query-key head."""
+    linear_value_head_dim: SizeOrZero = 0
+    """Gated delta net: features of a value head."""
+    mamba_heads: SizeOrZero = 0
+    """Mamba-2: heads, a count; 0 without such layers."""
+    mamba_head_dim: SizeOrZero = 0
+    """Mamba-2: features of a head."""
+    mamba_groups: SizeOrZero = 0
+    """Mamba-2: groups that share input and output matrices of the state, a count."""
+    mamba_state: SizeOrZero = 0
+    """Mamba-2: size of the state per feature."""
+    convolution: SizeOrZero = 0
+    """Taps of the causal convolution of gated delta net and Mamba-2, a count."""
+    convolution_bias: Flag = False
+    """True when that convolution has a bias."""
+    chunk_tokens: SizeOrZero = 0
+    """Tokens that linear attention, delta net and Mamba-2 treat at once, a count."""
     q_lora_rank: Size | None = None
     """MLA: rank of the query compression; None when queries are not compressed."""
     kv_lora_rank: Size | None = None
@@ -121,7 +254,7 @@ class ModelSpec(Frozen):
     qk_rope_head_dim: Size | None = None
     """MLA: features of a query-key head with rotary position; None without MLA."""
     v_head_dim: Size | None = None
-    """MLA: features of a value head; None without MLA, where ``head_dim`` serves."""
+    """Features of a value head; None where ``head_dim`` serves."""
     num_experts: SizeOrZero = 0
     """Routed experts of a mixture-of-experts layer, a count; 0 for a dense model."""
     num_experts_per_tok: SizeOrZero = 0
@@ -130,6 +263,12 @@ class ModelSpec(Frozen):
     """Experts every token passes, a count; one network of that many widths."""
     moe_intermediate_size: SizeOrZero = 0
     """Width of one expert's feed-forward network, a count of features."""
+    shared_expert_intermediate_size: SizeOrZero = 0
+    """Width of the shared experts together where it is no multiple of an expert's; 0: that multiple."""
+    shared_expert_gate: Flag = False
+    """True when a gate of one number per token weighs the shared experts."""
+    expert_latent_size: SizeOrZero = 0
+    """Width that tokens are projected to before routed experts and back behind them; 0: the hidden size."""
     first_k_dense_replace: LayersOrZero = 0
     """Leading layers that are dense in a mixture-of-experts model, a count."""
     n_group: SizeOrZero = 0
@@ -145,7 +284,7 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _source_problem):
+        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _source_problem):
             problem = check(self)
             if problem:
                 raise ValueError(problem)
@@ -164,7 +303,8 @@ class ModelSpec(Frozen):
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every decoder layer, first to last."""
         dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
-        return _layers(self._mixer, dense, self.num_hidden_layers)
+        mixers, feed_forwards = self.mixers or (self._mixer,), self.feed_forwards or None
+        return _layers(mixers, feed_forwards, self._dense, dense, self.num_hidden_layers)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
@@ -173,12 +313,36 @@ class ModelSpec(Frozen):
 
     @property
     def prediction_kind(self) -> LayerKind:
-        """The kind of layer inside a next-token prediction module: with experts where the model has any."""
-        return LayerKind(self._mixer, "experts" if self.is_moe else "gated")
+        """The kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
+        if not self.num_nextn_predict_layers:
+            return self.layers[-1]
+        full = [mixer for mixer in self.mixers if mixer in ("grouped_query", "sparse", *LATENT)]
+        return LayerKind(full[-1] if full else self._mixer, "experts" if self.is_moe else self._dense)
 
     @property
     def _mixer(self) -> Mixer:
         return "latent" if self.attention == "mla" else "grouped_query"
+
+    @property
+    def _dense(self) -> FeedForward:
+        return "gated" if self.gated else "plain"
+
+    def heads(self, mixer: Mixer) -> Heads:
+        """Heads of an attention mixer."""
+        queries, shared = self.num_attention_heads, self.num_key_value_heads
+        if mixer == "sliding":
+            queries, shared = self.sliding_attention_heads or queries, self.sliding_key_value_heads or shared
+        return Heads(queries, shared, self.head_dim, self.v_head_dim or self.head_dim)
+
+    @property
+    def expert_width(self) -> int:
+        """Features of a token inside routed experts' dispatch: the hidden size, or the latent one."""
+        return self.expert_latent_size or self.hidden_size
+
+    @property
+    def shared_width(self) -> int:
+        """Width of all shared experts together, a count of features."""
+        return self.shared_expert_intermediate_size or self.num_shared_experts * self.moe_intermediate_size
 
     @property
     def num_moe_layers(self) -> int:
@@ -187,8 +351,8 @@ class ModelSpec(Frozen):
 
     @property
     def num_dense_layers(self) -> int:
-        """Layers without routed experts, a count."""
-        return self.num_hidden_layers - self.num_moe_layers
+        """Layers with a feed-forward network that every token passes, a count."""
+        return sum(kind.feed_forward in ("gated", "plain") for kind in self.layers)
 
     @property
     def query_width(self) -> int:
@@ -205,6 +369,14 @@ class ModelSpec(Frozen):
         """Features that attention hands to its output projection."""
         return self.num_attention_heads * (self.v_head_dim or self.head_dim)
 
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Fields that set the model apart from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
+        fields = type(self).model_fields
+        found = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
+        valued = ("v_head_dim",) if self.attention == "gqa" and self.v_head_dim is not None else ()
+        return (*found, *valued)
+
     def with_layers(self, layers: int) -> Self:
         """Return this model with ``layers`` decoder layers instead; leading dense layers stay first."""
         if not 1 <= layers <= MAXIMUM_LAYERS:
@@ -220,9 +392,14 @@ class ModelSpec(Frozen):
 
 
 @lru_cache(maxsize=256)
-def _layers(mixer: Mixer, dense: int, layers: int) -> tuple[LayerKind, ...]:
-    """Leading dense layers, and experts behind them."""
-    return (LayerKind(mixer, "gated"),) * dense + (LayerKind(mixer, "experts"),) * (layers - dense)
+def _layers(
+    mixers: tuple[Mixer, ...], pattern: tuple[FeedForward, ...] | None, network: FeedForward, dense: int, layers: int
+) -> tuple[LayerKind, ...]:
+    """Mixers as their pattern repeats; feed-forward parts as theirs does, else dense layers and experts behind them."""
+    if pattern is None:
+        routed: tuple[FeedForward, ...] = ("experts",)
+        pattern = (network,) * dense + routed * (layers - dense)
+    return tuple(LayerKind(mixers[i % len(mixers)], pattern[i % len(pattern)]) for i in range(layers))
 
 
 @lru_cache(maxsize=256)
@@ -249,7 +426,8 @@ def _head_problem(model: ModelSpec) -> str:
 def _mla_problem(model: ModelSpec) -> str:
     """Return what is wrong with the latent attention fields, or an empty text."""
     if model.attention == "gqa":
-        given = [field for field in ("q_lora_rank", *_MLA_FIELDS) if getattr(model, field) is not None]
+        latent = ("q_lora_rank", *(field for field in _MLA_FIELDS if field != "v_head_dim"))
+        given = [field for field in latent if getattr(model, field) is not None]
         return f"{given[0]} is for attention 'mla' only; this model has 'gqa'" if given else ""
     missing = [field for field in _MLA_FIELDS if getattr(model, field) is None]
     if missing:
@@ -267,7 +445,7 @@ def _mla_problem(model: ModelSpec) -> str:
 def _moe_problem(model: ModelSpec) -> str:
     """Return what is wrong with the expert fields, or an empty text."""
     if not model.is_moe:
-        for field in (*_MOE_FIELDS, "num_shared_experts", "first_k_dense_replace", "router_bias", "n_group"):
+        for field in (*_MOE_FIELDS, *_MOE_DETAILS, *_SHARED_FIELDS):
             if getattr(model, field):
                 return f"{field} needs num_experts of at least 1"
         return ""
@@ -288,10 +466,33 @@ def _group_problem(model: ModelSpec) -> str:
     groups, used = model.n_group, model.topk_group
     if groups == used == 0 or (groups and model.num_experts % groups == 0 and 1 <= used <= groups):
         return ""
-    return (
-        f"n_group {groups} and topk_group {used}: the groups must divide num_experts {model.num_experts}, and a token "
-        "uses 1 or more of them"
-    )
+    return f"n_group {groups}, topk_group {used}: of groups that divide {model.num_experts} experts a token uses some"
+
+
+def _kind_problem(model: ModelSpec) -> str:
+    """Return what is wrong with the sequence of layer kinds, or an empty text."""
+    mixers = set(model.mixers)
+    for needing, fields in _NEEDS:
+        wanted = mixers & needing
+        for field in fields:
+            if bool(wanted) != bool(getattr(model, field)):
+                says = "needs {} of at least 1" if wanted else "is what {} is for; this model has none"
+                return f"mixer '{min(wanted or needing)}' {says.format(field)}"
+    return _sequence_problem(model, mixers)
+
+
+def _sequence_problem(model: ModelSpec, mixers: set[Mixer]) -> str:
+    """Return what does not fit together in the sequence, or an empty text."""
+    if model.attention == "gqa" and mixers & LATENT:
+        return f"mixer '{min(mixers & LATENT)}' needs attention 'mla'"
+    if model.is_moe != ("experts" in (model.feed_forwards or ("experts",) * model.is_moe)):
+        return "feed_forwards and num_experts must agree on whether there are experts"
+    if model.feed_forwards and model.first_k_dense_replace:
+        return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
+    if ("none", "none") in model.layers:
+        return "a layer of mixer 'none' and feed-forward 'none' is empty"
+    heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
+    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if heads % shared else ""
 
 
 def _source_problem(model: ModelSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_origin
 
 from pydantic import ValidationError, create_model
 
@@ -14,8 +14,6 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
 from simulator.recipes.recipe import Recipe, Remark
 
-_FLAGS = ("tie_word_embeddings", "attention_bias", "qk_norm", "router_bias")
-_WORDS = ("attention", "architecture")
 _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
 
 
@@ -35,9 +33,12 @@ def field_values(given: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 def _value(name: str, text: str) -> object:
-    if name in _WORDS:
+    kind = ModelSpec.model_fields[name].annotation
+    if get_origin(kind) is Literal:
         return text
-    if name in _FLAGS:
+    if get_origin(kind) is tuple:
+        return tuple(word.strip() for word in text.split(",") if word.strip())
+    if kind is bool:
         if text.lower() not in ("true", "false", "1", "0"):
             raise InputError(f"--model-field {name}={text[:60]}: allowed are true and false")
         return text.lower() in ("true", "1")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 from simulator.cost.pricing.price import FITS, price
 from simulator.errors import SimulateError, one_line
 from simulator.question.scenario.block import block_of
+from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
 from simulator.recipes.emit.edits import Given, edited, with_variable
@@ -55,24 +55,32 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
 
 
 def patched(
-    results: Iterable[Checked], settings: Mapping[str, str], environment: Mapping[str, str]
+    results: Iterable[Checked], settings: Mapping[str, str], environment: Mapping[str, str], root: Path | None = None
 ) -> tuple[Checked, ...]:
     """The results, with a patch to each change that the recipe's text can hold."""
     return tuple(
         replace(
             result,
             changes=tuple(
-                replace(change, patch=patch_of(result, change, settings, environment)) for change in result.changes
+                replace(change, patch=patch_of(result, change, settings, environment, root))
+                for change in result.changes
             ),
         )
         for result in results
     )
 
 
-def patch_of(checked: Checked, change: Change, settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def patch_of(
+    checked: Checked,
+    change: Change,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    root: Path | None = None,
+) -> str:
     """A unified diff of the recipe after which it asks the change's question; empty where its text gives no hold.
 
-    The patched text is read again, and asks what was promised, or there is no patch.
+    The patched text is read again, in the place of the recipe's and below the same `root`, and asks what was promised,
+    or there is no patch.
     """
     if checked.case is None:
         return ""
@@ -81,7 +89,8 @@ def patch_of(checked: Checked, change: Change, settings: Mapping[str, str], envi
         with Path(recipe.file).open(encoding="utf-8", newline="") as stream:
             text = stream.read()
         changed = _changed(text, checked.case, change.case)
-        if changed is None or changed == text or not _asks(changed, checked.case, change.case, settings, environment):
+        read = partial(read_recipe, recipe.file, settings, environment, root)
+        if changed is None or changed == text or not _asks(changed, checked.case, change.case, read):
             return ""
     except (SimulateError, OSError, ValueError):
         return ""
@@ -184,19 +193,13 @@ def _name(name: str, present: Mapping[str, Given], recipe: Recipe) -> str:
     return next((other for other in _ALSO.get(name, ()) if other in present and name not in present), name)
 
 
-def _asks(text: str, base: Case, case: Case, settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether the text asks the question of a case, under the same options: alone, or with the files beside it."""
-    path = Path(base.recipe.file)
-    for beside in (False, True):
-        try:
-            recipes = _read(text, path, settings, environment, beside=beside)
-            cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
-        except SimulateError:
-            continue
-        found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
-        if found:
-            return bool(price(found[0].scenario, block_of([found[0].layout])).verdict[0] == FITS)
-    return False
+def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]]) -> bool:
+    """Whether the text, read in the place of the recipe's own, asks the question of a case under the same options."""
+    with standing_in(Path(base.recipe.file), text):
+        recipes = read()
+    cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
+    found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
+    return bool(found) and bool(price(found[0].scenario, block_of([found[0].layout])).verdict[0] == FITS)
 
 
 def _question(case: Case) -> tuple[object, ...]:
@@ -205,23 +208,3 @@ def _question(case: Case) -> tuple[object, ...]:
     shape = {name: size for name, size in scenario.model.shape().items() if name != "vocab_size"}
     workload = (scenario.devices, scenario.seq_length, scenario.global_batch_size, scenario.precision)
     return case.layout, scenario.framework, scenario.lora_rank, shape, workload
-
-
-def _read(
-    text: str, path: Path, settings: Mapping[str, str], environment: Mapping[str, str], *, beside: bool
-) -> tuple[Recipe, ...]:
-    """The recipes of a text under a file's name, in a folder of its own; with the other files of its folder or not."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        others = islice(path.resolve().parent.iterdir(), _MOST_BESIDE) if beside else ()
-        for other in others:
-            if other.name != path.name:
-                (folder / other.name).symlink_to(other)
-        changed = folder / path.name
-        changed.write_text(text, encoding="utf-8", newline="")
-        # The links beside it lead back to the files that were read, inside their root, with the recipe itself.
-        return read_recipe(changed, settings, environment, Path(folder.resolve().anchor))
-
-
-_MOST_BESIDE = 1000
-"""Most files of a recipe's folder that a patched text is read beside."""

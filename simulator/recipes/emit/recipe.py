@@ -26,6 +26,11 @@ def emit(case: Case, target: str) -> str:
     """The recipe that launches a case. Raises UnsupportedError for what the framework has no words for."""
     if case.scenario.groups:
         raise UnsupportedError(f"hardware {case.scenario.hardware_name}: one recipe launches one kind of device")
+    model = case.scenario.model
+    if model.extensions:
+        raise UnsupportedError(
+            f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
+        )
     estimate = estimate_of(case)
     refused = findings(Launch(scenario=case.scenario, layout=case.layout), estimate.violations)
     if refused:

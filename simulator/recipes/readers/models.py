@@ -11,6 +11,7 @@ from typing import Final
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.huggingface import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
+from simulator.recipes.readers.home import kept_inside
 
 __all__ = ["beside", "by_name", "by_shape", "differing", "load_model", "model_names"]
 
@@ -94,16 +95,21 @@ def by_name(name: str) -> tuple[str | None, bool]:
 
 
 def beside(name: str, recipe: Path) -> str | None:
-    """The path of a model configuration that a recipe names relative to itself."""
+    """The path of a model configuration that a recipe names relative to itself.
+
+    Raises InputError for one outside the recipe's repository.
+    """
     if not name or len(name) > 1000 or "\0" in name or name.startswith(("/", "~")) or "$" in name:
         return None
     path = recipe.parent / name
     try:
-        if path.suffix.lower() == ".json" and path.is_file():
-            return str(path)
-        return str(path) if (path / CONFIG_FILE).is_file() else None
+        file = path if path.suffix.lower() == ".json" else path / CONFIG_FILE
+        if not file.is_file():
+            return None
     except OSError:
         return None
+    kept_inside(file, recipe, f"{recipe}: {name[:200]}")
+    return str(path)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from typing import Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.home import kept_inside
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
 from simulator.recipes.readers.named import named_model
@@ -78,20 +79,20 @@ def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Vari
                 file = beside(str(path), place, key.line)
             except InputError:
                 continue
-            found += variables.keys(_extended(file, 0))
+            found += variables.keys(_extended(file, path, 0))
             modelled = modelled or head == "model"
             break
     return found, modelled
 
 
-def _extended(file: Path, depth: int) -> list[Key]:
-    """The keys of a file after those of the files that it extends."""
+def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
+    """The keys of a file after those of the files that it extends. Raises InputError for one outside the repository."""
     document = read_document(file)
     bases = document.pop("extends", None) or []
     found: list[Key] = []
     for base in bases if isinstance(bases, list) and depth < _DEEPEST else []:
         if isinstance(base, str) and (file.parent / base).is_file():
-            found += _extended(file.parent / base, depth + 1)
+            found += _extended(kept_inside(file.parent / base, recipe, f"{file}: {base[:200]}"), recipe, depth + 1)
     return [*found, *(dataclasses.replace(key, file=str(file)) for key in keys_of(file, document))]
 
 

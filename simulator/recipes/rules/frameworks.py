@@ -87,18 +87,6 @@ _BLAME: dict[str, tuple[str, ...]] = {
 """Settings that decide a layout rule."""
 
 
-def _copied_groups(launch: Launch) -> str:
-    """Key-value heads that Megatron-core 0.16 copies to the ranks that have none (transformer_config.py:940)."""
-    model, size = launch.scenario.model, launch.layout.tensor_parallel
-    groups = model.num_key_value_heads
-    if size % groups or model.num_attention_heads % size:
-        return ""
-    return (
-        f"{groups} key-value heads on tensor parallel {size}: Megatron-core 0.16 copies them, "
-        "earlier ones refuse; copied heads are not modelled"
-    )
-
-
 def _whole_key_values(launch: Launch) -> str:
     """Key-value heads that Paddle's LLaMA keeps whole on every rank, with a warning (modeling.py:692, 2.8.1)."""
     model = launch.scenario.model
@@ -109,7 +97,6 @@ def _whole_key_values(launch: Launch) -> str:
 
 _NOT_MODELLED: dict[tuple[str, str], Callable[[Launch], str]] = {
     ("megatron", "zero_stage"): _says("Megatron's FSDP shards gradients or parameters too: that is not modelled"),
-    ("megatron", "kv_heads"): _copied_groups,
     ("paddle", "kv_heads"): _whole_key_values,
 }
 """Layout rules that say what the simulator lacks, not what the framework does; empty text where it does."""
@@ -270,10 +257,11 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         id="megatron-kv-heads",
         framework="megatron",
-        versions=_MEGATRON,
-        source=f"{MEGATRON_CONFIG}:576",
-        about="query groups divide by tensor parallel",
-        says="num_query_groups (...) must be a multiple of tensor_model_parallel_size (...)",
+        # Before 0.16 a multiple only: a launch on an older core with fewer groups than ranks stops.
+        versions="Megatron-core 0.16 and later",
+        source="Megatron-LM core_v0.16.1, megatron/core/transformer/transformer_config.py:940",
+        about="query groups divide by tensor parallel, or it by them",
+        says="num_query_groups (...) must be a multiple or divisor of tensor_model_parallel_size (...)",
         fix=_heads_fix,
         layout_rule="kv_heads",
     ),

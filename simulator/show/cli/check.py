@@ -157,11 +157,12 @@ def _check(**values: Any) -> None:
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = _settings(values)
-    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, _root(values["root"]))
+    root = _root(values["root"])
+    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root)
     if values["diff"]:
         from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
 
-        results = patched(results, settings, environment or {})
+        results = patched(results, settings, environment or {}, root)
     answer = Answer(
         results=results,
         gates=gates,

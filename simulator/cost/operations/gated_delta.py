@@ -1,0 +1,93 @@
+"""Gated delta net (Qwen3-Next, Qwen3.5): a state per head that a gated delta rule updates, in chunks."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.attention import output_projection
+from simulator.cost.operations.blocks import vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.linear import input_projection, scan_exchange
+from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.question.specs.model import ModelSpec
+
+
+def gated_delta(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition.
+
+    One projection makes queries, keys, values, the output's gate z and two numbers per value head; q, k and v pass a
+    causal convolution, which keeps its input. Queries and keys are repeated to the value heads and normed in the scan's
+    kernel, which keeps them, v, decay and strength of every head, and a triangular matrix per chunk.
+    """
+    model, element = given.model, element_bytes(given)
+    heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
+    values = heads * model.linear_value_head_dim
+    entering = 2 * keys + values
+    scan = Operation(
+        name="delta_rule",
+        group="core_attention",
+        weights=(vector("decay", heads, "column"), vector("step_bias", heads, "column")),
+        kept=(
+            Kept("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
+            Kept("scan_value", element * values, "tensor"),
+            Kept("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
+            # Decay and the statistics of both norms in fp32, the strength of the update.
+            Kept("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
+        ),
+        temporary=(Amount(element * (2 * heads * model.linear_key_head_dim + values), "tensor"),),
+        moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
+        core_flops=_flops(model),
+    )
+    return (
+        input_projection(given, "delta_projection", _weights(model), entering + values + 2 * heads),
+        scan_exchange(given, entering + values + 2 * heads, values),
+        convolution(given, entering),
+        scan,
+        _gated_norm(given, values),
+        output_projection(given, values),
+    )
+
+
+def convolution(given: Conditions, width: int) -> Operation:
+    """A causal convolution of every feature over a few tokens, with SiLU: reads and writes its width."""
+    model = given.model
+    bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
+    return Operation(
+        name="convolution",
+        group="attention_projection",
+        weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
+        moved=(Amount(2.0 * element_bytes(given) * width, "tensor"),),
+    )
+
+
+def _weights(model: ModelSpec) -> tuple[Weight, ...]:
+    hidden, heads = model.hidden_size, model.linear_value_heads
+    keys, values = model.linear_key_heads * model.linear_key_head_dim, heads * model.linear_value_head_dim
+    widths = {"q": keys, "k": keys, "v": values, "z": values, "a": heads, "b": heads}
+    return tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
+
+
+def _gated_norm(given: Conditions, values: int) -> Operation:
+    """Norm of every head times SiLU of z: keeps the scan's output, a number per head, and what it makes."""
+    model, element = given.model, element_bytes(given)
+    return Operation(
+        name="gated_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", model.linear_value_head_dim),),
+        kept=(
+            Kept("scan_output", element * values, "tensor"),
+            Kept("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+            Kept("gated_scan_output", element * values, "tensor"),
+        ),
+        moved=(Amount(3.0 * element * values, "tensor"),),
+    )
+
+
+def _flops(model: ModelSpec) -> float:
+    """Forward FLOPs per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
+
+    Inside a chunk the products of keys with keys and of queries with keys, the triangle times keys and values, scores
+    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; with the state three products of `2 k v`.
+    """
+    chunk, key, value = model.chunk_tokens, model.linear_key_head_dim, model.linear_value_head_dim
+    inside = 6.0 * chunk * key + 4.0 * chunk * value + 2.0 * chunk**2 / 3.0
+    return model.linear_value_heads * (inside + 6.0 * key * value)

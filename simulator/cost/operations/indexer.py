@@ -1,0 +1,47 @@
+"""The indexer of sparse attention: small heads score all keys, and each token's best ones are what it attends to."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.blocks import vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.record import Kept, Operation, Weight
+
+INDEX_BYTES = 4.0
+"""Bytes of the number of a chosen key."""
+
+
+def indexer(given: Conditions) -> tuple[Operation, ...]:
+    """Projections of queries and of one key head, and the scores of all tokens before; the choice is kept.
+
+    Latent attention projects the compressed queries, and weighs heads by a projection of its own (DeepSeek-V3.2);
+    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). It is trained beside the
+    model: every pass is counted. Its scores are one product, half of attention's two; they are not kept.
+    """
+    model, element = given.model, element_bytes(given)
+    hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads
+    width = heads * size
+    key = Weight("index_k", hidden, size, "replicated")
+    weights: tuple[Weight, ...]
+    if model.attention == "mla":
+        weights = (
+            Weight("index_q", model.q_lora_rank or hidden, width, "replicated"),
+            Weight("index_weights", hidden, heads, "replicated"),
+            *(vector(name, size) for name in ("index_k_norm", "index_k_norm_bias")),
+        )
+    else:
+        query = Weight("index_q", hidden, width, "replicated")
+        weights = (query, *(vector(name, size) for name in ("index_q_norm", "index_k_norm")))
+    return (
+        Operation(
+            name="indexer",
+            group="indexer",
+            weights=(key, *weights),
+            kept=(
+                Kept("index_query_key", element * (width + size), "whole"),
+                Kept("index_weights", FP32 * heads, "whole"),
+                Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+            ),
+            core_width=width / 2.0,
+        ),
+    )

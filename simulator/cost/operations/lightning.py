@@ -1,0 +1,55 @@
+"""Lightning attention (MiniMax-Text-01): linear attention with a fixed decay per head."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.attention import output_projection
+from simulator.cost.operations.blocks import vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.linear import input_projection, linear_attention_flops, scan_exchange
+from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+
+
+def lightning(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition.
+
+    SiLU of q, k and v keeps what goes in (the projection's output) and makes what the scan keeps. The scan's output is
+    normed over all heads and multiplied by a gate's sigmoid; the norm keeps its input, the product both factors.
+    """
+    model, element = given.model, element_bytes(given)
+    width = model.query_width
+    weights = (
+        *(Weight(name, model.hidden_size, width, "column") for name in ("q", "k", "v")),
+        Weight("g", model.hidden_size, width, "column"),
+    )
+    scan = Operation(
+        name="linear_attention",
+        group="core_attention",
+        kept=(
+            Kept("query_key_value", 3.0 * element * width, "tensor"),
+            Kept("scan_output", element * width, "tensor"),
+        ),
+        temporary=(Amount(3.0 * element * width, "tensor"),),
+        moved=(Amount(6.0 * element * width, "tensor"),),
+        core_flops=model.num_attention_heads
+        * linear_attention_flops(model.chunk_tokens, model.head_dim, model.head_dim),
+    )
+    gate = Operation(
+        name="gated_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", width, "column"),),
+        kept=(
+            Kept("scan_norm_statistics", FP32, "whole"),
+            Kept("scan_norm_output", element * width, "tensor"),
+            Kept("scan_gate", element * width, "tensor"),
+            Kept("gated_scan_output", element * width, "tensor"),
+        ),
+        moved=(Amount(5.0 * element * width, "tensor"),),
+    )
+    return (
+        input_projection(given, "query_key_value_gate", weights, 3 * width),
+        scan_exchange(given, 3 * width, width),
+        scan,
+        gate,
+        output_projection(given, width),
+    )

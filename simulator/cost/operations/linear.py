@@ -1,0 +1,36 @@
+"""What mixers without scores of all tokens share: exchange of contexts, the norm and gate behind the scan."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.blocks import cast, tensor_collective
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.record import Collective, Kept, Operation, Weight
+
+
+def input_projection(given: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
+    """The product before the scan; what it makes stays alive, as the scan's or the convolution's input."""
+    return Operation(
+        name=name,
+        group="attention_projection",
+        weights=weights,
+        kept=(Kept(f"{name}_output", element_bytes(given) * width, "tensor"),),
+        moved=cast(given, float(given.model.hidden_size), "sequence"),
+        collectives=(tensor_collective(given, "gather"),),
+        calls=0.5,
+    )
+
+
+def scan_exchange(given: Conditions, entering: int, leaving: int) -> Operation:
+    """Context parallelism: all-to-all from sequence to head splits before the scan, and back behind it."""
+    amount = element_bytes(given) * (entering + leaving)
+    exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
+    return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
+
+
+def linear_attention_flops(chunk: int, key: int, value: int) -> float:
+    """Forward FLOPs per token and head of linear attention in chunks of C tokens.
+
+    Inside a chunk scores and values, `2 C (k + v)`; between chunks the state is read and written, `4 k v`.
+    """
+    return 2.0 * chunk * (key + value) + 4.0 * key * value

@@ -1,0 +1,68 @@
+"""Mamba-2: a state per head with a scalar decay, scanned in chunks (Dao and Gu 2024)."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.attention import output_projection
+from simulator.cost.operations.blocks import vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.gated_delta import convolution
+from simulator.cost.operations.linear import input_projection, scan_exchange
+from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.question.specs.model import ModelSpec
+
+
+def mamba(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition.
+
+    One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The fused
+    scan keeps that alone, and its own output before the gate; convolution and chunk states are done again in its
+    backward pass. The norm over groups keeps the gated output and makes the next product's input.
+    """
+    model, element = given.model, element_bytes(given)
+    inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
+    entering = 2 * inner + matrices + model.mamba_heads
+    scan = Operation(
+        name="state_space_scan",
+        group="core_attention",
+        weights=tuple(vector(name, model.mamba_heads, "column") for name in ("decay", "step_bias", "skip")),
+        kept=(Kept("scan_output", element * inner, "tensor"),),
+        temporary=(Amount(element * entering, "tensor"),),
+        moved=(Amount(element * (3 * inner + matrices), "tensor"),),
+        core_flops=_flops(model),
+    )
+    norm = Operation(
+        name="group_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", inner, "column"),),
+        kept=(
+            Kept("gated_scan_output", element * inner, "tensor"),
+            Kept("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
+            Kept("scan_norm_output", element * inner, "tensor"),
+        ),
+        moved=(Amount(2.0 * element * inner, "tensor"),),
+    )
+    return (
+        input_projection(given, "scan_projection", _weights(model), entering),
+        scan_exchange(given, entering, inner),
+        convolution(given, inner + matrices),
+        scan,
+        norm,
+        output_projection(given, inner),
+    )
+
+
+def _weights(model: ModelSpec) -> tuple[Weight, ...]:
+    inner, groups = model.mamba_heads * model.mamba_head_dim, model.mamba_groups * model.mamba_state
+    widths = {"z": inner, "x": inner, "b": groups, "c": groups, "step": model.mamba_heads}
+    return tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
+
+
+def _flops(model: ModelSpec) -> float:
+    """Forward FLOPs per token in chunks of C tokens, of state N and head size P.
+
+    Scores, `2 C N` by group; scores times x, `2 C P`, and chunk states written and read, `4 N P`, by head.
+    """
+    chunk, state, size = model.chunk_tokens, model.mamba_state, model.mamba_head_dim
+    scores = 2.0 * chunk * state * model.mamba_groups
+    return scores + model.mamba_heads * (2.0 * chunk * size + 4.0 * state * size)

@@ -1,0 +1,31 @@
+"""Parameter counts equal those of Hugging Face's own classes, built without storage; skipped without transformers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.cost.operations.sums import total_parameters
+from simulator.question.specs.huggingface import read_config
+from tests.specs.small_configs import SMALL
+
+transformers = pytest.importorskip("transformers", reason="the extra for Hugging Face's classes is not installed")
+torch = pytest.importorskip("torch", reason="Hugging Face's classes need torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def class_parameters(model_type: str, keys: dict[str, object]) -> int:
+    """Parameters of the class, and the corrections of its routers, which are buffers that checkpoints hold."""
+    config = transformers.AutoConfig.for_model(model_type, **keys)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    corrections = sum(b.numel() for name, b in model.named_buffers() if name.endswith("e_score_correction_bias"))
+    return sum(parameter.numel() for parameter in model.parameters()) + corrections
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_family_counts_what_its_class_has(name: str, tmp_path: Path) -> None:
+    model_type, keys = SMALL[name]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type} | keys), encoding="utf-8")
+    assert total_parameters(read_config(tmp_path / "config.json")) == class_parameters(model_type, dict(keys))

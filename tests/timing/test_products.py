@@ -1,0 +1,89 @@
+"""Rates of matrix products by shape, and of attention by kernel."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.cost.timing.layers import attention_kernel, attention_rate, shape_factor, shaped_seconds
+from simulator.question.coefficients.values import Coefficients, TimeCoefficients
+from simulator.question.scenario.scenario import Scenario
+from tests.scenario.cases import load_hardware, scenario_of
+
+RATE = 700e12
+
+
+def h100(**time: float) -> Scenario:
+    return scenario_of("llama3.1-8b", coefficients=Coefficients(time=TimeCoefficients(**time)))
+
+
+def factor(scenario: Scenario, rows: float, outputs: float, depth: float) -> float:
+    values = (np.array([value]) for value in (rows, outputs, depth))
+    return float(np.atleast_1d(shape_factor(scenario, RATE, *values))[0])
+
+
+def test_a_large_product_has_its_flops_rate() -> None:
+    assert factor(h100(), 65_536, 65_536, 65_536) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_product_by_hand() -> None:
+    # 132 processors of tiles of 32768 outputs, one and a tenth of each started beside those needed.
+    at_once = 132 * 32_768
+    started, piece = 1.1 * at_once, 3.9e-6 * RATE / (2 * at_once)
+    # 2048 x 4096 outputs of depth 4096 are not split.
+    assert math.sqrt(started * 4096 / (piece * 2048 * 4096)) < 3
+    pieces = max(1.0, math.sqrt(started * 4096 / (piece * 2048 * 4096)))
+    by_hand = (1 + piece * pieces / 4096) * (1 + started / (2048 * 4096 * pieces))
+    assert factor(h100(), 2048, 4096, 4096) == pytest.approx(by_hand)
+
+
+def test_few_outputs_are_split_along_the_depth() -> None:
+    # Without a split the factor would be that of one piece.
+    at_once = 132 * 32_768
+    whole = (1 + 3.9e-6 * RATE / (2 * at_once) / 65_536) * (1 + 1.1 * at_once / (256 * 1024))
+    assert 1.0 < factor(h100(), 256, 1024, 65_536) < whole / 2
+
+
+def test_smaller_products_are_never_relatively_faster() -> None:
+    factors = [factor(h100(), rows, 4096, 4096) for rows in (256, 512, 1024, 4096, 16_384)]
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_each_pass_has_its_own_shape() -> None:
+    rows, outputs, depth = (np.array([value]) for value in (512.0, 8192.0, 2048.0))
+    found = shaped_seconds(h100(), RATE, rows, outputs, depth)
+    flops = 2 * 512 * 8192 * 2048 / RATE
+    for seconds, shape in ((found.forward, (512, 8192, 2048)), (found.inputs, (512, 2048, 8192))):
+        assert float(seconds[0]) == pytest.approx(flops * factor(h100(), *shape))
+    assert float(found.weights[0]) == pytest.approx(flops * factor(h100(), 2048, 8192, 512))
+
+
+def test_no_shape_counts_where_the_processors_are_not_known() -> None:
+    assert factor(scenario_of("llama3.1-8b", "mi300x"), 16, 16, 16) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [("flash_1", 0.63 * 0.3), ("sdpa", 0.63 * 0.35), ("flash_2", 0.63 * 0.5), ("flash_3", 0.6), ("npu", 0.7)],
+)
+def test_each_kernel_has_its_rate(kernel: str, share: float) -> None:
+    rates = {
+        "attention_efficiency": 0.5,
+        "attention_efficiency_flash_1": 0.3,
+        "attention_efficiency_sdpa": 0.35,
+        "attention_efficiency_flash_3": 0.6,
+        "attention_efficiency_npu": 0.7,
+    }
+    scenario = h100(**rates)
+    chosen = replace(scenario, framework=replace(scenario.framework, attention_kernel=kernel))
+    assert attention_rate(chosen) == pytest.approx(989e12 * share)
+
+
+def test_the_device_names_its_kernel_unless_the_stack_does() -> None:
+    assert attention_kernel(h100()) == "flash_2"
+    ascend = scenario_of("llama3.1-8b", "ascend-910b-64g")
+    assert attention_kernel(ascend) == "npu"
+    assert attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa"
+    assert attention_kernel(scenario_of("llama3.1-8b", options={"flash_attention": "false"})) == "unfused"
+    assert load_hardware("b200-sxm").attention_kernel == "flash_3"
