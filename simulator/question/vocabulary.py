@@ -12,6 +12,8 @@ FrameworkName = Literal["megatron", "paddle", "torch"]
 RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
 """Recipes that are written; the last is the one of framework torch."""
 RecomputeMode = Literal["none", "selective", "full", "attention"]
+RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""What selective recompute does again, by Megatron's names (`--recompute-modules`)."""
 AskedRecomputeMethod = Literal["uniform", "block"]
 """What a user names; giving a list of layers says the other one."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
@@ -19,12 +21,16 @@ AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "n
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
 PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; CANN's."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
 RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
+RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
+EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)

@@ -163,7 +163,9 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
     for index, kind in enumerate(has.layer_kinds):
         flops += float(np.dot(has.ranks, full[index, :, 0])) * layer_flops_per_token(scenario, kind)
         if layout.recompute != "full":
-            flops += float(layers[index]) * repeated_flops_per_token(scenario, kind, layout.recompute)
+            flops += float(layers[index]) * repeated_flops_per_token(
+                scenario, kind, layout.recompute, layout.recompute_modules
+            )
     return flops
 
 

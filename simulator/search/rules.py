@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import Layout, model_chunks, rank_layers
+from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
 
 Mask = NDArray[np.bool_]
@@ -206,6 +206,27 @@ def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     counted = block.recomputes("full") & ~block.recomputes_by("list")
     per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
     return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
+
+
+def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
+    asked = block.recomputes("selective")
+    if not asked.any():
+        return _every(block, broken=False)
+    encoded = BY_NAME["recompute_modules"].encoded
+    foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
+    foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
+    foreign |= set() if scenario.model.is_moe else {"moe_act"}
+    refused = int(encoded(tuple(foreign)))
+    return _mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+
+
+def _refused_modules(scenario: Scenario, layout: Layout) -> str:
+    """Why modules of selective recompute are refused."""
+    told = ",".join(layout.recompute_modules)
+    known = scenario.framework.limits.recompute_modules
+    if not set(layout.recompute_modules) <= set(known):
+        return f"recompute modules {told}: {scenario.framework.name} has {', '.join(known)}"
+    return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act needs experts"
 
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -408,6 +429,13 @@ RULES: tuple[Rule, ...] = (
             f"{x.pipeline_parallel} x {x.virtual_stages} chunks have fewer"
         ),
         lambda _s, _x: "a number from 1 to the layers of a chunk, indices within the model",
+    ),
+    Rule(
+        "recompute_modules",
+        "framework and model have the modules that are recomputed",
+        _recompute_modules,
+        _refused_modules,
+        lambda _s, _x: "--recompute selective --recompute-modules core_attn, or another --recompute",
     ),
 )
 """In the order they are checked."""

@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
 from simulator.question.scenario.typed import Axes
-from simulator.question.vocabulary import RecomputeMethod
+from simulator.question.vocabulary import RecomputeMethod, RecomputeModule
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
@@ -50,6 +50,8 @@ class Space(Axes):
             raise InputError(f"chunk_layers {list(self.chunk_layers)}: must be whole numbers from 0")
         if self.recompute_layer_list and self.recompute is not None and "full" not in self.recompute:
             raise InputError("recompute_layer_list: needs recompute full")
+        if self.recompute_modules and self.recompute is not None and "selective" not in self.recompute:
+            raise InputError("recompute_modules: needs recompute selective")
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:
@@ -207,7 +209,7 @@ def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
     """The axes of the space for a scenario; a layout is one row of each."""
     joint = {
         ("expert_parallel", "expert_tensor_parallel"): _expert_pairs(scenario, space),
-        ("recompute", "recompute_method", "recompute_layers"): _recompute_choices(space),
+        ("recompute", "recompute_modules", "recompute_method", "recompute_layers"): _recompute_choices(scenario, space),
     }
     together = {name: names for names in joint for name in names}
     found: dict[tuple[str, ...], Array] = {}
@@ -237,16 +239,44 @@ def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
     return [(ep, etp) for ep in parallel for etp in tensor]
 
 
-def _recompute_choices(space: Space) -> list[tuple[float, float, float]]:
-    """(mode, method, layers) as numbers of their columns."""
-    modes = space.recompute or (("full",) if space.recompute_layer_list else SEARCHED_RECOMPUTE_MODES)
+def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], ...]:
+    """Sets of modules that a search tries for selective recompute, where the framework has them.
+
+    With experts the cheapest tensors of their layers alone, or whole layers of experts; with latent attention also what
+    its projections give, alone or with the former.
+    """
+    usual: tuple[RecomputeModule, ...] = BY_NAME["recompute_modules"].default
+    model = scenario.model
+    sets: list[tuple[RecomputeModule, ...]] = [usual]
+    if model.attention == "mla":
+        sets.append(("mla_up_proj",))
+    if model.is_moe:
+        sets.append(("layernorm", "moe_act"))
+        if model.attention == "mla":
+            sets.append(("layernorm", "moe_act", "mla_up_proj"))
+    allowed = scenario.framework.limits.recompute_modules
+    return tuple(one for one in sets if set(one) <= set(allowed))
+
+
+def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ...]]:
+    """(mode, modules, method, layers) as numbers of their columns."""
+    implied = "full" if space.recompute_layer_list else "selective" if space.recompute_modules else None
+    modes = space.recompute or ((implied,) if implied else SEARCHED_RECOMPUTE_MODES)
     methods: tuple[RecomputeMethod, ...] = space.recompute_method or ("uniform",)
     counts = space.recompute_layers or (1,)
+    usual = BY_NAME["recompute_modules"].default
+    modules = (space.recompute_modules,) if space.recompute_modules else searched_modules(scenario)
     if space.recompute_layer_list:
         methods, counts = ("list",), (1,)
     return [
-        (BY_NAME["recompute"].encoded(mode), BY_NAME["recompute_method"].encoded(method), float(count))
+        (
+            BY_NAME["recompute"].encoded(mode),
+            BY_NAME["recompute_modules"].encoded(chosen),
+            BY_NAME["recompute_method"].encoded(method),
+            float(count),
+        )
         for mode in modes
+        for chosen in (modules if mode == "selective" else (usual,))
         for method in (methods if mode == "full" else ("uniform",))
         for count in (counts if mode == "full" else (1,))
     ]

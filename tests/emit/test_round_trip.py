@@ -30,6 +30,17 @@ LAYOUTS = [
         ),
     ),
     ("megatron", "--model llama3.1-8b --devices 8 --offload optimizer_tensorwise --tp 2"),
+    (
+        "megatron",
+        (
+            "--model deepseek-v3 --nodes 32 --pp 16 --ep 16 --recompute-modules moe_act,mla_up_proj "
+            "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2 --option expert_dispatch=deepep"
+        ),
+    ),
+    (
+        "megatron",
+        "--model qwen3-30b-a3b --nodes 2 --ep 16 --option expert_dispatch=hybridep --option overlap_expert_exchange=1",
+    ),
     ("megatron", "--model llama3.1-8b --nodes 2 --zero-stage 0 --tp 8 --precision fp16"),
     ("megatron", "--model llama3.1-8b --nodes 2 --tp 4 --precision fp32"),
     ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --pp 2 --recompute selective"),

@@ -28,6 +28,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"model": "deepseek-v3", "devices": 64}, {"pipeline_parallel": 4, "expert_parallel": 8, "zero_stage": 1}),
     ({"model": "llama3.1-8b", "devices": 8, "seq_length": 256, "options": {"flash_attention": "false"}}, {}),
+    (
+        {"model": "deepseek-v3", "devices": 64},
+        {"expert_parallel": 8, "recompute": "selective", "recompute_modules": ("mla_up_proj",)},
+    ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
     # One micro batch a step; ZeRO 3; state on the host.
@@ -52,7 +56,7 @@ def other(name: str, current: object) -> str:
     if isinstance(current, str):
         return next(choice for choice in spec.metadata["choices"] if choice != current)
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
+    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
     return values.get(name) or str(int(str(current)) + 2)
 
 

@@ -144,14 +144,16 @@ def test_fp8_experts_receive_eight_bit_tokens() -> None:
 
 def test_latent_attention() -> None:
     # Norms 520; latents 2 (32 + 8 + 40) = 160; their norms' outputs 2 (32 + 40) = 144; q and k 2 x 2 x 4 x 24 = 384;
-    # expanded k and v 2 x 4 x (16 + 20) = 288; output 2 x 4 x 20 = 160; row sums 16; feed-forward 960.
-    assert 520 + 160 + 144 + 384 + 288 + 160 + 16 + 960 == 2632
-    assert kept(small(small_mla())) == T * 2632
-    # Without query compression: 2 x 40 less in latents, and in their norms' outputs.
-    assert kept(small(small_mla(q_lora_rank=None))) == T * (2632 - 160)
+    # a copy of v 2 x 4 x 20 = 160; output 160; row sums 16; feed-forward 960; two rstd 8.
+    assert 520 + 160 + 144 + 384 + 160 + 160 + 16 + 960 + 8 == 2512
+    assert kept(small(small_mla())) == T * 2512
+    # Without the copy the projection stays: expanded k and v 2 x 4 x (16 + 20) = 288.
+    assert kept(small(small_mla(), copy_latent_value="false")) == T * (2512 + 128)
+    # Without query compression: 2 x 40 less in latents, and in their norms' outputs; one rstd less.
+    assert kept(small(small_mla(q_lora_rank=None))) == T * (2512 - 164)
     # Latents and norms belong to the sequence: whole without sequence parallelism.
-    assert kept(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + (2632 - 824) / 2)
-    assert kept(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2632 / 2
+    assert kept(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + 8 + (2512 - 832) / 2)
+    assert kept(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2512 / 2
 
 
 def test_the_tensors_of_a_layer_are_named() -> None:

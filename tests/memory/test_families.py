@@ -197,8 +197,8 @@ def test_sparse_latent_attention() -> None:
     model = small_mla(mixers=("sparse_latent", "shared_sparse_latent"), **INDEX)
     own, shared = model.layer_kinds
     # Index queries and key 2 x (32 + 16), weights 4 x 2, eight choices of 4 bytes.
-    assert kept(model, own) == T * (2632 + 96 + 8 + 32)
-    assert kept(model, shared) == T * 2632
+    assert kept(model, own) == T * (2512 + 96 + 8 + 32)
+    assert kept(model, shared) == T * 2512
     # Queries from 40 compressed features, key and weights from h, scale and bias of the key's norm.
     index = 40 * 32 + 64 * 16 + 64 * 2 + 2 * 16
     assert weights(model, "sparse_latent", "gated") == weights(model, "shared_sparse_latent", "gated") + index

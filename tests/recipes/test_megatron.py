@@ -179,7 +179,7 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
         ("--num-experts 8 8 16", "not-modelled", "unequal numbers of experts"),
         ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
-        ("--recompute-modules mlp", "not-modelled", "core_attn"),
+        ("--recompute-granularity selective --recompute-modules router", "not-modelled", "allowed are core_attn,"),
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
         ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
@@ -190,6 +190,39 @@ def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert any(text in message for message in about(recipe, rule))
     assert all(remark.place is None or remark.place.line == 2 for remark in recipe.remarks)
+
+
+@pytest.mark.parametrize(
+    ("flags", "modules"),
+    [
+        ("--recompute-granularity selective", ("core_attn",)),
+        ("--recompute-granularity selective --recompute-modules moe_act layernorm", ("layernorm", "moe_act")),
+        ("--recompute-activations --recompute-modules mla_up_proj mlp", ("mla_up_proj", "mlp")),
+        ("--moe-layer-recompute", ("core_attn", "moe")),
+    ],
+)
+def test_modules_of_selective_recompute(flags: str, modules: tuple[str, ...], tmp_path: Path) -> None:
+    layout = read(f"{BASE} {flags}", tmp_path).layout
+    assert layout is not None
+    assert (layout.recompute, layout.recompute_modules) == ("selective", modules)
+
+
+@pytest.mark.parametrize(
+    ("flags", "dispatch"),
+    [
+        ("", None),
+        ("--moe-token-dispatcher-type alltoall", "alltoall"),
+        ("--moe-token-dispatcher-type allgather", "allgather"),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+    ],
+)
+def test_dispatchers(flags: str, dispatch: str | None, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --num-experts 8 --moe-router-topk 2 {flags}", tmp_path)
+    assert recipe.options.get("expert_dispatch") == dispatch
+    assert "overlap_expert_exchange" not in recipe.options
+    overlapped = read(f"{BASE} --num-experts 8 {flags} --overlap-moe-expert-parallel-comm", tmp_path)
+    assert overlapped.options["overlap_expert_exchange"] == "true"
 
 
 def test_no_swiglu_is_not_modelled(tmp_path: Path) -> None:

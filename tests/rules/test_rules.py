@@ -30,6 +30,12 @@ class Case:
 
 
 SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
+
+
+def _modules(*modules: str) -> dict[str, Any]:
+    return {"recompute": "selective", "recompute_modules": modules}
+
+
 CASES: dict[str, list[Case]] = {
     "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
     # Latent attention has no key-value heads of its own to divide.
@@ -182,6 +188,12 @@ CASES: dict[str, list[Case]] = {
             small_dense(num_hidden_layers=8),
             {"options": {"overlap_p2p": "false"}},
         ),
+    ],
+    "recompute_modules": [
+        Case(_modules("mla_up_proj"), _modules("layernorm", "mlp", "shared_experts")),
+        Case(_modules("core_attn", "moe_act"), _modules("core_attn", "moe")),
+        Case(_modules("mla_up_proj"), _modules("mla_up_proj"), small_mla(), {"profile": "paddle"}, {}),
+        Case(_modules("layernorm"), _modules("core_attn"), small_moe(), {"profile": "torch"}),
     ],
     "recompute_layers": [
         Case({"recompute": "full", "recompute_layers": 5}, {"recompute": "full", "recompute_layers": 4}),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import simulator
 from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
-from simulator.question.scenario.settings import LayoutSetting
+from simulator.question.scenario.settings import LISTS, LayoutSetting
 
 FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
@@ -21,7 +21,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
@@ -40,6 +40,8 @@ def _columns() -> str:
         lines.append(f"    {field.name}: {_type(field) if field.per_block else 'Array'}")
         if field.kind == "word":
             lines.append(f'    """Index into {", ".join(field.choices)}."""')
+        elif field.kind == "words":
+            lines.append(f'    """Sum of 2 to the index into {", ".join(field.choices)}."""')
         elif field.kind == "flag":
             lines.append('    """1 where it is on, else 0."""')
     return "\n".join(["@dataclass(frozen=True, slots=True, kw_only=True)", "class Columns:", *lines])
@@ -49,7 +51,7 @@ def _axes() -> str:
     lines = ['    """Allowed values per axis; None, or no layers, is the default described at each field."""', ""]
     for setting in SETTINGS:
         kind = _type(setting)
-        many = f"{kind} = ()" if setting.kind == "layers" else f"tuple[{kind}, ...] | None = None"
+        many = f"{kind} = ()" if setting.kind in LISTS else f"tuple[{kind}, ...] | None = None"
         lines += [f"    {setting.name}: {many}", f'    """Default: {setting.search}."""']
     return "\n".join(["@dataclass(frozen=True, slots=True, kw_only=True)", "class Axes:", *lines])
 

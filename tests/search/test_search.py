@@ -19,12 +19,13 @@ from simulator.question.scenario.layout import (
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 from simulator.search import walk as walk_module
 from simulator.search.build import estimate_layout
 from simulator.search.rank import search
 from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space, blocks, candidates, divisors, shapes
-from tests.scenario.cases import scenario_of, small_dense, small_moe
+from simulator.search.space import Space, blocks, candidates, divisors, searched_modules, shapes
+from tests.scenario.cases import scenario_of, small_dense, small_mla, small_moe
 
 
 def every_layout(scenario: Scenario) -> list[Layout]:
@@ -45,8 +46,16 @@ def every_layout(scenario: Scenario) -> list[Layout]:
         if model.is_moe:
             counts = [e for e in range(1, devices + 1) if model.num_experts % e == 0]
             experts = [(ep, etp) for ep in counts for etp in sorted({1, t})]
-        for (v, layers, listed), (ep, etp), mbs, mode in itertools.product(
-            lists, experts, (1, 2, 4, 8), SEARCHED_RECOMPUTE_MODES
+        modes: list[tuple[RecomputeMode, tuple[RecomputeModule, ...]]] = [
+            (mode, ("core_attn",)) for mode in SEARCHED_RECOMPUTE_MODES
+        ]
+        if scenario.framework.name == "megatron" and model.is_moe:
+            modes.append(("selective", ("layernorm", "moe_act")))
+            if model.attention == "mla":
+                modes.append(("selective", ("mla_up_proj",)))
+                modes.append(("selective", ("layernorm", "moe_act", "mla_up_proj")))
+        for (v, layers, listed), (ep, etp), mbs, (mode, modules) in itertools.product(
+            lists, experts, (1, 2, 4, 8), modes
         ):
             found.append(
                 Layout(
@@ -60,6 +69,7 @@ def every_layout(scenario: Scenario) -> list[Layout]:
                     micro_batch_size=mbs,
                     sequence_parallel=t > 1,
                     recompute=mode,
+                    recompute_modules=modules,
                     stage_layers=layers,
                     chunk_layers=listed,
                 )
@@ -167,6 +177,7 @@ NARROW: list[dict[str, Any]] = [
     {"zero_stage": (0,)},
     {"recompute": ("full",)},
     {"recompute": ("full",), "recompute_method": ("block",), "recompute_layers": (3,)},
+    {"recompute": ("selective",), "recompute_modules": ("layernorm", "mlp")},
     {"sequence_parallel": (False,)},
     {"offload": ("optimizer",)},
     {"stage_layers": (9, 23)},
@@ -182,7 +193,7 @@ def test_an_option_narrows_the_search(narrow: dict[str, Any]) -> None:
     for layout in found.fastest:
         for name, values in narrow.items():
             value = getattr(layout, name)
-            assert value == values if name in ("stage_layers", "chunk_layers") else value in values
+            assert value == values if name in ("stage_layers", "chunk_layers", "recompute_modules") else value in values
     if set(narrow) <= {"tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "micro_batch_size"}:
         free = search(scenario, Space())
         assert found.evaluated < free.evaluated
@@ -204,6 +215,18 @@ def test_a_list_of_recomputed_layers_reaches_the_layouts() -> None:
     assert {(x.recompute, x.recompute_method, x.recompute_layer_list) for x in found.fastest} == {
         ("full", "list", (0, 1))
     }
+
+
+def test_modules_are_searched_where_framework_and_model_have_them() -> None:
+    dense, usual = scenario_of("llama3.1-8b", devices=8), ("core_attn",)
+    assert searched_modules(dense) == (usual,)
+    experts = scenario_of("qwen3-30b-a3b", devices=8)
+    assert searched_modules(experts) == (usual, ("layernorm", "moe_act"))
+    latent = ("mla_up_proj",)
+    every = (usual, latent, ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj"))
+    assert searched_modules(scenario_of("deepseek-v3", devices=8)) == every
+    assert searched_modules(scenario_of("deepseek-v3", devices=8, profile="torch")) == (usual,)
+    assert searched_modules(scenario_of(small_mla(), devices=8)) == (usual, latent)
 
 
 def test_tensor_parallelism_stays_in_a_node_unless_allowed() -> None:

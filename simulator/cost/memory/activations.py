@@ -14,7 +14,7 @@ from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.recompute import INSIDE, behind, freed, policy
+from simulator.cost.operations.recompute import freed, returning
 from simulator.cost.operations.record import Spread, summed
 from simulator.cost.operations.sums import kept_amounts
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -47,31 +47,26 @@ def layer_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Arra
     """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
     given = conditions_of(scenario)
     kept = _bytes(scenario, block, kept_amounts(given, kind))
-    for mode in INSIDE:
-        amounts = freed(given, kind, mode)
+    for mode, modules, chosen in block.recomputed_inside():
+        amounts = freed(given, kind, mode, modules)
         if amounts:
-            chosen = block.recomputes(mode)
-            if chosen.any():
-                kept = kept - np.where(chosen, _bytes(scenario, block, amounts), 0.0)
+            kept = kept - np.where(chosen, _bytes(scenario, block, amounts), 0.0)
     return kept
 
 
 def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Bytes that recompute inside a layer adds to its backward pass, shape (n,).
 
-    A block is done again when those behind it have been passed and what they kept is freed; single tensors are back
-    while their operation's gradient is.
+    A part is done again when those behind it have been passed and what they kept is freed; of several the largest
+    counts. The scores are back while their gradient is there.
     """
     given = conditions_of(scenario)
     result = np.zeros(len(block))
-    for mode in INSIDE:
-        amounts = freed(given, kind, mode)
-        chosen = block.recomputes(mode)
-        if amounts and chosen.any():
-            again = _bytes(scenario, block, amounts)
-            if (chosen_policy := policy(mode)) is not None and chosen_policy.frees is None:
-                again = again - _bytes(scenario, block, behind(given, kind, mode))
-            result = np.where(chosen, np.maximum(again, 0.0), result)
+    for mode, modules, chosen in block.recomputed_inside():
+        for back, gone in returning(given, kind, mode, modules):
+            if back:
+                again = _bytes(scenario, block, back) - _bytes(scenario, block, gone)
+                result = np.where(chosen, np.maximum(again, result), result)
     return result
 
 

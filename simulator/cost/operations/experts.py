@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
@@ -62,34 +62,69 @@ def _latent(given: Conditions, direction: Literal["into", "back"]) -> tuple[Oper
 
 
 def _router(given: Conditions) -> Operation:
-    """fp32 logits and probabilities of every expert."""
+    """fp32 logits and probabilities of every expert.
+
+    megatron-core since 0.13 keeps the logits and a routing map, `5 E` a token, and `24 K` of the chosen ones: scores,
+    their sums and indices, probabilities in the order of the copies.
+    """
     model = given.model
+    kept = 2.0 * FP32 * model.num_experts
+    if given.framework.probabilities_in_experts:
+        kept = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
     return Operation(
         name="router",
         group="router",
         weights=(Weight("router", model.hidden_size, model.num_experts, "replicated"), *bias),
-        kept=(Kept("router", 2.0 * FP32 * model.num_experts, "sequence"),),
+        kept=(Kept("router", kept, "sequence"),),
         calls=0.5,
     )
 
 
-def _exchange(given: Conditions) -> Collective:
-    """Every routed copy crosses the expert-parallel group."""
-    amount = element_bytes(given) * given.model.expert_width
-    return Collective("expert", "all_to_all", amount, "copies_tensor", "experts")
+def _exchange(given: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
+    """Tokens to their experts (`gather`) or back, in 16 bit.
+
+    All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks gather.
+    All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
+    reaches, over the network one to each node.
+    """
+    amount, dispatch = element_bytes(given) * given.model.expert_width, given.framework.expert_dispatch
+    match dispatch:
+        case "alltoall":
+            return (
+                Collective("expert", "all_to_all", amount, "copies_tensor", "experts"),
+                Collective("expert_tensor", pattern, amount, "copies", "experts"),
+            )
+        case "allgather":
+            each: Literal["gather_each", "reduce_each"] = "gather_each" if pattern == "gather" else "reduce_each"
+            return (Collective("expert_ranks", each, amount, "sequence", "experts"),)
+        case "deepep" | "hybridep":
+            return (Collective("expert_ranks", "once", amount, "sequence", "experts"),)
+    assert_never(dispatch)
+
+
+def _permuted(given: Conditions) -> tuple[Amount, ...]:
+    """Bytes that one of dispatch and combine reads and writes to order copies by expert.
+
+    DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
+    copies a pass. Their backward pass mirrors the forward one, two passes where other kernels count three.
+    """
+    element, hidden = element_bytes(given), float(given.model.expert_width)
+    if given.framework.expert_dispatch in ("deepep", "hybridep"):
+        mirrored = 2.0 / 3.0 * element * hidden
+        return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
+    return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 
 def _dispatch(given: Conditions) -> Operation:
     """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks."""
     hidden = float(given.model.expert_width)
-    gather = Collective("expert_tensor", "gather", element_bytes(given) * hidden, "copies", "experts")
     return Operation(
         name="dispatch",
         group="dispatch",
         kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
-        moved=(Amount(5.0 / HALF * element_bytes(given) * hidden, "copies"), *cast(given, hidden, "sequence")),
-        collectives=(_exchange(given), gather),
+        moved=(*_permuted(given), *cast(given, hidden, "sequence")),
+        collectives=_exchange(given, "gather"),
     )
 
 
@@ -115,13 +150,17 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
 
 
 def _combine(given: Conditions) -> Operation:
-    """Copies back to their tokens, weighted; the routing weights' gradient needs the experts' outputs."""
+    """Copies back to their tokens, weighted.
+
+    Weighted here, the routing weights' gradient needs the experts' outputs; weighted inside the experts it needs
+    nothing that they do not keep.
+    """
     hidden, element = float(given.model.expert_width), element_bytes(given)
-    scatter = Collective("expert_tensor", "reduce", element * hidden, "copies", "experts")
+    outputs = () if given.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",
         group="dispatch",
-        kept=(Kept("expert_outputs", element * hidden, "copies"),),
-        moved=(Amount(5.0 / HALF * element * hidden, "copies"),),
-        collectives=(_exchange(given), scatter),
+        kept=outputs,
+        moved=_permuted(given),
+        collectives=_exchange(given, "reduce"),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from simulator.cost.operations.record import HeadSpread, Spread
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
 
 
 def tokens_per_device(scenario: Scenario, block: LayoutBlock) -> Array:
@@ -33,6 +34,34 @@ def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
     copies = tokens_per_device(scenario, block) / split * scenario.model.num_experts_per_tok
     gathered = np.where((split > 1.0) | (block.tensor_parallel == 1.0), block.expert_tensor_parallel, 1.0)
     return copies * gathered * scenario.framework.expert_imbalance
+
+
+def expected_islands(model: ModelSpec, islands: Array) -> Array:
+    """Islands (ranks or nodes) of equal parts of the experts that a token's experts lie on, expected, shape (n,).
+
+    Free routing chooses K of E experts; group-limited routing first `topk_group` of `n_group` groups, all of which are
+    then used: islands of whole groups are reached as groups are, smaller ones as islands of the chosen groups.
+    """
+    values, kind = np.unique(islands, return_inverse=True)
+    found: Array = np.array([_islands(model, float(each)) for each in values])[kind]
+    return found
+
+
+def _islands(model: ModelSpec, islands: float) -> float:
+    experts, chosen, groups, used = model.num_experts, model.num_experts_per_tok, model.n_group, model.topk_group
+    if not groups:
+        return _reached(islands, chosen, experts)
+    if islands <= groups:
+        return _reached(islands, used, groups)
+    return _reached(islands * used / groups, chosen, experts * used / groups)
+
+
+def _reached(islands: float, chosen: float, of: float) -> float:
+    """`n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members each that K distinct members lie on."""
+    missed, part = 1.0, of / islands
+    for drawn in range(int(chosen)):
+        missed *= max(of - part - drawn, 0.0) / (of - drawn)
+    return islands * (1.0 - missed)
 
 
 class Extents:
@@ -75,6 +104,9 @@ class Extents:
                 extent = self.of("tensor") * float(scenario.seq_length)
             case "positions":
                 extent = float(scenario.seq_length) / block.context_parallel
+            case "reached":
+                spread_over = expected_islands(scenario.model, block.expert_ranks)
+                extent = self.of("sequence") * spread_over * scenario.framework.expert_imbalance
             case _:
                 extent = self._by_heads(spread)
         return extent

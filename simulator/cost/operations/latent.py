@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
@@ -30,7 +30,8 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Projections down and up, positions, core and what is behind it, cut as Megatron cuts them.
 
     The compressed latents and their norms are kept. The expanded keys and values leave one projection; keys are joined
-    with the shared rotary part into a new tensor while the projection's output stays alive through v.
+    with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as well, and the projection's
+    output goes; without, it stays alive through v.
     """
     model, element = given.model, element_bytes(given)
     heads = float(model.num_attention_heads)
@@ -43,6 +44,7 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         weights=_down_weights(given),
         kept=(
             Kept("latents", element * (normed + rope), "sequence"),
+            *_norm_statistics(given),
             Kept("latent_norm_outputs", element * normed, "sequence"),
         ),
         moved=cast(given, float(model.hidden_size), "sequence"),
@@ -51,11 +53,14 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     )
     expanded = model.num_attention_heads * ((model.qk_nope_head_dim or 0) + (model.v_head_dim or 0))
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
+    expansion = Kept("latent_value", element * heads * value, "tensor")
+    if not given.framework.copy_latent_value:
+        expansion = Kept("key_value_projection", element * heads * (no_rope + value), "tensor")
     up = Operation(
         name="latent_up",
         group="attention_projection",
         weights=(*query, Weight("kv_b", model.kv_lora_rank or 0, expanded, "column")),
-        kept=(Kept("key_value_projection", element * heads * (no_rope + value), "tensor"),),
+        kept=(expansion,),
     )
     rotated = tuple(Kept(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
     return (
@@ -67,6 +72,12 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         core_attention(given, mixer),
         output_projection(given, model.value_width),
     )
+
+
+def _norm_statistics(given: Conditions) -> tuple[Kept, ...]:
+    """One fp32 number per token for the norm of each latent."""
+    norms = 1.0 if given.model.q_lora_rank is None else 2.0
+    return (Kept("latent_norm_statistics", FP32 * norms, "sequence"),)
 
 
 def _down_weights(given: Conditions) -> tuple[Weight, ...]:

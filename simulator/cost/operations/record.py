@@ -26,12 +26,13 @@ HeadSpread = Literal[
     "window",
 ]
 """Spreads that go by the number of key-value heads."""
-Spread = Literal["whole", "sequence", "tensor", "copies", "copies_tensor", "scores", "positions", HeadSpread]
+Spread = Literal["whole", "sequence", "tensor", "copies", "copies_tensor", "reached", "scores", "positions", HeadSpread]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
 `whole`: T. `sequence`: T over the sequence-parallel group. `tensor`: T / t. `copies`: routed token copies.
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
+`reached`: a copy of each token for every rank with experts of it.
 `key_value`: T over the smaller of t and the key-value heads: a rank holds one head at least. `ring`: the same where
 context is parallel, else nothing. `projection`: T / t, but T where there are fewer key-value heads than ranks, which
 gather the projection to take their heads from it; `gathered`: T there, else nothing. The `sliding_` forms go by the
@@ -111,10 +112,12 @@ class Kept:
 class Collective:
     """One collective of the forward pass; the backward pass mirrors it."""
 
-    group: Literal["tensor", "context", "expert", "expert_tensor"]
-    pattern: Literal["gather", "reduce", "all_to_all", "ring"]
+    group: Literal["tensor", "context", "expert", "expert_tensor", "expert_ranks"]
+    """`expert_ranks`: expert parallel times expert tensor parallel."""
+    pattern: Literal["gather", "reduce", "all_to_all", "ring", "gather_each", "reduce_each", "once"]
     amount: float
-    """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring."""
+    """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring; `gather_each` and
+    `reduce_each`: brought in by every member; `once`: of one copy to every rank that a token reaches."""
     spread: Spread
     beside: Literal["products", "core_attention", "experts", "nothing"]
     """What it may hide behind, where the stack overlaps it."""

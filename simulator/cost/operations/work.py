@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.recompute import INSIDE, repeated
+from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
@@ -67,11 +67,9 @@ def layer_work(given: Conditions, kind: LayerKind) -> Work:
 
 
 @lru_cache(maxsize=512)
-def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode) -> Work:
+def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
     """The work that a recompute policy does again in a layer; `full` is the whole layer, `none` nothing."""
-    if mode == "full":
-        return layer_work(given, kind)
-    return _work(given, repeated(given, kind, mode) if mode in INSIDE else ())
+    return layer_work(given, kind) if mode == "full" else _work(given, repeated(given, kind, mode, modules))
 
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:

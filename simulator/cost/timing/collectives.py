@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.cost.operations.extents import expected_islands
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel
@@ -51,6 +52,11 @@ def expert_group(block: LayoutBlock) -> Group:
 def expert_tensor_group(block: LayoutBlock) -> Group:
     """The expert-tensor-parallel group: neighbouring devices."""
     return Group(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
+
+
+def expert_ranks_group(block: LayoutBlock) -> Group:
+    """The ranks over which routed experts are divided."""
+    return Group(block.expert_ranks, np.ones_like(block.expert_ranks))
 
 
 def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
@@ -134,6 +140,31 @@ def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> A
         seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
         latency = latency + np.where(reached > 0.0, level.latency, 0.0)
     return seconds + latency
+
+
+def once_seconds(scenario: Scenario, group: Group, token_bytes: Array) -> Array:
+    """One copy of each token to every rank with experts of it: over a level one to each island that it reaches there.
+
+    Rates and latency are those of DeepEP's kernels on H100, 437 points of one to eight nodes (`aiconfigurator`,
+    wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
+    """
+    seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
+    for level, crossing in zip(scenario.hardware.links, _crossings(scenario, group), strict=True):
+        # Without what NCCL's collectives reach of the level.
+        rate = crossing.bandwidth / _efficiency(scenario, level) / scenario.coefficients.time.collective_slowdown
+        islands = crossing.within / crossing.members
+        outer = level.devices is None
+        reached = expected_islands(scenario.model, group.size / crossing.members)
+        share = _ONCE_NETWORK if outer else _ONCE_INSIDE
+        taken = token_bytes * reached * (islands - 1.0) / islands / (share * rate)
+        seconds = np.maximum(seconds, taken)
+        nodes = islands if outer else nodes
+    return seconds + np.where(group.size > 1.0, _ONCE_LATENCY_SECONDS * (1.0 + np.log2(nodes)), 0.0)
+
+
+_ONCE_NETWORK, _ONCE_INSIDE = 0.88, 0.78
+"""Shares of the nominal rates."""
+_ONCE_LATENCY_SECONDS = 40e-6
 
 
 def neighbour_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer, prediction
+from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.sums import attended_share, chosen_parameters, weight_totals
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -34,9 +35,9 @@ def layers_flops_per_token(scenario: Scenario) -> float:
     return sum(layers.count(kind) * layer_flops_per_token(scenario, kind) for kind in scenario.model.layer_kinds)
 
 
-def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode) -> float:
+def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
     """FLOPs per token that recomputation adds to one layer."""
-    return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode))
+    return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
 
 
 def head_parameters(scenario: Scenario) -> float:

@@ -12,6 +12,7 @@ from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
@@ -19,9 +20,11 @@ from simulator.cost.timing.collectives import (
     all_to_all_seconds,
     context_group,
     expert_group,
+    expert_ranks_group,
     expert_tensor_group,
     gather_seconds,
     neighbour_seconds,
+    once_seconds,
     tensor_group,
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
@@ -177,9 +180,9 @@ class LayerTimer:
         attending = attention_backward_factor(self.scenario)
         return PassSeconds(self._pass(work, compute, 0, 1.0, 1.0), self._pass(work, compute, 1, attending, 2.0))
 
-    def repeated(self, kind: LayerKind, mode: RecomputeMode) -> Array:
+    def repeated(self, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
         """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
-        work = repeated_work(self.given, kind, mode)
+        work = repeated_work(self.given, kind, mode, modules)
         return sum_parts(self._pass(work, self._compute(work), 0, 1.0, 1.0))
 
     def _shaped(self, work: Work) -> ProductSeconds:
@@ -222,7 +225,10 @@ class LayerTimer:
         }
         if work.products.routed:
             exchange = self._exchange(work, "experts", index)
-            parts["expert_parallel"] = exposed(values.expert_exposed, exchange, experts)
+            waits = np.where(block.expert_ranks > 1.0, scenario.framework.expert_wait_ms / 2e3, 0.0)
+            if scenario.framework.overlap_expert_exchange:
+                exchange = exposed(values.expert_exposed, exchange, experts + gemm + attention)
+            parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
 
@@ -275,14 +281,19 @@ def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents,
         "context": context_group,
         "expert": expert_group,
         "expert_tensor": expert_tensor_group,
+        "expert_ranks": expert_ranks_group,
     }
     group = groups[one.group](block)
     size = one.amount * extents.of(one.spread)
+    if one.pattern in ("gather_each", "reduce_each"):
+        size = group.size * size
     match one.pattern:
-        case "gather":
+        case "gather" | "gather_each":
             return gather_seconds(scenario, group, size)
-        case "reduce":
+        case "reduce" | "reduce_each":
             return scenario.coefficients.time.reduce_slowdown * gather_seconds(scenario, group, size)
+        case "once":
+            return np.where(group.size > 1.0, once_seconds(scenario, group, size), 0.0)
         case "all_to_all":
             return np.where(group.size > 1.0, all_to_all_seconds(scenario, group, size), 0.0)
         case "ring":

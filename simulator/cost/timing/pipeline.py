@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
-from simulator.cost.operations.recompute import INSIDE
 from simulator.cost.schedule.events import makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
@@ -72,13 +71,11 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
     if has.prediction_layers.any():
         ends.append(projection_seconds(scenario, each))
     inside = [np.zeros(len(block)) for _ in layers]
-    for mode in INSIDE:
-        chosen = block.recomputes(mode)
-        if chosen.any():
-            inside = [
-                np.where(chosen, block.spread(timer.repeated(kind, mode)), before)
-                for kind, before in zip(has.layer_kinds, inside, strict=True)
-            ]
+    for mode, modules, chosen in block.recomputed_inside():
+        inside = [
+            np.where(chosen, block.spread(timer.repeated(kind, mode, modules)), before)
+            for kind, before in zip(has.layer_kinds, inside, strict=True)
+        ]
     return Pieces((*layers, *ends), tuple(sum_parts(seconds.forward) for seconds in layers), tuple(inside))
 
 

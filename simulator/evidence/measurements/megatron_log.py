@@ -18,6 +18,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape, match_shape
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.question.frameworks.profile import MEGATRON
+from simulator.question.vocabulary import RECOMPUTE_MODULES
 
 _BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
 _END: Final = re.compile(r"-{4,} end of arguments -{4,}")
@@ -364,10 +365,11 @@ def _zero_stage(arguments: _Arguments) -> int:
 def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
     mode = arguments.text("recompute_granularity") or "none"
     if mode == "selective":
-        modules = arguments.text("recompute_modules")
-        if modules and "core_attn" not in modules:
-            raise InputError(f"{where}: recompute_modules {modules[:60]} is not priced; expected core_attn")
-        return {"recompute": "selective"}
+        modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "core_attn"))
+        if not set(modules) <= set(RECOMPUTE_MODULES):
+            allowed = ", ".join(RECOMPUTE_MODULES)
+            raise InputError(f"{where}: recompute_modules {' '.join(modules)[:60]}: allowed are {allowed}")
+        return {"recompute": "selective", "recompute_modules": () if modules == ("core_attn",) else modules}
     if mode == "none":
         return {"recompute": "none"}
     method, layers = arguments.text("recompute_method"), arguments.count("recompute_num_layers")

@@ -8,7 +8,14 @@ from typing import Final, Literal
 from simulator.errors import InputError
 from simulator.question.scenario.layout import FIELDS
 from simulator.question.units import GIB, MIB
-from simulator.question.vocabulary import AskedRecomputeMethod, FrameworkName, Offload, Precision, RecomputeMode
+from simulator.question.vocabulary import (
+    AskedRecomputeMethod,
+    FrameworkName,
+    Offload,
+    Precision,
+    RecomputeMode,
+    RecomputeModule,
+)
 
 Outcome = Literal["ok", "oom", "error"]
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
@@ -127,6 +134,8 @@ class MeasuredRow:
     """Whether the sequence is split over the tensor-parallel group; blank for yes when that has several ranks."""
     recompute: RecomputeMode = "none"
     """What the backward pass computes again, in the simulator's words."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """For selective recompute: parts of a layer, joined by `|`; blank for `core_attn`."""
     recompute_method: AskedRecomputeMethod | None = None
     """For full recompute: every layer in units, or the first layers of each chunk; blank for `uniform`."""
     recompute_layers: int | None = None

@@ -15,6 +15,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
+from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 
 __all__ = ["COLUMNS", "MeasuredRow", "public_tables", "read_rows", "rows_text", "shipped_tables", "write_rows"]
 
@@ -191,6 +192,10 @@ def _read_words(_where: str, _name: str, text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+def _read_modules(where: str, name: str, text: str) -> tuple[str, ...]:
+    return tuple(_word_reader(RECOMPUTE_MODULES)(where, name, part) for part in text.split("|"))
+
+
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for part in text.split(";"):
@@ -221,6 +226,7 @@ def _reader(hint: Any) -> Callable[[str, str, str], Any]:
         bool | None: _read_flag,
         tuple[int, ...]: _read_counts,
         tuple[str, ...]: _read_words,
+        tuple[RecomputeModule, ...]: _read_modules,
         tuple[tuple[str, str], ...]: _read_options,
     }
     if hint in plain:

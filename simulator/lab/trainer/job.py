@@ -50,7 +50,7 @@ class TrainingJob:
         """The job that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
         layout = value.pop("layout")
-        for name in ("stage_layers", "recompute_layer_list"):
+        for name in ("stage_layers", "recompute_layer_list", "recompute_modules"):
             layout[name] = tuple(layout[name])
         model = ModelSpec.model_validate(value.pop("model"))
         return cls(model=model, layout=Layout(**layout), **value)

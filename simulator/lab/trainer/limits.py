@@ -56,6 +56,8 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
         yield f"offload {layout.offload}: the reference trainer has none only"
     if layout.recompute == "attention":
         yield "recompute attention: the reference trainer has none, selective and full"
+    if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
+        yield f"recompute_modules {','.join(layout.recompute_modules)}: the reference trainer has core_attn only"
     if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
         yield f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
 

@@ -215,7 +215,7 @@ class TimeCoefficients:
         0.75, "share of a link's nominal bandwidth", 0.2, 1.0, 0.2, "rate of large collectives"
     )
     expert_exposed: float = coefficient(
-        0.8, "share", 0.0, 2.0, 0.5, "part of the expert-parallel exchange that is not hidden"
+        0.55, "share", 0.0, 2.0, 0.5, "part of an overlapped expert-parallel exchange that is not hidden"
     )
     step_overhead_seconds: float = coefficient(
         0.05, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"

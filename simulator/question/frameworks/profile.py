@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import ATTENTION_KERNELS, Offload
+from simulator.question.vocabulary import (
+    ATTENTION_KERNELS,
+    EXPERT_DISPATCHES,
+    RECOMPUTE_MODULES,
+    ExpertDispatch,
+    Offload,
+    RecomputeModule,
+)
 
 DType = Literal["fp32", "bf16"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
@@ -44,6 +51,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside recomputation of others."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """Parts of a layer that selective recompute can do again."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
@@ -82,6 +91,21 @@ class FrameworkProfile:
         default=False, about="rotary cos and sin are cast for q and for k in each layer and kept"
     )
     repeat_kv: bool = switch(default=False, about="k and v are expanded to all heads before attention")
+    copy_latent_value: bool = switch(
+        default=False,
+        about="latent attention copies v out of the kv projection, whose output is then not kept (megatron-core 0.10 "
+        "and later, multi_latent_attention.py)",
+    )
+    fuse_latent_norm: bool = switch(
+        default=False,
+        about="latent attention's norms belong to the up projections, and recomputing those drops what the norms put "
+        "out (TransformerEngine with qk-layernorm)",
+    )
+    probabilities_in_experts: bool = switch(
+        default=False,
+        about="router probabilities are applied inside the experts' activation, so that the experts' outputs are not "
+        "kept (megatron-core 0.13 and later, experts.py)",
+    )
     keep_gathered_inputs: bool = switch(
         default=False,
         about="with sequence parallelism the all-gathered norm outputs are kept whole instead of gathered again",
@@ -167,6 +191,22 @@ class FrameworkProfile:
     expert_imbalance: float = switch(
         1.0, "tokens of the busiest expert-parallel rank over the mean", low=1.0, high=64.0
     )
+    expert_dispatch: ExpertDispatch = switch(
+        "alltoall",
+        "how tokens reach their experts: a copy for each (alltoall), all tokens to all (allgather), or one copy to "
+        "each rank and over the network one to each node (deepep, hybridep)",
+        choices=EXPERT_DISPATCHES,
+    )
+    overlap_expert_exchange: bool = switch(
+        default=False,
+        about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+    )
+    expert_wait_ms: float = switch(
+        0.0,
+        "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        high=1000,
+    )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
 
 
@@ -180,11 +220,16 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_pipeline=False,
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
+        # megatron-core 0.12 and later: `--recompute-modules`.
+        recompute_modules=RECOMPUTE_MODULES,
         replicates_kv_heads=True,
         unequal_chunks=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
+    # Every release with latent attention does both (0.10 is the first).
+    copy_latent_value=True,
+    fuse_latent_norm=True,
     tp_comm_overlap=True,
     expandable_segments=True,
 )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout
 from simulator.question.scenario.typed import Array, Columns
-from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
 __all__ = ["Alike", "Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
 
@@ -65,6 +65,16 @@ class LayoutBlock(Columns):
     def recomputes(self, *modes: RecomputeMode) -> Mask:
         """Where one of these is recomputed."""
         return _is_any(self.recompute, "recompute", modes)
+
+    def recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
+        """Each mode and set of modules of recompute inside layers that occurs, and where."""
+        modules = BY_NAME["recompute_modules"]
+        for mode in RECOMPUTE_MODES:
+            chosen = self.recomputes(mode)
+            if mode in ("none", "full") or not chosen.any():
+                continue
+            for number in np.flatnonzero(np.bincount(self.recompute_modules[chosen].astype(np.intp))):
+                yield mode, modules.decoded(float(number)), chosen & (self.recompute_modules == number)
 
     def recomputes_by(self, *methods: RecomputeMethod) -> Mask:
         """Where full recompute would cover layers in one of these ways."""

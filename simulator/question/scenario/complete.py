@@ -67,7 +67,11 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_FULL_ONLY = ("recompute_method", "recompute_layers", "recompute_layer_list")
+_ONLY_WITH: Mapping[str, tuple[str, ...]] = {
+    "full": ("recompute_method", "recompute_layers", "recompute_layer_list"),
+    "selective": ("recompute_modules",),
+}
+"""What belongs to one mode of recompute."""
 
 
 def asked_layout(given: Mapping[str, Any], words: Words = NAMES, *, many: bool = False) -> dict[str, Any]:
@@ -88,7 +92,8 @@ def asked_layout(given: Mapping[str, Any], words: Words = NAMES, *, many: bool =
             f"{words('layers_per_virtual_stage')}: chunks of equal layers need an even cut, and "
             f"{words('stage_layers')} {_told(cut)} is uneven; leave out one"
         )
-    _ask_for_full(found, words, many=many)
+    for mode in _ONLY_WITH:
+        _ask_for_mode(found, mode, words, many=many)
     return found
 
 
@@ -121,11 +126,11 @@ def _check_chunks(found: dict[str, Any], words: Words) -> None:
         )
 
 
-def _ask_for_full(found: dict[str, Any], words: Words, *, many: bool) -> None:
-    """Refuse what only full recompute has beside another, and let it imply full recompute where nothing was said."""
-    details = [name for name in _FULL_ONLY if name in found]
-    if details and "full" not in _values(found.setdefault("recompute", ("full",) if many else "full")):
-        raise words.refused(f"{words(details[0])} needs {words('recompute')} full")
+def _ask_for_mode(found: dict[str, Any], mode: str, words: Words, *, many: bool) -> None:
+    """Refuse what only one mode of recompute has beside another, and let it imply that mode where nothing was said."""
+    details = [name for name in _ONLY_WITH[mode] if name in found]
+    if details and mode not in _values(found.setdefault("recompute", (mode,) if many else mode)):
+        raise words.refused(f"{words(details[0])} needs {words('recompute')} {mode}")
     if "recompute_layer_list" in found:
         for name in details[:-1]:
             if found[name] != "list":

@@ -15,6 +15,7 @@ from simulator.errors import InputError
 from simulator.question.scenario.settings import (
     GROUPS,
     LARGEST_COUNT,
+    LISTS,
     LayoutSetting,
     check_choice,
     check_count,
@@ -26,9 +27,11 @@ from simulator.question.vocabulary import (
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
+    RECOMPUTE_MODULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
+    RecomputeModule,
 )
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "PER_BLOCK",
     "RECOMPUTE_METHODS",
     "RECOMPUTE_MODES",
+    "RECOMPUTE_MODULES",
     "SEARCHED_RECOMPUTE_MODES",
     "SETTINGS",
     "SPLIT",
@@ -48,6 +52,7 @@ __all__ = [
     "Offload",
     "RecomputeMethod",
     "RecomputeMode",
+    "RecomputeModule",
     "balanced_chunks",
     "check_choice",
     "check_count",
@@ -175,6 +180,16 @@ class Layout:
         of_work=False,
     )
     """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
+    recompute_modules: tuple[RecomputeModule, ...] = layout_field(
+        ("core_attn",),
+        "What selective recompute does again, such as moe_act,layernorm.",
+        kind="words",
+        group="recompute",
+        choices=RECOMPUTE_MODULES,
+        search="core_attn; with experts or latent attention two or three sets more",
+        of_work=False,
+    )
+    """For selective recompute: parts of a layer that the backward pass computes again."""
     recompute_method: RecomputeMethod = layout_field(
         "uniform",
         "Layers that full recompute covers: all, or the first.",
@@ -239,6 +254,11 @@ class Layout:
         """Refuse values that no layout has. Raises InputError naming the field."""
         for field in FIELDS:
             field.check(getattr(self, field.name))
+        given = self.recompute_modules
+        # In the order of the table, so that equal sets are equal layouts.
+        object.__setattr__(self, "recompute_modules", tuple(word for word in RECOMPUTE_MODULES if word in given))
+        if len(given) != len(self.recompute_modules) or not given:
+            raise InputError(f"recompute_modules {list(given)}: must be one module or more, each once")
         if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
             raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
         if any(layers < 0 for layers in self.chunk_layers):
@@ -293,17 +313,20 @@ def layout_object(layout: Layout) -> dict[str, Any]:
     """The layout as plain values by key; sizes first, then what is recomputed, then the rest."""
     ordered = sorted(FIELDS, key=lambda field: GROUPS.index(field.group))
     values = ((field, getattr(layout, field.name)) for field in ordered)
-    return {field.key: list(value) if field.kind == "layers" else value for field, value in values}
+    return {field.key: list(value) if field.kind in LISTS else value for field, value in values}
 
 
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
-    """Back from plain values; raises KeyError, TypeError or InputError for what is none."""
-    # Files written before there was a list of chunks hold none.
-    found: dict[str, Any] = {
-        field.name: values.get(field.key, ()) if field.name == "chunk_layers" else values[field.key] for field in FIELDS
-    }
+    """Back from plain values; raises KeyError, TypeError or InputError for what is none.
+
+    Modules and chunks may be absent: answers of earlier versions have none.
+    """
+    later = (BY_NAME["recompute_modules"], BY_NAME["chunk_layers"])
+    told = {**{field.key: field.default for field in later}, **values}
+    found: dict[str, Any] = {field.name: told[field.key] for field in FIELDS}
     layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
-    return Layout(**(found | layers))
+    words = {field.name: tuple(found[field.name]) for field in FIELDS if field.kind == "words"}
+    return Layout(**(found | layers | words))
 
 
 def sizes_text(layout: Layout, *keys: str) -> str:

@@ -13,9 +13,11 @@ LARGEST_COUNT = 2**24
 Group = Literal["size", "recompute", "other"]
 """Which part of a layout a field belongs to; answers list the parts in this order."""
 GROUPS: tuple[Group, ...] = get_args(Group)
-Kind = Literal["count", "number", "flag", "word", "layers"]
+Kind = Literal["count", "number", "flag", "word", "words", "layers"]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
-`layers`: a list of whole numbers."""
+`words`: some of a few words, each once, in their order. `layers`: a list of whole numbers."""
+LISTS: tuple[Kind, ...] = ("words", "layers")
+"""Kinds whose value is a list; a search takes one, or what it tries by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +62,24 @@ class LayoutSetting:
         """Refuse what no layout has. Raises InputError naming the field."""
         if self.kind == "count":
             check_count(self.name, value)
+        elif self.kind == "words":
+            for word in value if isinstance(value, tuple) else (value,):
+                check_choice(self.name, word, self.choices)
         elif self.choices:
             check_choice(self.name, value, self.choices)
 
     def encoded(self, value: Any) -> float:
-        """The value as a number of a column: a word as its index into the choices."""
+        """The value as a number of a column: a word as its index into the choices, some words as a sum of bits."""
+        if self.kind == "words":
+            return float(sum(2 ** self.choices.index(word) for word in value))
         return float(self.choices.index(value) if self.kind == "word" else value)
 
     def decoded(self, number: float) -> Any:
         """The value behind a number of a column."""
         if self.kind == "word":
             return self.choices[int(number)]
+        if self.kind == "words":
+            return tuple(word for index, word in enumerate(self.choices) if int(number) >> index & 1)
         return bool(number) if self.kind == "flag" else int(number)
 
 

@@ -11,7 +11,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
@@ -37,6 +37,8 @@ class Columns:
     """1 where it is on, else 0."""
     recompute: Array
     """Index into none, selective, full, attention."""
+    recompute_modules: Array
+    """Sum of 2 to the index into core_attn, layernorm, moe_act, mla_up_proj, mlp, moe, shared_experts."""
     recompute_method: Array
     """Index into uniform, block, list."""
     recompute_layers: Array
@@ -72,6 +74,8 @@ class Axes:
     """Default: on where tensor parallel is above 1."""
     recompute: tuple[RecomputeMode, ...] | None = None
     """Default: none, selective, full."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """Default: core_attn; with experts or latent attention two or three sets more."""
     recompute_method: tuple[RecomputeMethod, ...] | None = None
     """Default: uniform."""
     recompute_layers: tuple[int, ...] | None = None
@@ -108,6 +112,7 @@ class LayoutFields(TypedDict, total=False):
     zero_stage: int | None
     sequence_parallel: bool | None
     recompute: RecomputeMode | None
+    recompute_modules: tuple[RecomputeModule, ...] | None
     recompute_method: RecomputeMethod | None
     recompute_layers: int | None
     recompute_layer_list: tuple[int, ...] | None

@@ -26,6 +26,7 @@ Flag = Annotated[bool, Field(strict=True)]
 _PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
 _MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
+_MOE_DETAILS: Final = ("num_shared_experts", "first_k_dense_replace", "router_bias", "n_group")
 _SHARED_FIELDS: Final = ("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size")
 _INDEX_FIELDS: Final = ("index_heads", "index_head_dim", "index_topk")
 _DELTA_FIELDS: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
@@ -270,6 +271,10 @@ class ModelSpec(Frozen):
     """Width that tokens are projected to before routed experts and back behind them; 0: the hidden size."""
     first_k_dense_replace: LayersOrZero = 0
     """Leading layers that are dense in a mixture-of-experts model, a count."""
+    n_group: SizeOrZero = 0
+    """Groups of routed experts of which a token uses some, a count; 0 where it is free in all."""
+    topk_group: SizeOrZero = 0
+    """Groups of routed experts that a token uses, a count; 0 where it is free in all."""
     router_bias: Flag = False
     """True when the router keeps a correction per expert."""
     num_nextn_predict_layers: LayersOrZero = 0
@@ -279,7 +284,7 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for check in (_head_problem, _mla_problem, _moe_problem, _kind_problem, _source_problem):
+        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _source_problem):
             problem = check(self)
             if problem:
                 raise ValueError(problem)
@@ -440,7 +445,7 @@ def _mla_problem(model: ModelSpec) -> str:
 def _moe_problem(model: ModelSpec) -> str:
     """Return what is wrong with the expert fields, or an empty text."""
     if not model.is_moe:
-        for field in (*_MOE_FIELDS, "num_shared_experts", "first_k_dense_replace", "router_bias", *_SHARED_FIELDS):
+        for field in (*_MOE_FIELDS, *_MOE_DETAILS, *_SHARED_FIELDS):
             if getattr(model, field):
                 return f"{field} needs num_experts of at least 1"
         return ""
@@ -454,6 +459,14 @@ def _moe_problem(model: ModelSpec) -> str:
             f"first_k_dense_replace {model.first_k_dense_replace} exceeds num_hidden_layers {model.num_hidden_layers}"
         )
     return ""
+
+
+def _group_problem(model: ModelSpec) -> str:
+    """Return what is wrong with the groups of experts, or an empty text."""
+    groups, used = model.n_group, model.topk_group
+    if groups == used == 0 or (groups and model.num_experts % groups == 0 and 1 <= used <= groups):
+        return ""
+    return f"n_group {groups}, topk_group {used}: of groups that divide {model.num_experts} experts a token uses some"
 
 
 def _kind_problem(model: ModelSpec) -> str:

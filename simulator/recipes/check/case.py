@@ -139,6 +139,8 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
         found.setdefault("recompute_layer_list", ())
     if found.get("recompute", "full") != "full":
         found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
+    if found.get("recompute", "selective") != "selective":
+        found["recompute_modules"] = BY_NAME["recompute_modules"].default
     return found
 
 

@@ -23,6 +23,8 @@ _EXPRESSIBLE = (
     "offload_fraction",
     "cp_communication",
     "mtp",
+    "expert_dispatch",
+    "overlap_expert_exchange",
 )
 _DATA = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
 
@@ -116,11 +118,27 @@ def _experts(case: Case) -> Iterator[str]:
     if model.first_k_dense_replace:
         rest = model.num_hidden_layers - model.first_k_dense_replace
         yield flag("moe-layer-freq", f"'([0]*{model.first_k_dense_replace}+[1]*{rest})'")
+    if model.n_group:
+        yield f"{flag('moe-router-num-groups', model.n_group)} {flag('moe-router-group-topk', model.topk_group)}"
     if model.router_bias:
         yield "--moe-router-enable-expert-bias --moe-router-score-function sigmoid"
-    yield "--moe-token-dispatcher-type alltoall --moe-grouped-gemm"
+    yield from _dispatch(case)
     yield f"{flag('expert-model-parallel-size', layout.expert_parallel)}"
     yield f"{flag('expert-tensor-parallel-size', layout.expert_tensor_parallel)}"
+
+
+def _dispatch(case: Case) -> Iterator[str]:
+    profile = case.scenario.framework
+    dispatch = profile.expert_dispatch
+    match dispatch:
+        case "alltoall" | "allgather":
+            yield f"--moe-token-dispatcher-type {dispatch} --moe-grouped-gemm"
+        case "deepep" | "hybridep":
+            yield f"--moe-token-dispatcher-type flex {flag('moe-flex-dispatcher-backend', dispatch)} --moe-grouped-gemm"
+        case _:
+            assert_never(dispatch)
+    if profile.overlap_expert_exchange:
+        yield "--overlap-moe-expert-parallel-comm"
 
 
 def _workload(case: Case) -> Iterator[str]:
@@ -194,7 +212,10 @@ def _recompute(case: Case) -> Iterator[str]:
         case "none":
             pass
         case "selective":
-            yield "--recompute-activations"
+            if case.layout.recompute_modules == ("core_attn",):
+                yield "--recompute-activations"
+            else:
+                yield f"--recompute-granularity selective --recompute-modules {' '.join(case.layout.recompute_modules)}"
         case "full":
             yield from _recomputed_layers(case.layout)
         case "attention":

@@ -95,10 +95,13 @@ def _count(value: object) -> int:
 
 
 def _sound(value: object) -> Any:
-    """A setting of a layout: a count, a word, whether, nothing, or a list of counts. Raises TypeError or ValueError."""
+    """A setting of a layout: a count, a word, whether, nothing, or a list of counts or words.
+
+    Raises TypeError or ValueError.
+    """
     if value is None or isinstance(value, str | bool):
         return value
-    return [_count(item) for item in value] if isinstance(value, list) else _count(value)
+    return [_sound(item) for item in value] if isinstance(value, list) else _count(value)
 
 
 def _figure(value: object) -> float:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from simulator.question.scenario.layout import SETTINGS, Layout, Offload, RecomputeMethod, RecomputeMode
+from simulator.question.scenario.layout import (
+    BY_NAME,
+    RECOMPUTE_MODULES,
+    SETTINGS,
+    Layout,
+    Offload,
+    RecomputeMethod,
+    RecomputeMode,
+    RecomputeModule,
+)
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
@@ -104,6 +114,7 @@ def _layout(given: Given, places: int | None, pipeline: int, cut: Cut) -> Layout
     """Degrees, schedule, recompute and offload; `places` are the layers with those that do nothing."""
     tensor = given.integer("tp", "tensor-model-parallel-size", "model-parallel-size", high=2**16) or 1
     mode, method, count, listed = _recompute(given, places, pipeline, cut.chunks)
+    modules = _modules(given) if mode == "selective" else BY_NAME["recompute_modules"].default
     sharded = given.switch("zero_stage", "use-distributed-optimizer")
     expert, expert_tensor = _experts(given, tensor)
     return Layout(
@@ -117,6 +128,7 @@ def _layout(given: Given, places: int | None, pipeline: int, cut: Cut) -> Layout
         sequence_parallel=given.switch("sequence_parallel", "sequence-parallel"),
         zero_stage=_fsdp(given) or int(sharded),
         recompute=mode,
+        recompute_modules=modules,
         recompute_method=method,
         recompute_layers=count,
         recompute_layer_list=listed,
@@ -157,10 +169,8 @@ def _recompute(
         granularity = granularity or "full"
     method = given.text("recompute_method", "recompute-method", "activations-checkpoint-method")
     count = given.integer("recompute_layers", "recompute-num-layers", "activations-checkpoint-num-layers", low=0)
-    modules = given.text("recompute", "recompute-modules")
-    if modules and modules != "core_attn" and granularity != "full":
-        said = f"--recompute-modules {modules[:60]}: only core_attn is modelled"
-        given.remark("not-modelled", "error", said, "recompute-modules")
+    if given.switch("recompute_modules", "moe-layer-recompute"):
+        granularity = granularity or "selective"
     if granularity == "full":
         if method != "block":
             return "full", "uniform", count or 1, ()
@@ -169,6 +179,18 @@ def _recompute(
         said = f"--recompute-granularity {granularity[:40]}: allowed are selective, full"
         given.remark("unknown-value", "error", said, "recompute-granularity")
     return ("selective" if selective or granularity == "selective" else "none"), "uniform", 1, ()
+
+
+def _modules(given: Given) -> tuple[RecomputeModule, ...]:
+    """What selective recompute does again; `--moe-layer-recompute` is the older word for one of them."""
+    words = re.findall(r"[^\s,\[\]'\"]+", given.text("recompute_modules", "recompute-modules") or "core_attn")
+    if given.switch("recompute_modules", "moe-layer-recompute"):
+        words.append("moe")
+    for word in words:
+        if word not in RECOMPUTE_MODULES:
+            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(RECOMPUTE_MODULES)}"
+            given.remark("not-modelled", "error", said, "recompute-modules")
+    return tuple(module for module in RECOMPUTE_MODULES if module in words) or BY_NAME["recompute_modules"].default
 
 
 def _recomputed_blocks(

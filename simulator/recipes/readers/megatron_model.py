@@ -21,6 +21,8 @@ _SIZES: Final = {
     "max_position_embeddings": ("max-position-embeddings",),
     "num_experts": ("num-experts", "num-moe-experts"),
     "num_experts_per_tok": ("moe-router-topk",),
+    "n_group": ("moe-router-num-groups",),
+    "topk_group": ("moe-router-group-topk",),
     "moe_intermediate_size": ("moe-ffn-hidden-size", "moe-intermediate-size"),
     "q_lora_rank": ("q-lora-rank",),
     "kv_lora_rank": ("kv-lora-rank",),

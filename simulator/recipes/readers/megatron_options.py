@@ -45,7 +45,7 @@ def options_of(
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _dtypes(given) | _capacity(given) | _offloaded(given, layout)
-    found |= _exchange(given, layout, heads)
+    found |= _exchange(given, layout, heads) | _expert_exchange(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
     if given.has("no-gradient-accumulation-fusion"):
@@ -91,6 +91,20 @@ def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]
         given.remark("not-modelled", "warning", said, "context-parallel-algo")
         return {}
     return {"cp_communication": "all_to_all"}
+
+
+def _expert_exchange(given: Given) -> dict[str, str]:
+    """How tokens reach their experts; an all-to-all where a recipe does not say."""
+    found: dict[str, str] = {}
+    kind = given.text("expert_dispatch", "moe-token-dispatcher-type")
+    backend = given.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
+    if kind in ("alltoall", "alltoall_seq", "allgather"):
+        found["expert_dispatch"] = kind.removesuffix("_seq")
+    elif kind == "flex" and backend in ("deepep", "hybridep"):
+        found["expert_dispatch"] = backend
+    if given.switch("overlap_expert_exchange", "overlap-moe-expert-parallel-comm"):
+        found["overlap_expert_exchange"] = "true"
+    return found
 
 
 _BY_HEADS: Final = ("a2a", "a2a+p2p", "ulysses_cp_algo")

@@ -291,6 +291,8 @@ def _type_of(setting: LayoutSetting, *, many: bool) -> click.ParamType[Any] | No
             return (WholeSet if many else Whole)(setting.low, setting.high)
         case "word":
             return (WordSet if many else Word)(setting.asked)
+        case "words":
+            return WordSet(setting.choices)
         case "layers":
             return WholeList(setting.low, setting.high)
         case "flag":

@@ -8,7 +8,7 @@ from math import floor, log10
 from typing import assert_never
 
 from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
-from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import to_gib
 
 VERDICT_WORDS: Mapping[Verdict, str] = {
@@ -130,7 +130,9 @@ def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
 
 
 def recompute_text(layout: Layout) -> str:
-    """Return what is recomputed: ``none``, ``full``, ``full block 3``, ``full layers 4,5,9``."""
+    """Return what is recomputed: ``none``, ``selective moe_act``, ``full block 3``, ``full layers 4,5,9``."""
+    if layout.recompute == "selective" and layout.recompute_modules != BY_NAME["recompute_modules"].default:
+        return f"selective {','.join(layout.recompute_modules)}"
     if layout.recompute != "full":
         return layout.recompute
     method, count = layout.recompute_method, layout.recompute_layers

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow, Outcome
 from simulator.lab.runner.engine import Pick
-from simulator.question.scenario.layout import default_cut
+from simulator.question.scenario.layout import BY_NAME, default_cut
 from simulator.question.specs.catalogue import load_model
 
 
@@ -39,6 +39,8 @@ def launched_row(pick: Pick, outcome: Outcome, error: str = "", **figures: Any) 
         columns["virtual_stages"] = None
     if layout.stage_layers == default_cut(layers, layout.pipeline_parallel):
         columns["stage_layers"] = ()
+    if layout.recompute_modules == BY_NAME["recompute_modules"].default:
+        columns["recompute_modules"] = ()
     if layout.recompute != "full":
         columns |= {"recompute_method": None, "recompute_layers": None}
     return MeasuredRow(**columns | figures, outcome=outcome, error=error)

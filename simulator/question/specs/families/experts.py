@@ -124,13 +124,22 @@ _V3: Final = {
 
 
 def _deepseek_v2(config: Config) -> Fields:
-    return _deepseek(config, _V2)
+    fields = _deepseek(config, _V2)
+    limited = config.text("topk_method", "greedy") == "group_limited_greedy"
+    return fields | (_groups(config, fields, 1, 1) if limited else {})
+
+
+def _groups(config: Config, fields: Fields, groups: int, used: int) -> Fields:
+    """Return the groups that routing is limited to, nothing where it is free; the numbers stand for absent keys."""
+    if "num_experts" not in fields or config.integer("n_group", groups) <= 1:
+        return {}
+    return {"n_group": config.integer("n_group", groups), "topk_group": config.integer("topk_group", used)}
 
 
 def _deepseek_v3(config: Config) -> Fields:
     fields = _deepseek(config, _V3)
     corrected = config.text("topk_method", "noaux_tc") == "noaux_tc"
-    return fields | {"router_bias": corrected and "num_experts" in fields}
+    return fields | {"router_bias": corrected and "num_experts" in fields} | _groups(config, fields, 8, 4)
 
 
 def _deepseek_v32(config: Config) -> Fields:
