@@ -120,7 +120,7 @@ _At = tuple[int, Pass]
 """A pass of a rank."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=2)  # the blocks of one shape come one after the other, and a long pipeline has many passes
 def _sequence(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[tuple[_At, _At | None], ...]:
     """All passes of a step, each behind the one it needs, with that one. Raises ValueError where there is no such."""
     left = [list(reversed(schedule.order(rank, ranks, chunks, micro_batches))) for rank in range(ranks)]

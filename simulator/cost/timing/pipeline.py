@@ -26,6 +26,8 @@ from simulator.cost.timing.layers import (
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
+MOST_PASSES = 200_000
+"""Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
 CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
 _AT_ONCE = 4096
@@ -163,7 +165,7 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
     fill = schedule.fill_seconds(whole - slowest, chunks)
-    if work.by_chunk:
+    if work.by_chunk and 2 * chunks * ranks * CYCLES * ranks <= MOST_PASSES:
         fill = unequal_fill_seconds(schedule, has, work, m)
     send = block.once(lambda each: _send_seconds(scenario, each))
     hidden = scenario.framework.overlap_p2p and chunks > 1

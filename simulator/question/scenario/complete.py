@@ -268,12 +268,16 @@ def _cut(
     return {"stage_layers": cut, "chunk_layers": listed}
 
 
+_MOST_CHUNKS = 512
+"""Chunks of a pipeline up to which unequal ones are tried without being asked for."""
+
+
 def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int, chunks: int) -> tuple[int, ...]:
     """Layers of every model chunk where equal ones do not divide and the framework builds others; else nothing."""
     layers, count = model.num_hidden_layers, pipeline * chunks
     predicted = model.num_nextn_predict_layers if framework.mtp else 0
     possible = pipeline > 1 and chunks > 1 and framework.limits.unequal_chunks and count <= layers + 2 + predicted
-    return balanced_chunks(layers, predicted, count) if possible and layers % count else ()
+    return balanced_chunks(layers, predicted, count) if possible and layers % count and count <= _MOST_CHUNKS else ()
 
 
 _REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")
