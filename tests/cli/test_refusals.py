@@ -33,7 +33,6 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--tp", "9" * 5000), "is outside 1 to 1048576"),
         ((*TINY, "--tp", "1,0"), "'1,0': '0' is outside 1 to 1048576"),
         ((*TINY, "--tp", "4:2"), "'4:2' counts down; write 2:4"),
-        ((*TINY, "--stage-layers", "9,7", "--vpp", "2,4"), "--vpp: virtual stages need an even cut"),
         ((*TINY, "--stage-layers", "9,7", "--layers-per-virtual-stage", "1"), "--stage-layers 9,7 is uneven"),
         ((*TINY, "--tp", "1:100000"), "lists more than 4096 values"),
         ((*TINY, "--tp", "1:3000,1:3000"), "lists more than 4096 values"),
@@ -76,7 +75,6 @@ def test_refused(args: tuple[str, ...], said: str) -> None:
         (("--recompute", "none,full"), "'none,full' is not one of none, selective, full"),
         (("--recompute-method", "block", "--recompute", "selective"), "--recompute-method needs --recompute full"),
         (("--pp", "2", "--layers-per-virtual-stage", "3"), "does not divide the model's 16"),
-        (("--stage-layers", "9,7", "--vpp", "2"), "virtual stages need an even cut, and --stage-layers 9,7 is uneven"),
         (("--stage-layers", "8,8", "--pp", "1"), "--stage-layers names 2 stages, --pp is 1"),
     ],
 )
