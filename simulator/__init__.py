@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 
 if TYPE_CHECKING:
-    from simulator.answers.availability import Availability
-    from simulator.answers.offers import Offer
-    from simulator.answers.plan import Plan, plan
     from simulator.api import estimate, rank
     from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
@@ -19,6 +16,9 @@ if TYPE_CHECKING:
     from simulator.question.specs.catalogue import load_hardware, load_model
     from simulator.search.result import Ranking
     from simulator.search.space import Space
+    from simulator.show.answers.availability import Availability
+    from simulator.show.answers.offers import Offer
+    from simulator.show.answers.plan import Plan, plan
 
 __all__ = [
     "Availability",
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Availability": "simulator.answers.availability",
+    "Availability": "simulator.show.answers.availability",
     "Estimate": "simulator.cost.pricing.estimate",
     "InputError": "simulator.errors",
     "Layout": "simulator.question.scenario.layout",
-    "Offer": "simulator.answers.offers",
-    "Plan": "simulator.answers.plan",
+    "Offer": "simulator.show.answers.offers",
+    "Plan": "simulator.show.answers.plan",
     "Ranking": "simulator.search.result",
     "SimulateError": "simulator.errors",
     "Space": "simulator.search.space",
@@ -53,7 +53,7 @@ _HOMES = {
     "estimate": "simulator.api",
     "load_hardware": "simulator.question.specs.catalogue",
     "load_model": "simulator.question.specs.catalogue",
-    "plan": "simulator.answers.plan",
+    "plan": "simulator.show.answers.plan",
     "rank": "simulator.api",
 }
 

@@ -9,11 +9,11 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
-from simulator.answers.offers import Offer, parse_offer
-from simulator.answers.plan import kept, plan
-from simulator.answers.run import run_of
 from simulator.cost.pricing.estimate import Interval
+from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
+from simulator.show.answers.offers import Offer, parse_offer
+from simulator.show.answers.plan import kept, plan
+from simulator.show.answers.run import run_of
 from simulator.show.report.as_json import schema
 from simulator.show.report.columns import Column, fitting
 from tests.cli.running import refusal, run

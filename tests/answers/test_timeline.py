@@ -9,8 +9,8 @@ import pytest
 
 import simulator
 from simulator import UnsupportedError
-from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
+from simulator.show.answers.timeline import timeline
 from simulator.show.report.trace_events import trace_text
 from tests.cli.running import refusal, run
 

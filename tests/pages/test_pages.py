@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simulator.answers.plan import plan
 from simulator.question.units import to_gib
+from simulator.show.answers.plan import plan
 from simulator.show.pages import page as page_module
 from simulator.show.pages.figures import memory_figure, peak_to_mfu, plan_figure
 from tests.cli.running import TINY, refusal, run

@@ -64,7 +64,7 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
             defaults[name] = chosen.recompute
     presentation = replace(_presentation(ctx, values), defaults=defaults)
     if values["timeline"] is not None:
-        from simulator.answers.timeline import timeline  # noqa: PLC0415  start-up time
+        from simulator.show.answers.timeline import timeline  # noqa: PLC0415  start-up time
         from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
@@ -81,8 +81,8 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _explained(ctx: click.Context, values: Mapping[str, Any]) -> str:
     """Why an estimate does not fit, and what would help; nothing where only tables are wanted."""
-    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.api import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
+    from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
     from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
     from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time

@@ -84,7 +84,7 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.answers.compare import compare  # noqa: PLC0415  start-up time
+    from simulator.show.answers.compare import compare  # noqa: PLC0415  start-up time
     from simulator.show.report.compare_table import COMPARE_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
@@ -99,7 +99,7 @@ def _compare(**values: Any) -> None:
 
 def _explain(**values: Any) -> None:
     """Write the explanation."""
-    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.show.report.explain_table import EXPLAIN_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()

@@ -217,8 +217,8 @@ class OfferText(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the offer."""
-        from simulator.answers.offers import parse_offer  # noqa: PLC0415  start-up time
         from simulator.errors import InputError  # noqa: PLC0415  start-up time
+        from simulator.show.answers.offers import parse_offer  # noqa: PLC0415  start-up time
 
         if not isinstance(value, str):
             return value

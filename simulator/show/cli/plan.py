@@ -24,7 +24,7 @@ from simulator.show.cli.parameters import Amount, OfferText, Price, Share, Token
 from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
-    from simulator.answers.availability import Availability
+    from simulator.show.answers.availability import Availability
 
 PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
 AVAILABILITY = "Availability"
@@ -88,7 +88,7 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.answers.plan import plan  # noqa: PLC0415  start-up time
+    from simulator.show.answers.plan import plan  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
     from simulator.show.report.plan_table import PLAN_REPORTERS  # noqa: PLC0415  start-up time
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
@@ -126,7 +126,7 @@ def _plan(**values: Any) -> None:
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
     """What a run does beside training: as given, else the defaults, else nothing."""
-    from simulator.answers.availability import Availability  # noqa: PLC0415  start-up time
+    from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
     given = {name: values[name] for name in _FIGURES if values[name] is not None}
     return Availability(**given) if given or values["availability"] else None

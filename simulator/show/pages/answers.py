@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator import api
-from simulator.answers.run import TrainingRun
-from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES, Layout
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.search.result import Ranking
 from simulator.search.space import Space
+from simulator.show.answers.run import TrainingRun
+from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
     Spec,
     cluster_speed,

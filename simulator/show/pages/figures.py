@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator.answers.plan import Choice
-from simulator.answers.timeline import Timeline
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
+from simulator.show.answers.plan import Choice
+from simulator.show.answers.timeline import Timeline
 from simulator.show.report.text import words
 
 _COLOURS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.answers.plan import Choice, Plan
 from simulator.question.specs.catalogue import load_hardware
+from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
 from simulator.show.pages.figures import Spec, plan_figure
 from simulator.show.pages.page import Page, Section, Table, page_html

@@ -10,11 +10,11 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
 from simulator.question.units import to_mib
 from simulator.search.result import Counts, Ranking
+from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation, training_run
 
 SCHEMA_VERSION = "1"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from simulator.answers.compare import Comparison, Part
 from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.show.answers.compare import Comparison, Part
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from simulator.answers.explain import Explanation
 from simulator.cost.pricing.estimate import Estimate
+from simulator.show.answers.explain import Explanation
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from simulator.answers.plan import Choice, Kept, Plan
 from simulator.question.scenario.layout import layout_object
+from simulator.show.answers.plan import Choice, Kept, Plan
 from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
 from simulator.show.report.presentation import Presentation
 

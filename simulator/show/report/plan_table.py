@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from simulator.answers.availability import Availability
-from simulator.answers.plan import Choice, Kept, Plan
+from simulator.show.answers.availability import Availability
+from simulator.show.answers.plan import Choice, Kept, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
 from simulator.show.report.columns import Column, columns_grid, fitting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.show.answers.run import TrainingRun, run_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simulator import api
-from simulator.answers.availability import Availability, Goodput, goodput
-from simulator.answers.offers import Offer, parse_offer
-from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
@@ -18,6 +15,9 @@ from simulator.question.scenario.layout import check_count
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
 from simulator.search.space import Space
+from simulator.show.answers.availability import Availability, Goodput, goodput
+from simulator.show.answers.offers import Offer, parse_offer
+from simulator.show.answers.run import TrainingRun, run_of
 from simulator.tabular import Tabular
 
 Answer = Literal["yes", "maybe", "no"]
