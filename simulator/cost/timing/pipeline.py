@@ -30,8 +30,6 @@ MOST_PASSES = 200_000
 """Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
 CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
-_AT_ONCE = 4096
-"""Layouts run at once, so that what waits for a pass of another rank stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,28 +182,30 @@ def unequal_fill_seconds(schedule: Schedule, has: StageContents, work: StageWork
     ranks = float(len(has.kind))
     cycles = np.maximum(np.ceil(micro_batches / ranks), 1.0)
     pace = ranks * np.max(work.forward + work.backward, axis=0)
-    fill: Array = np.zeros(len(micro_batches))
-    for start in range(0, len(pace), _AT_ONCE):
-        part = np.arange(start, min(start + _AT_ONCE, len(pace)))
-        for run in range(1, CYCLES + 1):
-            many = cycles > CYCLES
-            at = part[(cycles[part] == run) | (many[part] & (run >= CYCLES - 1))]
-            if len(at):
-                idle = _run_seconds(schedule, has, work, at, run) - run * pace[at]
-                further = cycles[at] - CYCLES
-                grown = further * np.maximum(idle - fill[at], 0.0)
-                fill[at] = idle + np.where(many[at] & (run == CYCLES), grown, 0.0)
-    return fill
-
-
-def _run_seconds(schedule: Schedule, has: StageContents, work: StageWork, at: NDArray[np.intp], cycles: int) -> Array:
-    """A step of so many cycles of the layouts at an index, pass by pass."""
     shape = work.forward.shape
-    forward, backward = (
-        [[np.broadcast_to(chunk[which], shape)[kind, at] for chunk in work.by_chunk] for kind in has.kind]
-        for which in (0, 1)
-    )
-    return makespan_seconds(schedule, forward, backward, cycles * len(has.kind))
+    seconds = np.stack([[np.broadcast_to(chunk[which], shape) for chunk in work.by_chunk] for which in (0, 1)])
+    first, alike = _alike(seconds, pace, cycles)
+    cycles, pace, seconds = cycles[first], pace[first], seconds[..., first]
+    fill: Array = np.zeros(len(first))
+    many = cycles > CYCLES
+    for run in range(1, CYCLES + 1):
+        at = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
+        if len(at):
+            idle = makespan_seconds(schedule, seconds[..., at], has.kind, run * len(has.kind)) - run * pace[at]
+            further = cycles[at] - CYCLES
+            grown = further * np.maximum(idle - fill[at], 0.0)
+            fill[at] = idle + np.where(many[at] & (run == CYCLES), grown, 0.0)
+    return fill[alike]
+
+
+def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
+    _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
+    same = first[alike]
+    if (seconds[..., same] == seconds).all() and (cycles[same] == cycles).all():
+        return first, alike
+    every = np.arange(len(pace))
+    return every, every
 
 
 def _send_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
