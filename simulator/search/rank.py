@@ -10,7 +10,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import SPLIT, Layout
@@ -170,8 +170,9 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
             running = sized.verdict != DOES_NOT_FIT
             if running.any():
-                bars = np.where(sized.verdict[running] == FITS, fastest.bar, starved.bar)
-                priced = price(scenario, sized.block.take(running), bars)
+                if 2 * np.count_nonzero(running) < len(running):  # their memory again is less than time of the others
+                    sized = size(scenario, sized.block.take(running))
+                priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
                 refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
                 risky.offer(priced.block, priced.step.total, refused)
@@ -180,6 +181,12 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
     return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+
+
+def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:
+    """Seconds from which on a layout is kept in neither list, shape (n,)."""
+    running = np.where(sized.verdict == STARVED, starved.bar, -np.inf)
+    return np.where(sized.verdict == FITS, fastest.bar, running)
 
 
 def _count(sized: Sized, counts: Counter[str]) -> int:

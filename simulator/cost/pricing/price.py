@@ -47,11 +47,15 @@ def size(scenario: Scenario, block: LayoutBlock) -> Sized:
     return Sized(block, memory, binding, device, verdicts(scenario, np.max(share, axis=0)))
 
 
-def price(scenario: Scenario, block: LayoutBlock, below: Array | float = np.inf) -> Priced:
-    """Price every layout of `block`, for a grid and for a single layout; `below` as in `step_seconds`."""
-    sized = size(scenario, block)
-    step = step_seconds(scenario, block, sized.memory, below)
-    return Priced(block, sized.memory, sized.binding_stage, sized.device_bytes, sized.verdict, step)
+def price(scenario: Scenario, block: LayoutBlock) -> Priced:
+    """Price every layout of `block`, for a grid and for a single layout."""
+    return timed(scenario, size(scenario, block))
+
+
+def timed(scenario: Scenario, sized: Sized, below: Array | float = np.inf) -> Priced:
+    """Add the time of every layout; `below` as in `step_seconds`."""
+    step = step_seconds(scenario, sized.block, sized.memory, below)
+    return Priced(sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.verdict, step)
 
 
 def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:
