@@ -115,9 +115,9 @@ def _split_code(layout: Layout) -> float:
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
     code = np.zeros(len(block))
-    for size in SPLIT:
-        if not size.per_block:
-            code = code * _BASE + getattr(block, size.name)
+    for one in SPLIT:
+        if not one.per_block:
+            code = code * _BASE + getattr(block, one.name)
     return code
 
 

@@ -108,14 +108,14 @@ class _Fronts:
 
     bounds: tuple[int, ...]
     """Where fronts begin, and where the last one ends."""
-    rank: NDArray[np.intp]
-    kind: NDArray[np.intp]
+    rank: NDArray[np.int16]
+    kind: NDArray[np.int8]
     """Index of PASSES."""
-    micro_batch: NDArray[np.intp]
-    chunk: NDArray[np.intp]
-    needed: NDArray[np.intp]
+    micro_batch: NDArray[np.int32]
+    chunk: NDArray[np.int16]
+    needed: NDArray[np.int32]
     """The pass whose result it takes; the number of passes where there is none."""
-    previous: NDArray[np.intp]
+    previous: NDArray[np.int32]
     """The pass of its rank before it; the number of passes for the first."""
 
     def sent(self, send_seconds: float) -> Array:
@@ -137,7 +137,7 @@ def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
     return ends
 
 
-@lru_cache(maxsize=32)  # a search comes back to its shapes; the longest run that is priced takes 10 MB
+@lru_cache(maxsize=64)  # a search comes back to its shapes; the longest run that is priced takes 4 MB
 def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> _Fronts:
     """All passes of a step in fronts. Raises ValueError where a pass waits for itself."""
     turns = np.stack([schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)])
@@ -160,12 +160,12 @@ def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> 
     moved[order], moved[count] = at, count
     return _Fronts(
         bounds=(0, *np.cumsum(np.bincount(front)[1:]).tolist()),
-        rank=rank[order],
-        kind=kind[order],
-        micro_batch=micro_batch[order],
-        chunk=chunk[order],
-        needed=moved[needed[order]],
-        previous=moved[previous[order]],
+        rank=rank[order].astype(np.int16),
+        kind=kind[order].astype(np.int8),
+        micro_batch=micro_batch[order].astype(np.int32),
+        chunk=chunk[order].astype(np.int16),
+        needed=moved[needed[order]].astype(np.int32),
+        previous=moved[previous[order]].astype(np.int32),
     )
 
 
