@@ -131,5 +131,5 @@ def test_a_cut_without_equal_chunks_is_one_chunk_on_each_rank(cut: tuple[int, ..
 
 @pytest.mark.parametrize("value", [[], "yes", None, 2])
 def test_a_flag_is_on_or_off(value: Any) -> None:
-    with pytest.raises(InputError, match="sequence_parallel .*: allowed are False, True"):
+    with pytest.raises(InputError, match=r"sequence_parallel .*: allowed are False, True"):
         Layout(sequence_parallel=value)
