@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import yaml
+
 from simulator.errors import InputError
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.documents import parse_yaml
@@ -90,6 +92,12 @@ def match_shape(where: str, shape: LoggedShape, model: str | None = None) -> Mat
 def model_of(name: str) -> ModelSpec:
     """Return a model by name, by path, or from its own text. Raises InputError."""
     return validated("model", ModelSpec, parse_yaml("model", name)) if name.startswith(INLINE) else load_model(name)
+
+
+def spec_text(spec: ModelSpec) -> str:
+    """Return a model as its own text, which `model_of` reads back equal."""
+    values = spec.model_dump(mode="json", exclude_defaults=True, exclude={"note", "sources", "provenance", "published"})
+    return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10**9).strip()
 
 
 @lru_cache(maxsize=1)
