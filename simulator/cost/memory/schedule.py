@@ -190,4 +190,4 @@ def _alive(
     most = (kind == 0) & (np.append(kind[1:], 1) == 1)  # the last forward pass before a backward pass
     alive: NDArray[np.float64] = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
     as_much = np.count_nonzero((alive[:, None] <= alive).all(axis=2), axis=1)
-    return alive[as_much == 1]
+    return np.asarray(alive[as_much == 1])
