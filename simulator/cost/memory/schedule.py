@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set, returning_bytes
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import StageContents
@@ -110,7 +110,9 @@ def stage_activations(
     largest = np.max(of_kind, axis=0)
     offloaded = block.offloads("activations")
     recomputed = plan.on_rank(has).sum(axis=0) > 0.0
-    again_in_layers = [repeated_working_set(scenario, block, kind) for kind in has.layer_kinds]
+    again_in_layers = [
+        repeated_working_set(scenario, block, kind) + returning_bytes(scenario, block, kind) for kind in has.layer_kinds
+    ]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
@@ -188,5 +190,4 @@ def _alive(
     most = (kind == 0) & (np.append(kind[1:], 1) == 1)  # the last forward pass before a backward pass
     alive = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
     as_much = np.count_nonzero((alive[:, None] <= alive).all(axis=2), axis=1)
-    most_of_each: NDArray[np.float64] = alive[as_much == 1]
-    return most_of_each
+    return np.asarray(alive[as_much == 1])
