@@ -116,7 +116,8 @@ class FrameworkProfile:
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
     swapped_attention: bool = switch(
-        default=False, about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)"
+        default=False,
+        about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)",
     )
     keep_gathered_inputs: bool = switch(
         default=False,
@@ -246,7 +247,10 @@ class FrameworkProfile:
 
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
-        1.0, "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some", low=0.01, high=64.0
+        1.0,
+        "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some",
+        low=0.01,
+        high=64.0,
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
