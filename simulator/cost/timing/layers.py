@@ -209,8 +209,11 @@ class LayerTimer:
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
         gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
         tensor = self._exchange(work, "products", index)
+        products = experts + gemm
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
+            products = products + tensor
+        context = exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
         tensor = tensor + self._exchange(work, "nothing", index)
         parts: Parts = {
             "gemm": gemm + experts + compute.adapters * repeats,
@@ -218,16 +221,15 @@ class LayerTimer:
             "memory_bound": compute.elementwise * repeats,
             "tensor_parallel": tensor,
             "overlap": overlap_seconds(scenario, block, gemm),
-            "context_parallel": exposed(
-                values.context_exposed, self._exchange(work, "core_attention", index), attention
-            ),
+            "context_parallel": context,
             "ring_attention": repeats * ring_seconds(scenario, block, work),
         }
         if work.products.routed:
             exchange = self._exchange(work, "experts", index)
             waits = np.where(block.expert_ranks > 1.0, scenario.framework.expert_wait_ms / 2e3, 0.0)
             if scenario.framework.overlap_expert_exchange:
-                exchange = exposed(values.expert_exposed, exchange, experts + gemm + attention)
+                # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
+                exchange = exposed(values.expert_exposed, exchange, products + attention + context)
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
