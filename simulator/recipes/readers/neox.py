@@ -128,6 +128,17 @@ def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
     bias = found.get("use_bias_in_attn_linear")
     if bias is None or _text(bias).lower() not in OFF:
         given.add("add-qkv-bias", [], 1 if bias is None else bias.line)
+        given.add("add-dense-bias", [], 1 if bias is None else bias.line)
+    if "use_bias_in_mlp" in found and not _on(found["use_bias_in_mlp"]):
+        _add(given, "disable-bias-linear", found["use_bias_in_mlp"])
+    if "pos_emb" in found:
+        positions = _text(found["pos_emb"])
+        _add(
+            given,
+            "position-embedding-type",
+            found["pos_emb"],
+            "learned_absolute" if positions == "learned" else positions,
+        )
     norm = found.get("norm")
     given.add("normalization", [text_value(_NORMS.get(_text(norm), "LayerNorm"), norm.line if norm else 1)], 1)
 

@@ -42,6 +42,10 @@ _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A line that is continued where the file ends: bash takes it as it is."""
 
 
+_PLACEHOLDER: Final = re.compile(r"<([A-Za-z][^<>\n\"'`$;&|]{0,200}+)>")
+"""What the reader of a script is to fill in: `<Specify path>`."""
+
+
 def read_recipe(
     path: str | Path,
     settings: Mapping[str, str] | None = None,
@@ -144,7 +148,7 @@ def _read_shell(
 ) -> tuple[Recipe, ...]:
     file = str(path)
     whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
-    script = read_script(whole, file, settings, environment)
+    script = _script(whole, file, settings, environment)
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
@@ -168,6 +172,21 @@ def _read_shell(
     raise NoRecipeError(
         f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
     )
+
+
+def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
+    """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
+    try:
+        return read_script(text, file, settings, environment)
+    except InputError:
+        filled = _PLACEHOLDER.sub(_variable, text)
+        if filled == text:
+            raise
+        return read_script(filled, file, settings, environment)
+
+
+def _variable(placeholder: re.Match[str]) -> str:
+    return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
 
 def _named(value: Value) -> tuple[str, ...]:
