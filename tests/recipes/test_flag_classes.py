@@ -91,8 +91,8 @@ def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
     ("flags", "outcome"),
     [
         ("--sequence-parallel --tensor-model-parallel-size 8 --use-distributed-optimizer", "fits"),
-        ("--recompute-activation-function", "not_modelled"),
-        ("--fp8-param-gather", "not_modelled"),
+        ("--recompute-activation-function", "fits"),
+        ("--fp8-param-gather", "fits"),
         ("--deterministic-mode", "fits"),
         ("--moe-paged-stash-page-size 64", "fits"),
         ("--moe-paged-stash-page-size 128", "not_modelled"),

@@ -45,8 +45,18 @@ def is_megatron(launch: Launch) -> bool:
 
 def read_megatron(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
+    return launched(given_of(launch, file), launch)
+
+
+def given_of(launch: Launch, file: str) -> Given:
+    """The flags of a launch."""
     given = Given(file, FLAGS, PASSED, complete=True)
     given.add_arguments(launch.arguments)
+    return given
+
+
+def launched(given: Given, launch: Launch) -> Recipe:
+    """The recipe of a launch with these flags."""
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
     kind = _NO_DECODER.search(title.lower())
@@ -323,7 +333,8 @@ def _priced_otherwise(given: Given) -> None:
     if stage and stage != "sft":
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    if given.text("position_embedding_type", "position-embedding-type") == "alibi":
+    bias = given.text("position_embedding_type", "position-embedding-type") == "alibi"
+    if bias and not given.has("deepspeed"):  # whose table has one row a head
         said = "--position-embedding-type alibi: tables of the position bias are not modelled"
         given.remark("not-modelled", "error", said, "position-embedding-type")
     algorithm = given.text("cp_communication", "context-parallel-algo")

@@ -102,7 +102,8 @@ def _gated_width(given: Given, hidden: int) -> int:
 
 
 def _derive_experts(given: Given, found: dict[str, Any], places: int | None) -> None:
-    if not found.get("num_experts"):
+    alone = found.get("num_experts") == 1 and given.has("deepspeed")
+    if alone or not found.get("num_experts"):
         for field in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
             found.pop(field, None)
         return

@@ -22,6 +22,7 @@ from simulator.recipes.readers.llamafactory import (
     read_llamafactory_launch,
 )
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
+from simulator.recipes.readers.megatron_deepspeed import is_engine, read_engine
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
@@ -229,6 +230,7 @@ _COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], R
     (is_swift, read_swift),
     (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
+    (is_engine, read_engine),
 )
 """Launches that their program or their words tell, each with its reader."""
 
