@@ -1,6 +1,6 @@
 """How many public recipes that train a language model get a verdict, by family. Run as a script, it prints them.
 
-A recipe counts where it starts the training of a decoder in a framework whose recipes are read. It gets its verdict with
+A recipe counts where it starts the training of a decoder in a framework whose recipes are read. It gets a verdict with
 the hardware of its family and at most the number of nodes told; `told` says how many more get one with the arguments or
 variables that the script or the file leaves to the run.
 """
