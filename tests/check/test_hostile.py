@@ -127,13 +127,16 @@ def test_a_patch_is_read_inside_too(repository: Path) -> None:
         "trainer.num_nodes=1 trainer.devices=8 trainer.precision=bf16 model.hidden_size=4096 "
         "model.ffn_hidden_size=11008 model.num_attention_heads=32 model.encoder_seq_length=4096 "
         "++model.vocab_size=32000 model.activation=fast-swiglu model.micro_batch_size=8 "
-        "model.global_batch_size=64 model.num_layers=8 "
+        "model.global_batch_size=64 model.num_layers=9 model.bias=false "
         "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 model.sequence_parallel=False"
     )
     text = f"python megatron_gpt_pretraining.py --config-name=link {keys}\n"
     (found,) = judged(script(repository, text.replace(" model.", " \\\n model.")), "--diff")
     assert found["outcome"] == "does_not_fit"
-    assert any(change["patch"] for change in found["changes"])
+    patches = [change["patch"] for change in found["changes"]]
+    assert any("- model.micro_batch_size=8 " in patch and "+ model.micro_batch_size=4 " in patch for patch in patches)
+    assert not any("use_distributed_optimizer" in patch for patch in patches)
+    assert any("++model.activations_checkpoint_granularity=full" in patch for patch in patches)
 
 
 def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
