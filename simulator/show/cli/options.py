@@ -200,7 +200,7 @@ def calibrate_options() -> list[click.Parameter]:
         Option(
             "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
         ),
-        _format(CALIBRATE_FORMATS),
+        output_format(CALIBRATE_FORMATS),
         Option(
             "--output",
             section=OUTPUT,
@@ -231,7 +231,7 @@ def accuracy_options() -> list[click.Parameter]:
             default=False,
             help="The same with the rows of the files fitted to themselves.",
         ),
-        _format(ACCURACY_FORMATS),
+        output_format(ACCURACY_FORMATS),
         _output_file(),
     ]
 
@@ -246,10 +246,11 @@ def _rows_options() -> list[click.Parameter]:
 
 def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
     """Return format and destination."""
-    return [_format(words), _output_file()]
+    return [output_format(words), _output_file()]
 
 
-def _format(words: tuple[str, ...]) -> Option:
+def output_format(words: tuple[str, ...]) -> Option:
+    """Return the forms an answer may have."""
     text = "Form of the answer."
     return Option("--format", section=OUTPUT, type=Word(words), default=words[0], show_default=True, help=text)
 
