@@ -33,7 +33,7 @@ LEAST_ROWS = 10
 """Rows from which a class sizes its own intervals."""
 FACTORS = (0.5, 3.0)
 """Least and most that leaving sources out may change an interval by."""
-LEAST_LAYOUTS = 4
+LEAST_LAYOUTS = 2
 """Layouts from which a group of rows is a choice."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
 """What the device families are called in reports."""
