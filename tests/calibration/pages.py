@@ -19,6 +19,7 @@ from simulator.show.report.accuracy_sources import class_table, sources_text
 from simulator.show.report.as_json import dumps
 from simulator.show.report.calibration import meaning_table, value_table
 from tests.calibration.measured import all_rows, shipped_rows
+from tests.docs import walk
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "calibration"
@@ -105,5 +106,6 @@ if __name__ == "__main__":
         for name, block in found.items():
             page = written_anew(page, name, block)
         path.write_text(page, encoding="utf-8")
+    walk.write()
     RECORD.write_text(dumps({"figures": record(judged)}) + "\n", encoding="utf-8")
     print(json.dumps(record(judged), indent=1))  # noqa: T201 - run by hand

@@ -76,8 +76,12 @@ def _choices(found: SourcesJudged, table: str | None) -> Iterator[Section]:
         "predicted best, behind the best measured. Tau: Kendall's rank correlation of predicted with measured speed."
     )
     lines = [
-        [str(one.least_layouts), str(one.groups), *(f"{100 * x:.2f}" for x in (one.regret, one.worst_regret))]
-        + [f"{one.tau:.2f}"]
+        [
+            str(one.least_layouts),
+            str(one.groups),
+            *(f"{100 * x:.2f}" for x in (one.regret, one.worst_regret)),
+            f"{one.tau:.2f}",
+        ]
         for one in chosen(kept)
     ]
     headers = ("layouts\nat least", "groups", "regret %\nmean", "\nworst", "tau\nmean")
