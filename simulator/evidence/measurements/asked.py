@@ -36,6 +36,9 @@ def asked_columns(
         columns["virtual_stages"] = None
     if layout.stage_layers == default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel):
         columns["stage_layers"] = ()
+    if columns["chunk_layers"]:
+        # Chunks say what the ranks hold, and how many chunks each has.
+        columns |= {"stage_layers": (), "virtual_stages": None}
     if layout.recompute_modules == BY_NAME["recompute_modules"].default:
         columns["recompute_modules"] = ()
     if layout.recompute != "full":

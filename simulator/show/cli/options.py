@@ -146,6 +146,31 @@ def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
     return [
         *_rows_options(),
+        *_log_options(),
+        Option(
+            "--template",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="Print a table of the ten columns that a run needs, with one example.",
+        ),
+        Option(
+            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
+        ),
+        output_format(CALIBRATE_FORMATS),
+        Option(
+            "--output",
+            section=OUTPUT,
+            type=str,
+            metavar="FOLDER",
+            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
+        ),
+    ]
+
+
+def _log_options() -> list[click.Parameter]:
+    """Return the logs that become rows, and what is known beside them."""
+    return [
         Option(
             "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
         ),
@@ -189,24 +214,6 @@ def calibrate_options() -> list[click.Parameter]:
             default=2,
             show_default=True,
             help="Logged steps to leave out at the start of a run.",
-        ),
-        Option(
-            "--template",
-            section=ROWS,
-            is_flag=True,
-            default=False,
-            help="Print a table of the ten columns that a run needs, with one example.",
-        ),
-        Option(
-            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
-        ),
-        output_format(CALIBRATE_FORMATS),
-        Option(
-            "--output",
-            section=OUTPUT,
-            type=str,
-            metavar="FOLDER",
-            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
         ),
     ]
 
