@@ -11,7 +11,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp32"]
 FrameworkName = Literal["megatron", "paddle", "torch"]
 RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
 """Recipes that are written; the last is the one of framework torch."""
-RecomputeMode = Literal["none", "selective", "full", "attention"]
+RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
 RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
 """What selective recompute does again, by Megatron's names (`--recompute-modules`)."""
 AskedRecomputeMethod = Literal["uniform", "block"]

@@ -220,6 +220,10 @@ def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
+def _recompute_operations(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask(block.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
+
+
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     """Why modules of selective recompute are refused."""
     told = ",".join(layout.recompute_modules)
@@ -436,6 +440,13 @@ RULES: tuple[Rule, ...] = (
         _recompute_modules,
         _refused_modules,
         lambda _s, _x: "--recompute selective --recompute-modules core_attn, or another --recompute",
+    ),
+    Rule(
+        "recompute_operations",
+        "only torch keeps what a list of operations puts out and does the others again",
+        _recompute_operations,
+        lambda s, _x: f"recompute operations: {s.framework.name} recomputes modules or whole layers",
+        lambda _s, _x: "--framework torch, or --recompute selective",
     ),
 )
 """In the order they are checked."""

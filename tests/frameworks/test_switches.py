@@ -34,6 +34,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
+    ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
 ]

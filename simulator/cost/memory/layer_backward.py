@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
@@ -25,7 +25,7 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
     """
     extents = Extents(scenario, block)
-    kept = layer_bytes(scenario, block, kind)
+    kept = layer_bytes(scenario, block, kind) + repeated_working_set(scenario, block, kind)
     incoming = layer_input_bytes(scenario, block)
     if kind.feed_forward == "experts":
         return kept + incoming + _experts(scenario, block, extents, kind)

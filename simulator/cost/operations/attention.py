@@ -33,14 +33,19 @@ def attention_width(heads: Heads) -> float:
 
 
 def rotation(given: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
-    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps."""
+    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps.
+
+    Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
+    """
     model, element, heads = given.model, element_bytes(given), heads_of(given, mixer)
     tables: tuple[Kept, ...] = ()
     if given.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         width = float(model.qk_rope_head_dim or heads.size)
         tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
-    moved = Amount(2.0 * element * (heads.query_width + heads.key_width), "tensor")
+    one_kernel = given.framework.fused_rotary or given.framework.compiled
+    each = 2.0 * element if one_kernel else 5.0 * FP32
+    moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
     return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
 
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.operations.record import HeadSpread, Spread
+from simulator.cost.operations.record import CopySpread, HeadSpread, Spread
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
@@ -94,22 +94,34 @@ class Extents:
                 extent = tokens_per_device(scenario, block)
             case "sequence":
                 extent = self.of("whole") / sequence_split(block)
+            case "scattered":
+                extent = np.where(block.tensor_parallel > 1.0, self.of("sequence"), 0.0)
             case "tensor":
                 extent = self.of("whole") / block.tensor_parallel
-            case "copies":
-                extent = routed_tokens(scenario, block)
-            case "copies_tensor":
-                extent = self.of("copies") / block.expert_tensor_parallel
             case "scores":
                 extent = self.of("tensor") * float(scenario.seq_length)
             case "positions":
                 extent = float(scenario.seq_length) / block.context_parallel
-            case "reached":
-                spread_over = expected_islands(scenario.model, block.expert_ranks)
-                extent = self.of("sequence") * spread_over * scenario.framework.expert_imbalance
+            case "copies" | "copies_exchanged" | "copies_tensor" | "reached":
+                extent = self._of_copies(spread)
             case _:
                 extent = self._by_heads(spread)
         return extent
+
+    def _of_copies(self, spread: CopySpread) -> Array:
+        """An extent that goes by the copies of tokens that experts work on."""
+        scenario, block = self._scenario, self._block
+        match spread:
+            case "copies":
+                return routed_tokens(scenario, block)
+            case "copies_exchanged":
+                return np.where(block.expert_parallel > 1.0, self.of("copies"), 0.0)
+            case "copies_tensor":
+                return self.of("copies") / block.expert_tensor_parallel
+            case "reached":
+                spread_over = expected_islands(scenario.model, block.expert_ranks)
+                return self.of("sequence") * spread_over * scenario.framework.expert_imbalance
+        assert_never(spread)
 
     def _by_heads(self, spread: HeadSpread) -> Array:
         """An extent that goes by the key-value heads of attention."""

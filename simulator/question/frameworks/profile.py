@@ -53,6 +53,8 @@ class FrameworkLimits:
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Parts of a layer that selective recompute can do again."""
+    recomputes_operations: bool = False
+    """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
@@ -84,6 +86,18 @@ class FrameworkProfile:
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
     fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
+    fused_rotary: bool = switch(
+        default=True, about="queries and keys are rotated in one kernel each, not by operations of fp32 copies"
+    )
+    compiled: bool = switch(
+        default=False,
+        about="each layer is compiled (torch.compile): norms, rotation and activation are one kernel each, and what no "
+        "gradient reads is neither kept nor computed again",
+    )
+    recompute_stops_early: bool = switch(
+        default=False,
+        about="recomputing a layer ends with the last tensor that its backward pass reads (torch.utils.checkpoint)",
+    )
     keep_qkv_output: bool = switch(
         default=False, about="the fused qkv projection's output stays alive through v while rotated q and k are new"
     )
@@ -252,8 +266,11 @@ PADDLE = FrameworkProfile(
 
 TORCH = FrameworkProfile(
     name="torch",
-    limits=FrameworkLimits(default_zero_stage=3),
+    limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
     fused_swiglu=False,
+    fused_rotary=False,
+    # torch.utils.checkpoint, `set_checkpoint_early_stop`: the default since 2.1.
+    recompute_stops_early=True,
     attention_kernel="sdpa",
     fused_projections=False,
     keep_gathered_inputs=True,

@@ -218,8 +218,8 @@ def _recompute(case: Case) -> Iterator[str]:
                 yield f"--recompute-granularity selective --recompute-modules {' '.join(case.layout.recompute_modules)}"
         case "full":
             yield from _recomputed_layers(case.layout)
-        case "attention":
-            raise UnsupportedError("--recompute attention: Megatron-LM recomputes the attention core or whole layers")
+        case "attention" | "operations":
+            raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
         case _:
             assert_never(mode)
 

@@ -155,6 +155,8 @@ def _recompute(case: Case) -> Iterator[str]:
         case "full":
             yield "--recompute_granularity full"
             yield from _recomputed_layers(case)
+        case "operations":
+            raise UnsupportedError("--recompute operations: the trainer recomputes the attention or whole layers")
         case _:
             assert_never(mode)
 
