@@ -24,6 +24,10 @@ Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
+Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
+"""How fp8 scales numbers, by Megatron's names (`--fp8-recipe`)."""
+
+FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)

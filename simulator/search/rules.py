@@ -170,7 +170,9 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
-    degree = scenario.framework.sharding_degree
+    degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_groups
+    if groups > 1:
+        return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
         return _every(block, broken=False)
     return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
@@ -386,10 +388,10 @@ RULES: tuple[Rule, ...] = (
         "the ranks with the same parameters divide into groups that ZeRO shards over",
         _sharding_degree,
         lambda s, x: (
-            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into groups of "
-            f"{s.framework.sharding_degree}"
+            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into "
+            + (f"{n} groups" if (n := s.framework.sharding_groups) > 1 else f"groups of {s.framework.sharding_degree}")
         ),
-        lambda _s, _x: "--option sharding_degree=0, or a degree that divides data x context parallel",
+        lambda _s, _x: "--option sharding_degree=0, or a degree or sharding_groups that divides them",
     ),
     Rule(
         "parameters_on_host",

@@ -389,6 +389,11 @@ def test_replicas_of_torchtitan(degrees: str, replicas: int, options: dict[str, 
     assert {name: text for name, text in recipe.options.items() if name == "sharding_degree"} == options
 
 
-def test_torchtitan_s_open_groups_are_not_modelled(tmp_path: Path) -> None:
+def test_torchtitan_s_open_groups(tmp_path: Path) -> None:
+    """Two replicas of groups whose size the cluster decides; 8-bit gathers."""
     degrees = "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 2"
-    assert "not-modelled" in rules(titan(tmp_path, ("data_parallel_shard_degree = -1", degrees)))
+    recipe = titan(tmp_path, ("data_parallel_shard_degree = -1", degrees))
+    assert recipe.options["sharding_groups"] == "2"
+    assert "not-modelled" not in rules(recipe)
+    gathers = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n\n[optimizer]"
+    assert titan(tmp_path, ("[optimizer]", gathers)).options["fp8_param_gather"] == "true"

@@ -128,7 +128,8 @@ def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 def output_projection(given: Conditions, width: int) -> Operation:
     """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
     model = given.model
-    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if given.precision == "fp8" else ()
+    copied = given.precision == "fp8" and given.framework.fp8_inputs
+    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",

@@ -15,6 +15,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     EXPERT_DISPATCHES,
+    FP8_RECIPES,
     RECOMPUTE_MODULES,
     ExpertDispatch,
     Offload,
@@ -22,7 +23,8 @@ from simulator.question.vocabulary import (
 )
 
 DType = Literal["fp32", "bf16"]
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
+MomentDType = Literal["fp32", "bf16", "fp8"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
 def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = 1) -> Any:
@@ -141,7 +143,7 @@ class FrameworkProfile:
     # Data types of the training state.
     parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
     gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
-    optimizer_dtype: DType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16"))
+    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
@@ -154,6 +156,12 @@ class FrameworkProfile:
     )
     sharding_degree: int = switch(
         0, "ranks that ZeRO shards over, of those with the same parameters; 0 is all of them", low=0, high=2**24
+    )
+    sharding_groups: int = switch(
+        1,
+        "groups of ranks with the same parameters, within each of which ZeRO shards: replicas of the sharded state",
+        low=1,
+        high=2**20,
     )
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
@@ -219,7 +227,20 @@ class FrameworkProfile:
         about="parameters are stored in parts and gathered, and gradients reduced, layer by layer, as FSDP2 does",
     )
     fp8_weight_cache: bool = switch(
-        default=True, about="fp8 keeps the 16-bit weights and adds an 8-bit copy and its transpose per linear weight"
+        default=True,
+        about="fp8 keeps an 8-bit copy and its transpose of every linear weight between micro batches",
+    )
+    fp8_recipe: str = switch(
+        "delayed",
+        "how fp8 scales numbers: by tensor (delayed, tensorwise), by block (blockwise), or by 32 numbers (mxfp8)",
+        choices=FP8_RECIPES,
+    )
+    fp8_param_gather: bool = switch(
+        default=False,
+        about="fp8 gathers linear weights in 8 bits, and stores no 16-bit ones beside the copies it computes with",
+    )
+    fp8_inputs: bool = switch(
+        default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
 
     # Output layer and loss.
@@ -342,7 +363,10 @@ TORCH = FrameworkProfile(
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # torchao 0.9 and later, float8_linear.py: weights and inputs are cast where they are used, and saved as they came.
     fp8_weight_cache=False,
+    fp8_inputs=False,
+    fp8_recipe="tensorwise",
     loss_bytes_per_logit=12,
     split_loss_bytes_per_logit=4,
     attention_matrix_bytes=4,

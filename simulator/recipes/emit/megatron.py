@@ -22,6 +22,10 @@ _EXPRESSIBLE = (
     "optimizer_dtype",
     "offload_fraction",
     "cp_communication",
+    "fused_rotary",
+    "fp8_recipe",
+    "fp8_param_gather",
+    "sharding_groups",
     "mtp",
     "expert_dispatch",
     "overlap_expert_exchange",
@@ -150,7 +154,9 @@ def _workload(case: Case) -> Iterator[str]:
         case "bf16" | "fp16":
             yield f"--{scenario.precision}"
         case "fp8":
-            yield "--bf16 --fp8-format hybrid"
+            profile = case.scenario.framework
+            gather = " --fp8-param-gather" if profile.fp8_param_gather else ""
+            yield f"--bf16 --fp8-format hybrid --fp8-recipe {profile.fp8_recipe}{gather}"
         case "fp32":
             pass
         case _:
@@ -262,6 +268,10 @@ def _switches(case: Case) -> Iterator[str]:
         yield "--cross-entropy-loss-fusion"
     if not profile.flash_attention:
         yield "--attention-backend unfused"
+    if not profile.fused_rotary:
+        yield "--no-rope-fusion"
+    if profile.sharding_groups > 1 and case.layout.zero_stage:
+        yield flag("num-distributed-optimizer-instances", profile.sharding_groups)
     if profile.cp_communication == "all_to_all" and case.layout.context_parallel > 1:
         yield "--cp-comm-type a2a"
 
@@ -289,9 +299,9 @@ def _types(case: Case) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
     elif case.scenario.precision == "fp16":
         yield "--accumulate-allreduce-grads-in-fp32"
-    if profile.optimizer_dtype == "bf16":
+    if (moments := profile.optimizer_dtype) != "fp32":
         extra = "" if case.layout.offload == "optimizer_tensorwise" else "--use-precision-aware-optimizer "
-        yield f"{extra}--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+        yield f"{extra}--exp-avg-dtype {moments} --exp-avg-sq-dtype {moments}"
 
 
 def megatron_words(case: Case) -> Iterator[str]:

@@ -12,6 +12,8 @@ from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches
 
 _EXPRESSIBLE: tuple[str, ...] = (
     "sharding_degree",
+    "sharding_groups",
+    "fp8_param_gather",
     "compiled",
     "fused_cross_entropy",
     "loss_bytes_per_logit",
@@ -54,6 +56,7 @@ def torchtitan_config(case: Case, head: Head) -> str:
         ("parallelism", list(_parallelism(case))),
         ("activation_checkpoint", list(_checkpointing(case))),
         ("compile", list(_compile(case))),
+        *([("quantize.linear.float8", list(_float8(case)))] if case.scenario.precision == "fp8" else ()),
         ("optimizer", list(_optimizer(case))),
     ):
         lines += ["", f"[{section}]", *keys]
@@ -98,7 +101,7 @@ def _parallelism(case: Case) -> Iterator[str]:
     if layout.zero_stage == 1:
         raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
     shards = _shards(case)
-    replicas = layout.data_parallel // shards if shards > 0 else 1
+    replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_groups
     yield f"data_parallel_replicate_degree = {replicas}"
     yield f"data_parallel_shard_degree = {shards}"
     if layout.zero_stage:
@@ -118,6 +121,8 @@ def _shards(case: Case) -> int:
     layout = case.layout
     if not layout.zero_stage:
         return 1
+    if case.scenario.framework.sharding_groups > 1:
+        return -1
     degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
     if degree:
         if degree % layout.context_parallel:
@@ -188,6 +193,10 @@ _COMPILED_LOSS_BYTES = 4
 """The logits and their gradient, 16 bits each."""
 
 
+def _float8(case: Case) -> Iterator[str]:
+    yield f"enable_fsdp_float8_all_gather = {str(case.scenario.framework.fp8_param_gather).lower()}"
+
+
 def _optimizer(case: Case) -> Iterator[str]:
     yield 'name = "AdamW"'
     yield f'implementation = "{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
@@ -201,5 +210,6 @@ def torchtitan_words(case: Case) -> Iterator[str]:
         ("parallelism", _parallelism(case)),
         ("activation_checkpoint", _checkpointing(case)),
         ("compile", _compile(case)),
+        *((("quantize.linear.float8", _float8(case)),) if case.scenario.precision == "fp8" else ()),
     ):
         yield from (f"{section}.{key}" for key in keys)

@@ -31,7 +31,7 @@ FLAGS: Final = {
         "training.mixed_precision_param": "precision",
         "training.mixed_precision_reduce": "type of gradients; only float32",
         "training.dtype": "type of the stored weights",
-        "parallelism.data_parallel_replicate_degree": "data parallel size, with the shard degree; sharding_degree",
+        "parallelism.data_parallel_replicate_degree": "data parallel size, or switch sharding_groups",
         "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
         "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
@@ -48,6 +48,8 @@ FLAGS: Final = {
         "compile.enable": "switch compiled; the loss with it unless compile.components leaves it out",
         "compile.components": "what compile.enable compiles: model, loss",
         "training.compile": "switch compiled, and the loss with it",
+        "quantize.linear.float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
+        "float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
         "optimizer.implementation": "switch foreach_optimizer",
         "optimizer.name": "AdamW; others are warned of",
     }.items()
@@ -195,19 +197,11 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
 
 
 def _data_parallel(given: Given) -> tuple[int, int]:
-    """Replicas, and ranks that share one; the latter 1 where the cluster decides (-1)."""
+    """Replicas, and ranks that share one; both 1 where the cluster decides the latter (-1)."""
     shards = given.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
     replicas = given.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if shards is None or shards < 1:
         given.places.pop("dp", None)
-        if replicas > 1:
-            given.remark(
-                "not-modelled",
-                "error",
-                "replicas of groups whose size the cluster decides are not modelled",
-                "parallelism.data_parallel_replicate_degree",
-                fix="data_parallel_shard_degree = N",
-            )
         return 1, 1
     return max(replicas, 1), shards
 
@@ -268,9 +262,15 @@ def _precision(given: Given) -> str | None:
 
 def _options(given: Given, layout: Layout) -> dict[str, str]:
     found: dict[str, str] = {}
-    replicas, shards = _data_parallel(given)
+    replicas = given.integer("sharding_groups", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if replicas > 1 and layout.zero_stage:
-        found["sharding_degree"] = str(shards * layout.context_parallel)
+        _, shards = _data_parallel(given)
+        open_ended = {"sharding_groups": str(replicas)}
+        told = "dp" in given.places
+        found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
+    names = ("quantize.linear.float8", "float8")
+    if any(given.switch("fp8_param_gather", f"{name}.enable_fsdp_float8_all_gather") for name in names):
+        found["fp8_param_gather"] = "true"
     if given.text("parameter_dtype", "training.dtype") == "bfloat16":
         found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     kind = given.text("foreach_optimizer", "optimizer.implementation") or "fused"
