@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.operations.extents import inner_context
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
@@ -140,11 +141,12 @@ def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
-    if scenario.framework.cp_communication != "all_to_all":
+    if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
         return _every(block, broken=False)
-    split = block.tensor_parallel * block.context_parallel
+    inner = inner_context(scenario, block)
     # Query heads are a multiple of the key-value heads: where those divide, the queries do.
-    return _mask((scenario.model.num_key_value_heads % split != 0) & (block.context_parallel > 1))
+    undivided = (scenario.model.num_key_value_heads % (block.tensor_parallel * inner) != 0) & (inner > 1)
+    return _mask(undivided | (block.context_parallel % inner != 0))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -347,8 +349,8 @@ RULES: tuple[Rule, ...] = (
         "all-to-all context parallelism splits heads",
         _context,
         lambda s, x: (
-            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor x context "
-            f"parallel {x.tensor_parallel * x.context_parallel}"
+            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor parallel "
+            f"{x.tensor_parallel} x the ranks that exchange, of context parallel {x.context_parallel}"
         ),
         lambda _s, _x: "--option cp_communication=ring, or less context parallelism",
     ),

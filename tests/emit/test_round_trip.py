@@ -79,15 +79,27 @@ LAYOUTS = [
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 2 --global-batch-size 64 --option sharding_degree=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 1 --global-batch-size 64"),
     ("torchtitan", "--model llama3.1-8b --nodes 4 --global-batch-size 64 --option sharding_groups=4"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 4 --global-batch-size 64 --option cp_communication=ring"),
+    ("megatron", "--model llama3.1-8b --nodes 2 --cp 4 --option cp_communication=all_gather"),
+    (
+        "megatron",
+        "--model llama3.1-8b --nodes 2 --cp 8 --option cp_communication=all_to_all_ring --option cp_inner_degree=2",
+    ),
     (
         "torchtitan",
-        "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true "
-        "--option compiled=true --option fused_cross_entropy=true --option loss_bytes_per_logit=4",
+        "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true --recompute operations",
+    ),
+    (
+        "torchtitan",
+        "--model llama3.1-8b --global-batch-size 64 --option fused_cross_entropy=true --option loss_bytes_per_logit=4",
     ),
     (
         "megatron",
-        "--model llama3.1-8b --nodes 2 --precision fp8 --option fp8_recipe=blockwise --option fp8_param_gather=true "
-        "--option sharding_groups=2 --option fused_rotary=false --option optimizer_dtype=fp8",
+        "--model llama3.1-8b --nodes 2 --precision fp8 --option fp8_recipe=mxfp8 --option fp8_param_gather=true",
+    ),
+    (
+        "megatron",
+        "--model llama3.1-8b --option sharding_groups=2 --option fused_rotary=false --option optimizer_dtype=fp8",
     ),
     ("torchtitan", "--model llama3.1-70b --nodes 8 --tp 8 --global-batch-size 64 --recompute full"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --tp 2 --zero-stage 2 --global-batch-size 64"),

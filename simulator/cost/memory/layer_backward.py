@@ -105,7 +105,16 @@ def _attention(
     projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
-    return outside + np.maximum(rotation, inputs)
+    # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
+    core = 3.0 * query + key_value + _gathered_context(scenario, extents, kind)
+    return outside + np.maximum(np.maximum(rotation, inputs), core)
+
+
+def _gathered_context(scenario: Scenario, extents: Extents, kind: LayerKind) -> Array:
+    """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
+    operations = layer_operations(conditions_of(scenario), kind)
+    context = ("key_value_context", "sliding_key_value_context")
+    return extents.total(summed(a for one in operations for a in one.temporary if a.spread in context))
 
 
 def _weight_bytes(scenario: Scenario, block: LayoutBlock, width: int) -> Array:

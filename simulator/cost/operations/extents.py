@@ -41,6 +41,20 @@ def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
     return copies * gathered * scenario.framework.expert_imbalance
 
 
+def inner_context(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Ranks of the context-parallel group that exchange tokens for heads, shape (n,): none, all, or those of a node."""
+    profile, context = scenario.framework, block.context_parallel
+    match profile.cp_communication:
+        case "all_to_all":
+            return context
+        case "all_to_all_ring":
+            node = np.floor_divide(float(scenario.hardware.devices_per_node), block.tensor_parallel)
+            inside = float(profile.cp_inner_degree) if profile.cp_inner_degree else np.maximum(node, 1.0)
+            return np.minimum(inside, context)
+        case _:
+            return np.ones_like(context)
+
+
 def expected_islands(model: ModelSpec, islands: Array) -> Array:
     """Islands (ranks or nodes) of equal parts of the experts that a token's experts lie on, expected, shape (n,).
 
@@ -144,6 +158,8 @@ class Extents:
                 return np.where(few, whole, 0.0)
             case "ring" | "sliding_ring":
                 return np.where(block.context_parallel > 1.0, held, 0.0)
+            case "key_value_context" | "sliding_key_value_context":
+                return np.where(block.context_parallel > 1.0, block.context_parallel * held, 0.0)
             case "window":
                 halo = 2.0 * sequences(scenario, block) * float(scenario.model.sliding_window or 0)
                 passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from simulator.errors import InputError, did_you_mean
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
+    CONTEXT_EXCHANGES,
     EXPERT_DISPATCHES,
     FP8_RECIPES,
     RECOMPUTE_MODULES,
@@ -270,7 +271,15 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
-    cp_communication: str = switch("ring", "how context parallelism exchanges", choices=("ring", "all_to_all"))
+    cp_communication: str = switch(
+        "ring",
+        "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
+        "before attention (all_gather), tokens for heads (all_to_all), or tokens for heads within a ring",
+        choices=CONTEXT_EXCHANGES,
+    )
+    cp_inner_degree: int = switch(
+        0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
+    )
     overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
     overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
     overlap_p2p: bool = switch(
@@ -357,6 +366,8 @@ TORCH = FrameworkProfile(
     recompute_stops_early=True,
     attention_kernel="sdpa",
     fused_projections=False,
+    # torchtitan 0.2.2, `context_parallel_rotate_method`: allgather unless told otherwise.
+    cp_communication="gathered_ring",
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
+from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import Head, even_cut, flag, refuse_switches, shell
@@ -22,6 +24,7 @@ _EXPRESSIBLE = (
     "optimizer_dtype",
     "offload_fraction",
     "cp_communication",
+    "cp_inner_degree",
     "fused_rotary",
     "fp8_recipe",
     "fp8_param_gather",
@@ -272,8 +275,26 @@ def _switches(case: Case) -> Iterator[str]:
         yield "--no-rope-fusion"
     if profile.sharding_groups > 1 and case.layout.zero_stage:
         yield flag("num-distributed-optimizer-instances", profile.sharding_groups)
-    if profile.cp_communication == "all_to_all" and case.layout.context_parallel > 1:
-        yield "--cp-comm-type a2a"
+    if case.layout.context_parallel > 1:
+        yield from _context(case)
+
+
+def _context(case: Case) -> Iterator[str]:
+    profile, layout = case.scenario.framework, case.layout
+    match profile.cp_communication:
+        case "ring":
+            return
+        case "all_gather":
+            yield "--cp-comm-type all_gather"
+        case "all_to_all":
+            yield "--cp-comm-type a2a"
+        case "all_to_all_ring":
+            block = block_of([layout])
+            inner = int(inner_context(case.scenario, block)[0])
+            sizes = f"{inner} {layout.context_parallel // inner}"
+            yield f"--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes {sizes}"
+        case kind:
+            raise UnsupportedError(f"--option cp_communication={kind}: Megatron-LM has no such exchange")
 
 
 def _overlaps(case: Case) -> Iterator[str]:

@@ -14,6 +14,7 @@ _EXPRESSIBLE: tuple[str, ...] = (
     "sharding_degree",
     "sharding_groups",
     "fp8_param_gather",
+    "cp_communication",
     "compiled",
     "fused_cross_entropy",
     "loss_bytes_per_logit",
@@ -108,6 +109,11 @@ def _parallelism(case: Case) -> Iterator[str]:
         yield f'fsdp_reshard_after_forward = "{"always" if layout.zero_stage == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tensor_parallel}"
     yield f"context_parallel_degree = {layout.context_parallel}"
+    if layout.context_parallel > 1:
+        kind = case.scenario.framework.cp_communication
+        if kind not in ("ring", "gathered_ring"):
+            raise UnsupportedError(f"--option cp_communication={kind}: torchtitan's context parallelism is a ring")
+        yield f'context_parallel_rotate_method = "{"alltoall" if kind == "ring" else "allgather"}"'
     yield f"pipeline_parallel_degree = {layout.pipeline_parallel}"
     if layout.pipeline_parallel > 1:
         yield from _pipeline(case)

@@ -84,16 +84,46 @@ def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
 
 
 def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]:
-    """How context parallelism exchanges: by heads or in a ring."""
-    names = ("cp-comm-type", "context-parallel-algo")
-    if layout.context_parallel == 1 or given.text("cp_communication", *names) not in _BY_HEADS:
+    """How context parallelism exchanges; megatron-core may name a kind for every layer, which are priced if alike."""
+    if layout.context_parallel == 1:
         return {}
-    if heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo"):
+    names = ("cp-comm-type", "context-parallel-algo")
+    told = re.findall(r"[\w+]+", given.text("cp_communication", *names) or "")
+    kinds = {_CONTEXT_KINDS.get(word, "") for word in told}
+    if len(kinds) > 1 or "" in kinds:
+        said = f"context parallelism by {', '.join(sorted(set(told)))[:60]} is priced as a ring"
+        given.remark("not-modelled", "warning", said, *names)
+        return {}
+    kind = kinds.pop() if kinds else "ring"
+    few = heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo")
+    if kind == "all_to_all" and few:
         # MindSpeed repeats them (v26.0.0, --kv-head-repeat-before-uly-alltoall); Megatron refuses.
         said = f"{heads} key-value heads are repeated for the exchange; it is priced as a ring"
         given.remark("not-modelled", "warning", said, "context-parallel-algo")
-        return {}
-    return {"cp_communication": "all_to_all"}
+        kind = "ring"
+    if kind == "all_to_all_ring":
+        return _inner_degree(given)
+    return {} if kind == "ring" else {"cp_communication": kind}
+
+
+def _inner_degree(given: Given) -> dict[str, str]:
+    """Tokens for heads within a ring: the innermost of Megatron's sizes, or MindSpeed's degree."""
+    sizes = re.findall(r"[0-9]{1,5}", given.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or "")
+    inner = int(sizes[0]) if sizes else given.integer("cp_inner_degree", "ulysses-degree-in-cp", high=2**16)
+    return {"cp_communication": "all_to_all_ring"} | ({"cp_inner_degree": str(inner)} if inner else {})
+
+
+_CONTEXT_KINDS: Final = {
+    "p2p": "ring",
+    "all_gather": "all_gather",
+    "a2a": "all_to_all",
+    "a2a+p2p": "all_to_all_ring",
+    "megatron_cp_algo": "ring",
+    "ulysses_cp_algo": "all_to_all",
+    "hybrid_cp_algo": "all_to_all_ring",
+    "kvallgather_cp_algo": "all_gather",
+}
+"""Names of Megatron (`--cp-comm-type`) and of MindSpeed (`--context-parallel-algo`)."""
 
 
 def _expert_exchange(given: Given) -> dict[str, str]:
@@ -108,9 +138,6 @@ def _expert_exchange(given: Given) -> dict[str, str]:
     if given.switch("overlap_expert_exchange", "overlap-moe-expert-parallel-comm"):
         found["overlap_expert_exchange"] = "true"
     return found
-
-
-_BY_HEADS: Final = ("a2a", "a2a+p2p", "ulysses_cp_algo")
 
 
 def _number(given: Given, name: str, text: str, *, most: float) -> str:

@@ -40,6 +40,7 @@ FLAGS: Final = {
         "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
         "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
         "parallelism.context_parallel_degree": "context parallel size",
+        "parallelism.context_parallel_rotate_method": "switch cp_communication: ring, for alltoall",
         "parallelism.expert_parallel_degree": "expert parallel size",
         "parallelism.expert_tensor_parallel_degree": "tensor parallel size of experts",
         "activation_checkpoint.mode": "recompute: none, selective or full",
@@ -268,6 +269,10 @@ def _options(given: Given, layout: Layout) -> dict[str, str]:
         open_ended = {"sharding_groups": str(replicas)}
         told = "dp" in given.places
         found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
+    rotates = given.text("cp_communication", "parallelism.context_parallel_rotate_method")
+    if rotates == "alltoall" and layout.context_parallel > 1:
+        # Each rank sends what it holds to the next one.
+        found["cp_communication"] = "ring"
     names = ("quantize.linear.float8", "float8")
     if any(given.switch("fp8_param_gather", f"{name}.enable_fsdp_float8_all_gather") for name in names):
         found["fp8_param_gather"] = "true"
