@@ -71,7 +71,7 @@ def test_other_values() -> None:
         ),
         ("torch", {"name": "x"}, "--option name: unknown switch"),
         ("torch", {"mtp": "maybe"}, "--option mtp=maybe: allowed are true and false"),
-        ("torch", {"cp_communication": "star"}, "--option cp_communication=star: allowed are ring, all_to_all"),
+        ("torch", {"cp_communication": "star"}, "--option cp_communication=star: allowed are ring, gathered_ring"),
         ("torch", {"gradient_dtype": "fp16"}, "--option gradient_dtype=fp16: allowed are fp32, bf16"),
         (
             "torch",

@@ -172,7 +172,6 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
         ("--optimizer sgd", "not-modelled", "sgd: only Adam"),
         ("--optimizer muon", "not-modelled", "muon: only Adam"),
-        ("--fp8-param-gather", "not-modelled", "weights of fewer bits"),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),

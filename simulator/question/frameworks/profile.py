@@ -14,7 +14,9 @@ from typing import Any, Literal
 from simulator.errors import InputError, did_you_mean
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
+    CONTEXT_EXCHANGES,
     EXPERT_DISPATCHES,
+    FP8_RECIPES,
     RECOMPUTE_MODULES,
     ExpertDispatch,
     Offload,
@@ -22,7 +24,8 @@ from simulator.question.vocabulary import (
 )
 
 DType = Literal["fp32", "bf16"]
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
+MomentDType = Literal["fp32", "bf16", "fp8"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
 def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = 1) -> Any:
@@ -53,6 +56,8 @@ class FrameworkLimits:
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Parts of a layer that selective recompute can do again."""
+    recomputes_operations: bool = False
+    """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
@@ -84,6 +89,18 @@ class FrameworkProfile:
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
     fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
+    fused_rotary: bool = switch(
+        default=True, about="queries and keys are rotated in one kernel each, not by operations of fp32 copies"
+    )
+    compiled: bool = switch(
+        default=False,
+        about="each layer is compiled (torch.compile): norms, rotation and activation are one kernel each, and what no "
+        "gradient reads is neither kept nor computed again",
+    )
+    recompute_stops_early: bool = switch(
+        default=False,
+        about="recomputing a layer ends with the last tensor that its backward pass reads (torch.utils.checkpoint)",
+    )
     keep_qkv_output: bool = switch(
         default=False, about="the fused qkv projection's output stays alive through v while rotated q and k are new"
     )
@@ -127,7 +144,7 @@ class FrameworkProfile:
     # Data types of the training state.
     parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
     gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
-    optimizer_dtype: DType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16"))
+    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
@@ -140,6 +157,12 @@ class FrameworkProfile:
     )
     sharding_degree: int = switch(
         0, "ranks that ZeRO shards over, of those with the same parameters; 0 is all of them", low=0, high=2**24
+    )
+    sharding_groups: int = switch(
+        1,
+        "groups of ranks with the same parameters, within each of which ZeRO shards: replicas of the sharded state",
+        low=1,
+        high=2**20,
     )
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
@@ -205,7 +228,20 @@ class FrameworkProfile:
         about="parameters are stored in parts and gathered, and gradients reduced, layer by layer, as FSDP2 does",
     )
     fp8_weight_cache: bool = switch(
-        default=True, about="fp8 keeps the 16-bit weights and adds an 8-bit copy and its transpose per linear weight"
+        default=True,
+        about="fp8 keeps an 8-bit copy and its transpose of every linear weight between micro batches",
+    )
+    fp8_recipe: str = switch(
+        "delayed",
+        "how fp8 scales numbers: by tensor (delayed, tensorwise), by block (blockwise), or by 32 numbers (mxfp8)",
+        choices=FP8_RECIPES,
+    )
+    fp8_param_gather: bool = switch(
+        default=False,
+        about="fp8 gathers linear weights in 8 bits, and stores no 16-bit ones beside the copies it computes with",
+    )
+    fp8_inputs: bool = switch(
+        default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
 
     # Output layer and loss.
@@ -235,7 +271,15 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
-    cp_communication: str = switch("ring", "how context parallelism exchanges", choices=("ring", "all_to_all"))
+    cp_communication: str = switch(
+        "ring",
+        "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
+        "before attention (all_gather), tokens for heads (all_to_all), or tokens for heads within a ring",
+        choices=CONTEXT_EXCHANGES,
+    )
+    cp_inner_degree: int = switch(
+        0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
+    )
     overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
     overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
     overlap_p2p: bool = switch(
@@ -315,17 +359,25 @@ PADDLE = FrameworkProfile(
 
 TORCH = FrameworkProfile(
     name="torch",
-    limits=FrameworkLimits(default_zero_stage=3),
+    limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
     fused_swiglu=False,
+    fused_rotary=False,
+    # torch.utils.checkpoint, `set_checkpoint_early_stop`: the default since 2.1.
+    recompute_stops_early=True,
     attention_kernel="sdpa",
     fused_projections=False,
+    # torchtitan 0.2.2, `context_parallel_rotate_method`: allgather unless told otherwise.
+    cp_communication="gathered_ring",
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # torchao 0.9 and later, float8_linear.py: weights and inputs are cast where they are used, and saved as they came.
     fp8_weight_cache=False,
+    fp8_inputs=False,
+    fp8_recipe="tensorwise",
     loss_bytes_per_logit=12,
     split_loss_bytes_per_logit=4,
     attention_matrix_bytes=4,

@@ -338,9 +338,5 @@ def _priced_otherwise(given: Given) -> None:
     if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    algorithm = given.text("cp_communication", "context-parallel-algo")
-    if algorithm and algorithm not in ("megatron_cp_algo", "ulysses_cp_algo"):
-        said = f"--context-parallel-algo {algorithm[:40]} is priced as a ring"
-        given.remark("not-modelled", "warning", said, "context-parallel-algo")
     for option in ("stage", "spec"):
         given.places.pop(option, None)
