@@ -24,6 +24,9 @@ Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
+StackName = Literal["default", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
+"""Named sets of switches; `default` is what the framework's own arguments set."""
+
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
@@ -34,3 +37,4 @@ ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomp
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+STACKS: tuple[StackName, ...] = get_args(StackName)

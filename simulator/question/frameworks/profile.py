@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from simulator.question.vocabulary import (
     ExpertDispatch,
     Offload,
     RecomputeModule,
+    StackName,
 )
 
 DType = Literal["fp32", "bf16"]
@@ -57,6 +59,8 @@ class FrameworkLimits:
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
+    splits_experts_as_layers: bool = False
+    """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -66,6 +70,10 @@ class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
+    version: str = ""
+    """The release whose defaults the profile has."""
+    stack: StackName = "default"
+    """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = FrameworkLimits()
 
     # What the autograd graph keeps per layer.
@@ -178,8 +186,8 @@ class FrameworkProfile:
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
     cp_communication: str = switch("ring", "how context parallelism exchanges", choices=("ring", "all_to_all"))
-    overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
-    overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
+    overlap_grad_reduce: bool = switch(default=False, about="gradient reduction runs under the backward pass")
+    overlap_param_gather: bool = switch(default=False, about="parameter gathering runs under the forward pass")
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
     )
@@ -212,6 +220,7 @@ class FrameworkProfile:
 
 MEGATRON = FrameworkProfile(
     name="megatron",
+    version="megatron-core 0.16.1",
     # The distributed optimizer of megatron-core is stage 1; its CPU offloading refuses pipelines.
     limits=FrameworkLimits(
         zero_stage=1,
@@ -224,19 +233,20 @@ MEGATRON = FrameworkProfile(
         recompute_modules=RECOMPUTE_MODULES,
         replicates_kv_heads=True,
         unequal_chunks=True,
+        # megatron/training/arguments.py: no --expert-tensor-parallel-size is --tensor-model-parallel-size.
+        splits_experts_as_layers=True,
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
-    tp_comm_overlap=True,
-    expandable_segments=True,
 )
-"""Megatron-core of mid 2024 with TransformerEngine, the measured platform (distributed optimizer, flash attention)."""
+"""Megatron-LM by its own arguments' defaults, with TransformerEngine: no overlap of collectives but pipeline sends."""
 
 PADDLE = FrameworkProfile(
     name="paddle",
+    version="PaddleNLP 2.8.1",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(
         zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
@@ -244,14 +254,13 @@ PADDLE = FrameworkProfile(
     gradient_dtype="bf16",
     fp32_router=True,
     loss_bytes_per_logit=10,
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
     overlap_p2p=False,
 )
 """PaddleNLP / ERNIEKit trainers, fp16_opt_level O2 (bf16 weights with fp32 master copies and moments)."""
 
 TORCH = FrameworkProfile(
     name="torch",
+    version="PyTorch 2.13",
     limits=FrameworkLimits(default_zero_stage=3),
     fused_swiglu=False,
     attention_kernel="sdpa",
@@ -262,6 +271,9 @@ TORCH = FrameworkProfile(
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # FSDP2 gathers the next unit and scatters the last one on streams of their own.
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
     fp8_weight_cache=False,
     loss_bytes_per_logit=12,
     split_loss_bytes_per_logit=4,
@@ -274,22 +286,26 @@ PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, T
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:
     """Every switch as a dataclass field; `metadata` holds description, choices and range."""
-    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name not in ("name", "limits"))
+    return tuple(f for f in dataclasses.fields(FrameworkProfile) if "about" in f.metadata)
 
 
-def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProfile:
-    """The profile called `name` with switches replaced by `options` (text as given on the command line).
-
-    Raises InputError for an unknown framework, switch or value.
-    """
+def profile_of(name: str) -> FrameworkProfile:
+    """The profile called `name` with the framework's own defaults. Raises InputError for an unknown one."""
     if name not in PROFILES:
         raise InputError(
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
-    profile = PROFILES[name]
+    return PROFILES[name]
+
+
+def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
+    """A profile with switches replaced by `options` (text as given on the command line).
+
+    Raises InputError for an unknown switch or value.
+    """
     known = {f.name: f for f in switches()}
     changes: dict[str, Any] = {}
-    for key, text in (options or {}).items():
+    for key, text in options.items():
         if key not in known:
             raise InputError(
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"

@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow, Outcome
 from simulator.lab.runner.engine import Pick
+from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, default_cut
 from simulator.question.specs.catalogue import load_model
 
@@ -13,7 +14,8 @@ from simulator.question.specs.catalogue import load_model
 def launched_row(pick: Pick, outcome: Outcome, error: str = "", **figures: Any) -> MeasuredRow:
     """The row of a launch: its model, workload and layout, how it ended, and what was measured."""
     scenario, layout = pick.scenario, pick.layout
-    layers = scenario.model.num_hidden_layers
+    layers, profile = scenario.model.num_hidden_layers, scenario.framework
+    usual = stack_for(profile.name, None, scenario.hardware.stack)
     columns: dict[str, Any] = {
         "table": pick.table,
         "row": pick.row,
@@ -23,8 +25,9 @@ def launched_row(pick: Pick, outcome: Outcome, error: str = "", **figures: Any) 
         "model": pick.model,
         "num_layers": None if layers == load_model(pick.model).num_hidden_layers else layers,
         "hardware": pick.hardware,
-        "framework": scenario.framework.name,
+        "framework": profile.name,
         "options": tuple(pick.options.items()),
+        "stack": None if profile.stack == usual else profile.stack,
         "devices": scenario.devices,
         "precision": scenario.precision,
         "seq_length": scenario.seq_length,
