@@ -81,7 +81,8 @@ def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) ->
 @pytest.mark.parametrize("name", [f.name for f in switches()])
 def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     beside = BESIDE.get(name, {})
-    changed = beside | {name: other(name, getattr(PROFILES[profile], name))}
+    usual = scenario_of(profile=profile).framework
+    changed = beside | {name: other(name, getattr(usual, name))}
     differs = [
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
         for i in range(len(SETTINGS))
