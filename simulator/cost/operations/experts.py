@@ -123,7 +123,7 @@ def _dispatch(given: Conditions) -> Operation:
         name="dispatch",
         group="dispatch",
         kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
-        moved=(*_permuted(given), *cast(given, hidden, "sequence")),
+        moved=(*_permuted(given), *cast(given, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(given, "gather"),
     )
 

@@ -128,6 +128,8 @@ class MeasuredRow:
     """Layers per model chunk, a count, where the source states that instead; blank for none."""
     stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, joined by `|`, where the source states an uneven cut."""
+    chunk_layers: tuple[int, ...] = ()
+    """Layers of each model chunk in the order of the model, joined by `|`, where the source states unequal ones."""
     zero_stage: int | None = None
     """What is sharded over data-parallel ranks, 0 to 3; blank for 1, the optimizer state."""
     sequence_parallel: bool | None = None

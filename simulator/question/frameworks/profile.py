@@ -202,9 +202,9 @@ class FrameworkProfile:
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
     )
     expert_wait_ms: float = switch(
-        0.0,
+        1.0,
         "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
         high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
