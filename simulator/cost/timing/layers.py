@@ -309,14 +309,15 @@ class LayerTimer:
 def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
     """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
 
-    About a hundred, and for every expert of the device six products; in fp8 also casts: largest value, scale, cast and
-    transpose of what enters either product, and of its gradient. Exchanges wait for counts of tokens on the host, so
-    that it cannot run ahead, and a layer takes no less than its launches (463,348 kernels in a step of Qwen3-30B with 8
-    experts a device, 151 a layer and micro batch: Megatron-Bridge).
+    Exchanges wait for counts of tokens on the host, so that it cannot run ahead, and a layer takes no less than its
+    launches: about a hundred (463,348 in a step of Qwen3-30B with 8 experts a device are 151 a layer and micro batch:
+    Megatron-Bridge), and of every expert on the device six products. In fp8 what enters either of its two linear
+    layers, and its gradient, are also cast: by one kernel where products take scales of blocks, else by five that find
+    the largest value and the scale, cast and transpose.
     """
-    each = 26.0 if scenario.precision == "fp8" else 6.0
+    casts = 0.0 if scenario.precision != "fp8" else 1.0 if scenario.hardware.block_scales else 5.0
     held: Array = scenario.model.num_experts / block.expert_parallel
-    return 103.0 + each * held
+    return 103.0 + (6.0 + 4.0 * casts) * held
 
 
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:

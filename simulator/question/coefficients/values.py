@@ -181,7 +181,7 @@ class TimeCoefficients:
         "time of a layer, both passes together, that no rate explains: launches and small kernels",
     )
     launch_seconds: float = coefficient(
-        2.2e-5,
+        3e-5,
         "seconds per kernel",
         0.0,
         1e-4,

@@ -203,6 +203,8 @@ class HardwareSpec(Frozen):
     """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
     attention_kernel: AttentionKernel | None = None
     """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
+    block_scales: bool = False
+    """Whether 8-bit products take a scale for every 32 numbers (MXFP8), which one kernel finds while it casts."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
