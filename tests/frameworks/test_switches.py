@@ -56,7 +56,7 @@ def other(name: str, current: object) -> str:
     if isinstance(current, str):
         return next(choice for choice in spec.metadata["choices"] if choice != current)
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
+    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "2.0"}
     return values.get(name) or str(int(str(current)) + 2)
 
 

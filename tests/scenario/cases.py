@@ -32,6 +32,7 @@ ROUND = Coefficients(
         memory_efficiency=0.5,
         link_efficiency=0.75,
         layer_overhead_seconds=300e-6,
+        launch_seconds=0.0,
         tensor_exposed=0.5,
         overlap_slowdown=0.125,
         ring_bytes_per_query_element=16.0,

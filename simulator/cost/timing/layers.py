@@ -51,7 +51,7 @@ Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
 WAITS_WITH_OVERLAP = 0.22
-"""What is left of waiting for counts of tokens beside another micro batch's compute (Megatron-Bridge: 0.67 of 3.11 s)."""
+"""What is left of waiting for counts of tokens beside other compute (Megatron-Bridge: 0.67 of 3.11 s)."""
 
 
 @dataclass(frozen=True, slots=True)
