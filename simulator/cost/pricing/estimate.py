@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.cost.pricing.violation import Violation
@@ -133,6 +133,8 @@ class Estimate(Tabular):
     framework: str
     lora_rank: int | None
     layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
     verdict: Verdict
     memory: MemoryEstimate
     throughput: ThroughputEstimate

@@ -57,6 +57,8 @@ class FrameworkLimits:
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
+    expert_dispatches: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -281,6 +283,8 @@ MEGATRON = FrameworkProfile(
         recompute_modules=RECOMPUTE_MODULES,
         replicates_kv_heads=True,
         unequal_chunks=True,
+        # megatron-core 0.12 and later, token_dispatcher.py: the flex dispatcher.
+        expert_dispatches=("deepep", "hybridep"),
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
