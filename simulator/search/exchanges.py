@@ -72,9 +72,7 @@ def searched(  # noqa: PLR0913  a question, and how much of the answer to keep
 ) -> Searched:
     """`search` over all ways of exchanging experts that the question leaves open."""
     ways = exchanges(scenario, told)
-    found = [
-        search(way.scenario, space, top=top, variants=variants, least=least, progress=progress) for way in ways
-    ]
+    found = [search(way.scenario, space, top=top, variants=variants, least=least, progress=progress) for way in ways]
     best = _sorted(_priced(way, one.fastest) for way, one in zip(ways, found, strict=True))
     risky = _sorted(_priced(way, one.risky) for way, one in zip(ways, found, strict=True))
     kept: dict[object, tuple[Scenario, Estimate]] = {}

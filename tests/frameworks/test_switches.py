@@ -39,6 +39,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "probabilities_in_experts": {"probabilities_in_experts": "true"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},

@@ -152,6 +152,8 @@ def test_state_and_peak_of_the_scripts_that_ran(capsys: pytest.CaptureFixture[st
     with capsys.disabled():
         print()
         print("\n".join(told(run) for run in found))
-        print(f"priced {len(priced)} of {len(found)}; state within 1 % {np.mean(errors < 0.01):.2f}, within 3 % {np.mean(errors < 0.03):.2f}")
+        print(
+            f"priced {len(priced)} of {len(found)}; state within 1 % {np.mean(errors < 0.01):.2f}, within 3 % {np.mean(errors < 0.03):.2f}"
+        )
         print(f"peak where activations bind: mean {100 * peaks.mean():.1f} % of {len(peaks)}; said not to fit: {wrong}")
     assert not wrong

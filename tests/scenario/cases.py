@@ -48,6 +48,9 @@ ROUND = Coefficients(
 )
 """Rates that are easy to work with by hand; the tests that name numbers use them, not the priors."""
 
+OUTSIDE = {"probabilities_in_experts": "false"}
+"""Experts' outputs are weighted behind them, as in most of what is worked by hand."""
+
 load_model = lru_cache(catalogue.load_model)
 load_hardware = lru_cache(catalogue.load_hardware)
 
@@ -121,7 +124,7 @@ def scenario_of(
         model=load_model(model) if isinstance(model, str) else model,
         hardware=load_hardware(hardware) if isinstance(hardware, str) else hardware,
         devices=devices,
-        framework=framework(profile, options),
+        framework=framework(profile, OUTSIDE | (options or {})),
         **fields,
     )
 

@@ -118,7 +118,8 @@ class FrameworkProfile:
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
     swapped_attention: bool = switch(
-        default=False, about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)"
+        default=False,
+        about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)",
     )
     keep_gathered_inputs: bool = switch(
         default=False,
@@ -248,7 +249,10 @@ class FrameworkProfile:
 
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
-        1.0, "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some", low=0.01, high=64.0
+        1.0,
+        "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some",
+        low=0.01,
+        high=64.0,
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
@@ -291,6 +295,8 @@ MEGATRON = FrameworkProfile(
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
+    # 0.13 and later; recipes of older releases say so.
+    probabilities_in_experts=True,
     # linear_qkv and linear_fc1 are one module each.
     shared_adapters=True,
     tp_comm_overlap=True,
