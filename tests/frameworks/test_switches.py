@@ -40,6 +40,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "probabilities_in_experts": {"probabilities_in_experts": "true"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
@@ -62,7 +63,7 @@ def other(name: str, current: object) -> str:
             else next(choice for choice in spec.metadata["choices"] if choice != current)
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
+    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "2.0"}
     return values.get(name) or str(int(str(current)) + 2)
 
 

@@ -152,6 +152,8 @@ class Estimate(Tabular):
     framework: str
     lora_rank: int | None
     layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
     verdict: Verdict
     memory: MemoryEstimate
     throughput: ThroughputEstimate

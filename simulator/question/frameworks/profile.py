@@ -66,6 +66,8 @@ class FrameworkLimits:
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
     splits_experts_as_layers: bool = False
     """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
+    expert_dispatches: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -315,9 +317,9 @@ class FrameworkProfile:
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
     )
     expert_wait_ms: float = switch(
-        0.0,
+        1.0,
         "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
         high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
@@ -340,12 +342,16 @@ MEGATRON = FrameworkProfile(
         unequal_chunks=True,
         # megatron/training/arguments.py: no --expert-tensor-parallel-size is --tensor-model-parallel-size.
         splits_experts_as_layers=True,
+        # megatron-core 0.12 and later, token_dispatcher.py: the flex dispatcher.
+        expert_dispatches=("deepep", "hybridep"),
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
+    # 0.13 and later; recipes of older releases say so.
+    probabilities_in_experts=True,
     # linear_qkv and linear_fc1 are one module each.
     shared_adapters=True,
 )

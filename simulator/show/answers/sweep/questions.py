@@ -175,7 +175,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "hardware": _text(device_kinds),
     "precision": lambda value: check_choice("value", value, PRECISIONS),
     "framework": lambda value: check_choice("value", value, FRAMEWORKS),
-    "stack": lambda value: value is None or check_choice("value", value, STACKS),
+    "stack": lambda value: check_choice("value", value, (None, *STACKS)),
     "calibration": lambda value: value is None or _text(str)(value),
     "options": lambda _: None,
     "layout": space_of,
