@@ -91,7 +91,7 @@ def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
     ("flags", "outcome"),
     [
         ("--sequence-parallel --tensor-model-parallel-size 8 --use-distributed-optimizer", "fits"),
-        ("--recompute-activation-function", "not_modelled"),
+        ("--recompute-in-bubble", "not_modelled"),
         ("--fp8-param-gather", "not_modelled"),
         ("--deterministic-mode", "fits"),
         ("--moe-paged-stash-page-size 64", "fits"),

@@ -116,7 +116,12 @@ class FrameworkProfile:
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
     swapped_attention: bool = switch(
-        default=False, about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)"
+        default=False,
+        about="what attention keeps is on the host, but for two layers (--swap-attention of MindSpeed)",
+    )
+    composed_scan: bool = switch(
+        default=False,
+        about="the state-space scan is composed of matrix products, and keeps their matrices in fp32, not one kernel",
     )
     keep_gathered_inputs: bool = switch(
         default=False,
@@ -164,8 +169,8 @@ class FrameworkProfile:
     )
     widened_gradients: bool = switch(
         default=False,
-        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until gradients "
-        "are zeroed",
+        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until the "
+        "gradients are zeroed",
     )
     quantised_base: bool = switch(
         default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
@@ -217,6 +222,9 @@ class FrameworkProfile:
     split_loss_bytes_per_logit: int = switch(
         0, "further bytes per logit where the loss is computed on logits split over the vocabulary", low=0, high=32
     )
+    losses_in_turn: bool = switch(
+        default=False, about="logits of next-token modules and of the main model are not alive together"
+    )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
     )
@@ -246,7 +254,10 @@ class FrameworkProfile:
 
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
-        1.0, "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some", low=0.01, high=64.0
+        1.0,
+        "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some",
+        low=0.01,
+        high=64.0,
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
