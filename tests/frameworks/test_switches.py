@@ -37,6 +37,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
     ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8}, {"zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
     (
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},

@@ -259,6 +259,14 @@ def test_the_file_of_a_tokenizer_says_more_than_its_class(tmp_path: Path) -> Non
     assert read(flags, tmp_path).model_fields["vocab_size"] == 125696
 
 
+def test_the_buffer_of_the_groups(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    launch = f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {' '.join(BASE.split())}"
+    file.write_text(f"export HCCL_BUFFSIZE=400\n{launch}\n")
+    (recipe,) = read_recipe(file)
+    assert recipe.options["communicator_buffer_mib"] == "400"
+
+
 def test_an_unknown_tokenizer_makes_no_model_of_equal_sizes(tmp_path: Path) -> None:
     other = read(f"{BASE.replace('llama-2-7b-hf', 'somebody')} --add-qkv-bias", tmp_path)
     assert other.model is None

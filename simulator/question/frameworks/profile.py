@@ -252,6 +252,10 @@ class FrameworkProfile:
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
     )
 
+    communicator_buffer_mib: int = switch(
+        0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
+    )
+
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
         1.0,

@@ -189,6 +189,9 @@ class HardwareSpec(Frozen):
     """Peak rate of one device's own memory."""
     peak_flops: PeakFlops
     """Dense peaks of one device."""
+    communicator_buffer: Size | None = None
+    """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
+    allocator is taken from measurements of other platforms."""
     host_bandwidth: Bandwidth
     """Rate between one device and its host, one direction."""
     device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
@@ -234,6 +237,11 @@ class HardwareSpec(Frozen):
     def memory_bandwidth_bytes_per_second(self) -> float:
         """Peak rate of one device's own memory, in bytes/s."""
         return self.memory_bandwidth.amount
+
+    @property
+    def communicator_buffer_bytes(self) -> float | None:
+        """Memory of one group of the collective library; None where it is a part of the measured context."""
+        return None if self.communicator_buffer is None else self.communicator_buffer.amount
 
     @property
     def host_bandwidth_bytes_per_second(self) -> float:

@@ -41,7 +41,7 @@ def options_of(
     if given.has("no-overlap-p2p-communication"):
         flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
     if environment is not None:
-        found |= _allocator(given, environment)
+        found |= _allocator(given, environment) | _communicators(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _dtypes(given) | _capacity(given) | _offloaded(given, layout)
@@ -66,6 +66,13 @@ def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]
         return {}
     text = allocator.text.lower() if allocator else ""
     return {"expandable_segments": str("expandable_segments:true" in text).lower()}
+
+
+def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
+    """The buffer of HCCL's groups, in MiB."""
+    size = environment.get("HCCL_BUFFSIZE")
+    known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
+    return {"communicator_buffer_mib": size.text} if size is not None and known else {}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
