@@ -115,6 +115,9 @@ class FrameworkProfile:
     recomputed_expert_share: float = switch(
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
+    recomputed_network_share: float = switch(
+        0.0, "share of the layers that do their feed-forward network, dense or experts, again"
+    )
     swapped_attention: bool = switch(
         default=False,
         about="what attention keeps is on the host, but for two layers (--swap-attention of MindSpeed)",

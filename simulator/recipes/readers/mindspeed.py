@@ -130,6 +130,11 @@ def _again(given: Given, layout: Layout, places: int | None) -> dict[str, str]:
         )
     if given.switch("swapped_attention", "swap-attention"):
         found["swapped_attention"] = "true"
+        # MindSpeed v2.1.0, docs/features/swap_attention.md: then the count is of networks that are done again.
+        if not given.has("recompute-granularity"):
+            chunks = 1 if given.has("enable-recompute-layers-per-pp-rank") else layout.virtual_stages
+            count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 0
+            found["recomputed_network_share"] = f"{min(count * chunks / layers, 1.0):.9g}"
     return found
 
 
