@@ -53,6 +53,8 @@ BESIDE = {
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "release_grads": {"fully_shard": "false"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
+    "composed_norm_bytes": {"fused_rms_norm": "false"},
+    "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
     "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},
     "widened_gradients": {
         "fully_shard": "false",

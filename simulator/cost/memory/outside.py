@@ -45,7 +45,9 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
-    if profile.expandable_segments:
+    if profile.growing_pool:
+        fragmentation = values.fragmentation * allocated
+    elif profile.expandable_segments:
         fragmentation = values.fragmentation_expandable * allocated
     else:
         split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)

@@ -169,6 +169,8 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         parameters = parameters + linear_parameters(scenario, block, has) * 2.0
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    if profile.master_gradients and gradient_bytes(scenario) < FP32:
+        gradients = gradients + trained_shard * FP32
     if frozen and not lora:
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)

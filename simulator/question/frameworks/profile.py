@@ -83,6 +83,13 @@ class FrameworkProfile:
     fused_rms_norm: bool = switch(
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
+    composed_norm_bytes: int = switch(
+        8,
+        "bytes that a norm of elementwise operations keeps of a feature: two fp32 copies of its input (8), or one and "
+        "a 16-bit copy before the scale (6, LlamaRMSNorm of PaddleNLP)",
+        low=2,
+        high=16,
+    )
     fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
     keep_qkv_output: bool = switch(
         default=False, about="the fused qkv projection's output stays alive through v while rotated q and k are new"
@@ -175,6 +182,9 @@ class FrameworkProfile:
         about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until the "
         "gradients are zeroed",
     )
+    master_gradients: bool = switch(
+        default=False, about="a rank keeps an fp32 copy of its part of 16-bit gradients through the whole step"
+    )
     quantised_base: bool = switch(
         default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
     )
@@ -259,6 +269,12 @@ class FrameworkProfile:
         0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
     )
 
+    growing_pool: bool = switch(
+        default=False,
+        about="the framework's own allocator grows its pool by what is asked for (Paddle's auto_growth), and holds no "
+        "more than a share of the tensors beside them",
+    )
+
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
         1.0,
@@ -319,6 +335,11 @@ PADDLE = FrameworkProfile(
         zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
     ),
     gradient_dtype="bf16",
+    # paddlenlp/transformers/llama/modeling.py: LlamaRMSNorm unless use_fused_rms_norm.
+    fused_rms_norm=False,
+    composed_norm_bytes=6,
+    master_gradients=True,
+    growing_pool=True,
     fp32_router=True,
     loss_bytes_per_logit=10,
     overlap_grad_reduce=False,
