@@ -114,14 +114,14 @@ class DeviceLink(Frozen):
     bandwidth: Bandwidth
     """What one device sends to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth: Bandwidth | None = None
-    """What a single pair gets, one direction, in bytes/s; given for a mesh only."""
+    """What a single pair gets, one direction, in bytes/s; of a mesh always, of a PCIe tree where it is known apart."""
     latency: Duration
     """Time of a small message, in seconds."""
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
-        if (self.topology == "mesh") != (self.pair_bandwidth is not None):
-            raise ValueError("pair_bandwidth is given for topology 'mesh', and for no other")
+        if self.topology != "pcie" and (self.topology == "mesh") != (self.pair_bandwidth is not None):
+            raise ValueError("pair_bandwidth is given for topology 'mesh', may be for 'pcie', and for no other")
         if self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
             raise ValueError("pair_bandwidth must not exceed bandwidth")
         return self
