@@ -46,6 +46,7 @@ BESIDE = {
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "release_grads": {"fully_shard": "false"},
+    "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "fp8_recipe": {"fp8_inputs": "true"},
 }
 
@@ -62,6 +63,7 @@ def other(name: str, current: object) -> str:
             else next(choice for choice in spec.metadata["choices"] if choice != current)
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
+    values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
     values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
     return values.get(name) or str(int(str(current)) + 2)
 
