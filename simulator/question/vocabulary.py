@@ -32,6 +32,9 @@ Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
+StackName = Literal["default", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
+"""Named sets of switches; `default` is what the framework's own arguments set."""
+
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
@@ -42,3 +45,4 @@ ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomp
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+STACKS: tuple[StackName, ...] = get_args(StackName)

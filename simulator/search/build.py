@@ -69,6 +69,7 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
         throughput=_throughput(scenario, priced),
         violations=violations,
         provenance=provenance(scenario),
+        stack=scenario.framework.stack,
     )
 
 

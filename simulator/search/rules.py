@@ -244,6 +244,14 @@ def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     )
 
 
+def _overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
+    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
+        return _every(block, broken=False)
+    alone = block.pipeline_parallel > 1 and block.virtual_stages == 1
+    return _mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "devices",
@@ -297,6 +305,17 @@ RULES: tuple[Rule, ...] = (
             f"{s.model.name} has {s.model.num_hidden_layers}, the pipeline {x.pipeline_parallel} ranks"
         ),
         lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
+    ),
+    Rule(
+        "expert_overlap",
+        "an overlapped exchange of experts has model chunks in a pipeline and no full recompute",
+        _overlap,
+        lambda s, x: (
+            "the exchange of experts overlaps only with model chunks where there is a pipeline, and without full "
+            f"recompute; the layout has pipeline parallel {x.pipeline_parallel}, virtual stages {x.virtual_stages}, "
+            f"recompute {x.recompute}"
+        ),
+        lambda _s, _x: "virtual stages of 2 or more, recompute of modules, or --option overlap_expert_exchange=false",
     ),
     Rule(
         "node_groups",

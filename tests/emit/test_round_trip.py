@@ -25,7 +25,7 @@ LAYOUTS = [
     (
         "megatron",
         (
-            "--model deepseek-v3 --nodes 32 --tp 2 --pp 16 --ep 16 --recompute full "
+            "--model deepseek-v3 --nodes 32 --tp 2 --pp 16 --ep 16 --etp 1 --recompute full "
             "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2"
         ),
     ),
@@ -43,7 +43,7 @@ LAYOUTS = [
     ),
     ("megatron", "--model llama3.1-8b --nodes 2 --zero-stage 0 --tp 8 --precision fp16"),
     ("megatron", "--model llama3.1-8b --nodes 2 --tp 4 --precision fp32"),
-    ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --pp 2 --recompute selective"),
+    ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --etp 1 --pp 2 --recompute selective"),
     (
         "paddle",
         (
@@ -87,7 +87,7 @@ LAYOUTS = [
     ),
     (
         "torchtitan",
-        "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true --recompute operations",
+        "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true",
     ),
     (
         "torchtitan",

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, framework, switches
+from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.stacks import framework
 
 
 def test_the_profiles() -> None:
@@ -18,7 +19,9 @@ def test_the_profiles() -> None:
 
 
 def test_every_switch_is_described_and_its_values_are_allowed() -> None:
-    assert {f.name for f in switches()} == {f.name for f in dataclasses.fields(FrameworkProfile)} - {"name", "limits"}
+    assert {f.name for f in switches()} == {f.name for f in dataclasses.fields(FrameworkProfile)} - {
+        *("name", "limits", "version", "stack")
+    }
     for one in switches():
         about = one.metadata["about"]
         assert about

@@ -40,6 +40,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "probabilities_in_experts": {"probabilities_in_experts": "true"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
@@ -64,7 +65,7 @@ def other(name: str, current: object) -> str:
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
-    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
+    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "2.0"}
     return values.get(name) or str(int(str(current)) + 2)
 
 
@@ -83,7 +84,8 @@ def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) ->
 @pytest.mark.parametrize("name", [f.name for f in switches()])
 def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     beside = BESIDE.get(name, {})
-    changed = beside | {name: other(name, getattr(PROFILES[profile], name))}
+    usual = scenario_of(profile=profile).framework
+    changed = beside | {name: other(name, getattr(usual, name))}
     differs = [
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
         for i in range(len(SETTINGS))

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.cost.elements import DTYPE_BYTES
+from simulator.cost.memory.parameters import optimizer_on_device
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.stages import stage_contents
-from simulator.cost.elements import DTYPE_BYTES
-from simulator.cost.memory.parameters import optimizer_on_device, training_state
 from simulator.errors import SimulateError
 from simulator.question.scenario.block import block_of
 from simulator.question.units import to_mib
@@ -152,6 +152,8 @@ def test_state_and_peak_of_the_scripts_that_ran(capsys: pytest.CaptureFixture[st
     with capsys.disabled():
         print()
         print("\n".join(told(run) for run in found))
-        print(f"priced {len(priced)} of {len(found)}; state within 1 % {np.mean(errors < 0.01):.2f}, within 3 % {np.mean(errors < 0.03):.2f}")
+        print(
+            f"priced {len(priced)} of {len(found)}; state within 1 % {np.mean(errors < 0.01):.2f}, within 3 % {np.mean(errors < 0.03):.2f}"
+        )
         print(f"peak where activations bind: mean {100 * peaks.mean():.1f} % of {len(peaks)}; said not to fit: {wrong}")
     assert not wrong

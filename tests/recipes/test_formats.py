@@ -348,7 +348,6 @@ def test_neox(tmp_path: Path) -> None:
         ('"norm"', '"moe_num_experts": 8, "norm"', "moe_num_experts: GPT-NeoX' experts are not modelled"),
         ('"norm"', '"checkpoint_in_cpu": true, "norm"', "checkpoint_in_cpu: checkpoints on the host are not priced"),
         ('"norm"', '"train_impl": "dpo", "norm"', "train_impl dpo: a second model or another loss is not modelled"),
-        ('"swiglu"', '"gelu"', "no --swiglu: only gated feed-forward networks are modelled"),
     ],
 )
 def test_what_neox_is_not_priced_with(old: str, new: str, message: str, tmp_path: Path) -> None:

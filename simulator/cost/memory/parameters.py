@@ -50,7 +50,11 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 @lru_cache(maxsize=64)
 def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapter_totals(operations, given.lora_rank or 0, fused=given.framework.shared_adapters) if adapters else weight_totals(operations)
+        return (
+            adapter_totals(operations, given.lora_rank or 0, fused=given.framework.shared_adapters)
+            if adapters
+            else weight_totals(operations)
+        )
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
@@ -221,7 +225,10 @@ def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
     given = conditions_of(scenario)
     largest = np.zeros(len(block))
-    for operation in (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind))):
+    for operation in (
+        embedding(given),
+        *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)),
+    ):
         fused: dict[tuple[int, str], float] = {}
         for weight in operation.weights:
             fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters

@@ -67,7 +67,5 @@ def _dispatched(scenario: Scenario, block: LayoutBlock, has: StageContents) -> K
     if not states or not scenario.model.is_moe:
         return np.zeros((len(has.ranks), len(block)))
     hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
-    routed = sum(
-        has.layers[:, index] for index, kind in enumerate(has.layer_kinds) if kind.feed_forward == "experts"
-    )
+    routed = sum(has.layers[:, index] for index, kind in enumerate(has.layer_kinds) if kind.feed_forward == "experts")
     return np.asarray(np.asarray(routed)[:, None] > 0.0) * states * hidden

@@ -21,6 +21,8 @@ _ALL: Final[Mapping[str, Any]] = MappingProxyType(
         "keep_qkv_output": True,
         "copy_latent_value": True,
         "fuse_latent_norm": False,
+        # Core 0.12.1 weighs the outputs of the experts.
+        "probabilities_in_experts": False,
     }
 )
 MINDSPEED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from simulator.question.vocabulary import (
     ExpertDispatch,
     Offload,
     RecomputeModule,
+    StackName,
 )
 
 DType = Literal["fp32", "bf16"]
@@ -62,6 +64,10 @@ class FrameworkLimits:
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
+    splits_experts_as_layers: bool = False
+    """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
+    expert_dispatches: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -71,6 +77,10 @@ class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
+    version: str = ""
+    """The release whose defaults the profile has."""
+    stack: StackName = "default"
+    """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = FrameworkLimits()
 
     # What the autograd graph keeps per layer.
@@ -280,8 +290,8 @@ class FrameworkProfile:
     cp_inner_degree: int = switch(
         0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
     )
-    overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
-    overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
+    overlap_grad_reduce: bool = switch(default=False, about="gradient reduction runs under the backward pass")
+    overlap_param_gather: bool = switch(default=False, about="parameter gathering runs under the forward pass")
     zero_broadcasts: bool = switch(
         default=False,
         about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",
@@ -317,9 +327,9 @@ class FrameworkProfile:
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
     )
     expert_wait_ms: float = switch(
-        0.0,
+        1.0,
         "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
         high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
@@ -327,6 +337,7 @@ class FrameworkProfile:
 
 MEGATRON = FrameworkProfile(
     name="megatron",
+    version="megatron-core 0.16.1",
     # The distributed optimizer of megatron-core is stage 1; its CPU offloading refuses pipelines.
     limits=FrameworkLimits(
         zero_stage=1,
@@ -339,21 +350,26 @@ MEGATRON = FrameworkProfile(
         recompute_modules=RECOMPUTE_MODULES,
         replicates_kv_heads=True,
         unequal_chunks=True,
+        # megatron/training/arguments.py: no --expert-tensor-parallel-size is --tensor-model-parallel-size.
+        splits_experts_as_layers=True,
+        # megatron-core 0.12 and later, token_dispatcher.py: the flex dispatcher.
+        expert_dispatches=("deepep", "hybridep"),
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
+    # 0.13 and later; recipes of older releases say so.
+    probabilities_in_experts=True,
     # linear_qkv and linear_fc1 are one module each.
     shared_adapters=True,
-    tp_comm_overlap=True,
-    expandable_segments=True,
 )
-"""Megatron-core of mid 2024 with TransformerEngine, the measured platform (distributed optimizer, flash attention)."""
+"""Megatron-LM by its own arguments' defaults, with TransformerEngine: no overlap of collectives but pipeline sends."""
 
 PADDLE = FrameworkProfile(
     name="paddle",
+    version="PaddleNLP 2.8.1",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(
         zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
@@ -361,14 +377,13 @@ PADDLE = FrameworkProfile(
     gradient_dtype="bf16",
     fp32_router=True,
     loss_bytes_per_logit=10,
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
     overlap_p2p=False,
 )
 """PaddleNLP / ERNIEKit trainers, fp16_opt_level O2 (bf16 weights with fp32 master copies and moments)."""
 
 TORCH = FrameworkProfile(
     name="torch",
+    version="PyTorch 2.13",
     limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
     fused_swiglu=False,
     fused_rotary=False,
@@ -384,6 +399,9 @@ TORCH = FrameworkProfile(
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # FSDP2 gathers the next unit and scatters the last one on streams of their own.
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
     # torchao 0.9 and later, float8_linear.py: weights and inputs are cast where they are used, and saved as they came.
     fp8_weight_cache=False,
     fp8_inputs=False,
@@ -399,22 +417,26 @@ PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, T
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:
     """Every switch as a dataclass field; `metadata` holds description, choices and range."""
-    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name not in ("name", "limits"))
+    return tuple(f for f in dataclasses.fields(FrameworkProfile) if "about" in f.metadata)
 
 
-def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProfile:
-    """The profile called `name` with switches replaced by `options` (text as given on the command line).
-
-    Raises InputError for an unknown framework, switch or value.
-    """
+def profile_of(name: str) -> FrameworkProfile:
+    """The profile called `name` with the framework's own defaults. Raises InputError for an unknown one."""
     if name not in PROFILES:
         raise InputError(
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
-    profile = PROFILES[name]
+    return PROFILES[name]
+
+
+def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
+    """A profile with switches replaced by `options` (text as given on the command line).
+
+    Raises InputError for an unknown switch or value.
+    """
     known = {f.name: f for f in switches()}
     changes: dict[str, Any] = {}
-    for key, text in (options or {}).items():
+    for key, text in options.items():
         if key not in known:
             raise InputError(
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
