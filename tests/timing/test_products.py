@@ -87,3 +87,23 @@ def test_the_device_names_its_kernel_unless_the_stack_does() -> None:
     assert attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa"
     assert attention_kernel(scenario_of("llama3.1-8b", options={"flash_attention": "false"})) == "unfused"
     assert load_hardware("b200-sxm").attention_kernel == "flash_3"
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "precision", "share"), [(64, "bf16", 1.0), (100, "bf16", 0.125), (100, "fp32", 1.0)]
+)
+def test_heads_that_tensor_cores_do_not_load_are_slower_without_a_fused_kernel(
+    head_dim: int, precision: Precision, share: float
+) -> None:
+    def rate(flash: str) -> float:
+        given = {"flash_attention": flash, "attention_kernel": "flash_2"}
+        model = small_dense(head_dim=head_dim)
+        return attention_rate(scenario_of(model, options=given, precision=precision, coefficients=ROUND))
+
+    even = attention_rate(
+        scenario_of(small_dense(), options={"flash_attention": "false"}, precision=precision, coefficients=ROUND)
+    )
+    assert rate("false") == pytest.approx(share * even)
+    assert rate("true") == attention_rate(
+        scenario_of(small_dense(), options={"attention_kernel": "flash_2"}, precision=precision, coefficients=ROUND)
+    )
