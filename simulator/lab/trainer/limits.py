@@ -8,10 +8,11 @@ from simulator.errors import UnsupportedError
 from simulator.lab.trainer.job import TrainingJob
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import Precision
+from simulator.question.vocabulary import Precision, RecomputeMode
 
 TRAINED_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32")
 """What the reference trainer computes in, and what a probe times."""
+_RECOMPUTED: tuple[RecomputeMode, ...] = ("none", "selective", "operations", "full")
 
 
 def refused(job: TrainingJob) -> str | None:
@@ -54,8 +55,8 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
             yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
     if layout.offload != "none":
         yield f"offload {layout.offload}: the reference trainer has none only"
-    if layout.recompute == "attention":
-        yield "recompute attention: the reference trainer has none, selective, operations and full"
+    if layout.recompute not in _RECOMPUTED:
+        yield f"recompute {layout.recompute}: the reference trainer has {', '.join(_RECOMPUTED)} only"
     if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
         yield f"recompute_modules {','.join(layout.recompute_modules)}: the reference trainer has core_attn only"
     if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:

@@ -8,8 +8,9 @@ from typing import assert_never
 from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.layout import Layout, model_chunks
+from simulator.question.scenario.layout import model_chunks
 from simulator.recipes.check.case import Case
+from simulator.recipes.emit.recompute import megatron_recompute
 from simulator.recipes.emit.words import Head, even_cut, flag, refuse_switches, shell
 
 _EXPRESSIBLE = (
@@ -181,7 +182,7 @@ def _layout(case: Case) -> Iterator[str]:
     if layout.zero_stage:
         yield "--use-distributed-optimizer"
     yield from _stages(case)
-    yield from _recompute(case)
+    yield from megatron_recompute(case)
     yield from _offload(case)
 
 
@@ -213,36 +214,6 @@ def _described_cut(case: Case, sizes: list[int]) -> str:
     chunks = ["t" * layers for layers in sizes]
     text = "|".join(["E" + chunks[0], *chunks[1:-1], f"{chunks[-1]}{'m' * (mtp or 0)}L"])
     return flag("pipeline-model-parallel-layout", f"'{text}'")
-
-
-def _recompute(case: Case) -> Iterator[str]:
-    mode = case.layout.recompute
-    match mode:
-        case "none":
-            pass
-        case "selective":
-            if case.layout.recompute_modules == ("core_attn",):
-                yield "--recompute-activations"
-            else:
-                yield f"--recompute-granularity selective --recompute-modules {' '.join(case.layout.recompute_modules)}"
-        case "full":
-            yield from _recomputed_layers(case.layout)
-        case "attention" | "operations":
-            raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
-        case _:
-            assert_never(mode)
-
-
-def _recomputed_layers(layout: Layout) -> Iterator[str]:
-    method = layout.recompute_method
-    match method:
-        case "uniform" | "block":
-            yield f"--recompute-granularity full {flag('recompute-method', method)}"
-            yield flag("recompute-num-layers", layout.recompute_layers)
-        case "list":
-            raise UnsupportedError("--recompute-layer-list: Megatron-LM recomputes all or the first layers of a stage")
-        case _:
-            assert_never(method)
 
 
 def _offload(case: Case) -> Iterator[str]:

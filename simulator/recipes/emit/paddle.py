@@ -9,6 +9,7 @@ from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import Offload
 from simulator.recipes.check.case import Case
+from simulator.recipes.emit.recompute import paddle_recompute
 from simulator.recipes.emit.words import (
     Head,
     accumulation,
@@ -64,7 +65,7 @@ def paddle_script(case: Case, head: Head) -> str:
         "--model_name_or_path $MODEL_PATH",
         *_workload(case, ernie=ernie),
         *_layout(case),
-        *_recompute(case),
+        *paddle_recompute(case),
         *_switches(case, ernie=ernie),
         "--output_dir $OUTPUT_PATH/checkpoints --do_train --max_steps $MAX_STEPS --logging_steps $LOGGING_STEPS",
         "--learning_rate 1e-5",
@@ -145,38 +146,6 @@ def _experts(case: Case) -> Iterator[str]:
         yield flag("expert_tensor_model_parallel_size", layout.expert_tensor_parallel)
 
 
-def _recompute(case: Case) -> Iterator[str]:
-    layout = case.layout
-    mode = layout.recompute
-    yield f"--recompute {int(mode != 'none')}"
-    match mode:
-        case "none":
-            pass
-        case "selective":
-            yield "--recompute_granularity core_attn"
-        case "attention":
-            yield "--recompute_granularity full_attn"
-        case "full":
-            yield "--recompute_granularity full"
-            yield from _recomputed_layers(case)
-        case "operations":
-            raise UnsupportedError("--recompute operations: the trainer recomputes the attention or whole layers")
-        case _:
-            assert_never(mode)
-
-
-def _recomputed_layers(case: Case) -> Iterator[str]:
-    layout = case.layout
-    if layout.recompute_method == "list":
-        kept = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
-        if kept:
-            yield f"--no_recompute_layers {' '.join(map(str, kept))}"
-    elif layout.recompute_method != "uniform" or layout.recompute_layers != 1:
-        raise UnsupportedError(
-            "--recompute-layers: the trainer recomputes every layer, or all but a list (--recompute-layer-list)"
-        )
-
-
 def _switches(case: Case, *, ernie: bool) -> Iterator[str]:
     profile = case.scenario.framework
     if profile.gradient_dtype == "fp32":
@@ -209,4 +178,4 @@ def paddle_words(case: Case) -> Iterator[str]:
     """The flags that say how a case is laid out. Raises UnsupportedError for what there is none for."""
     yield from _workload(case, ernie=case.scenario.model.architecture.startswith("ernie"))
     yield from _layout(case)
-    yield from _recompute(case)
+    yield from paddle_recompute(case)

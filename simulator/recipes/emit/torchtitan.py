@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.question.frameworks.profile import PROFILES
 from simulator.recipes.check.case import Case
+from simulator.recipes.emit.recompute import torchtitan_recompute
 from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches, shipped_name
 
 _EXPRESSIBLE: tuple[str, ...] = (
@@ -55,7 +55,7 @@ def torchtitan_config(case: Case, head: Head) -> str:
         ("model", list(_model(case))),
         ("training", list(_training(case))),
         ("parallelism", list(_parallelism(case))),
-        ("activation_checkpoint", list(_checkpointing(case))),
+        ("activation_checkpoint", list(torchtitan_recompute(case))),
         ("compile", list(_compile(case))),
         *([("quantize.linear.float8", list(_float8(case)))] if case.scenario.precision == "fp8" else ()),
         ("optimizer", list(_optimizer(case))),
@@ -148,38 +148,6 @@ def _pipeline(case: Case) -> Iterator[str]:
         yield f"pipeline_parallel_layers_per_stage = {layout.stage_layers[0] // layout.virtual_stages}"
 
 
-def _checkpointing(case: Case) -> Iterator[str]:
-    layout = case.layout
-    mode = layout.recompute
-    match mode:
-        case "none":
-            yield 'mode = "none"'
-        case "full":
-            yield from _whole_layers(case)
-        case "operations":
-            yield 'mode = "selective"'
-            yield 'selective_ac_option = "op"'
-        case "attention" | "selective":
-            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
-        case _:
-            assert_never(mode)
-    if mode != "none":
-        yield f"early_stop = {str(case.scenario.framework.recompute_stops_early).lower()}"
-
-
-def _whole_layers(case: Case) -> Iterator[str]:
-    """Every layer, or every n-th."""
-    layout, layers = case.layout, case.scenario.model.num_hidden_layers
-    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
-        yield 'mode = "full"'
-        return
-    every = layout.recompute_layer_list[0] + 1 if layout.recompute_layer_list else 0
-    if not every or layout.recompute_layer_list != tuple(range(every - 1, layers, every)):
-        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer, every n-th, or none")
-    yield 'mode = "selective"'
-    yield f'selective_ac_option = "{every}"'
-
-
 def _compile(case: Case) -> Iterator[str]:
     """What is compiled: layers, the loss, or both."""
     profile = case.scenario.framework
@@ -214,7 +182,7 @@ def torchtitan_words(case: Case) -> Iterator[str]:
     for section, keys in (
         ("training", _training(case)),
         ("parallelism", _parallelism(case)),
-        ("activation_checkpoint", _checkpointing(case)),
+        ("activation_checkpoint", torchtitan_recompute(case)),
         ("compile", _compile(case)),
         *((("quantize.linear.float8", _float8(case)),) if case.scenario.precision == "fp8" else ()),
     ):
