@@ -1,0 +1,233 @@
+"""Throw-away extensions, one of each kind: the files that `CONTRIBUTING.md` names for it, and what is asked of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MEGATRON = "examples/recipes/llama3-8b-megatron.sh"
+_RECOMPUTE = "simulator/recipes/emit/recompute.py"
+_HARDWARE = "hardware_specs/abacus.yaml"
+_LLAMA = "model_specs/llama3.2-1b.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A command, and what comes of it."""
+
+    command: str
+    says: str
+    """Part of the answer, or of the one line that refuses."""
+    status: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """One extension: files of the project that it touches, data of a user beside them, and questions."""
+
+    heading: str
+    """Its heading in CONTRIBUTING.md."""
+    most: int
+    """Files that it may take."""
+    new: Mapping[str, str] = field(default_factory=dict)
+    """Text of new files; `COPY OF file` begins as that one."""
+    edits: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Exact text, which the file holds once, and what stands there instead."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """What its user brings: no part of the extension."""
+    asked: tuple[Asked, ...]
+    """A ranking, an estimate, a check and a recipe."""
+
+
+def _questions(given: str, found: str, *, emit: Asked, rank: str = "", check: str = "") -> tuple[Asked, ...]:
+    small = "--devices 2 --seq-length 2048 --global-batch-size 16"
+    question = f"--model llama3.2-1b --hardware h20 {small}"
+    return (
+        Asked(command=f"rank {question} {given} --top 2", says=rank or found),
+        Asked(command=f"estimate {question} {given}", says=found),
+        Asked(command=f"check {MEGATRON} --hardware h20 {given}", says=check or found),
+        Asked(command=f"emit {question} {given} {emit.command}", says=emit.says, status=emit.status),
+    )
+
+
+DEVICE = Extension(
+    heading="A device",
+    most=1,
+    new={_HARDWARE: "COPY OF hardware_specs/h20.yaml"},
+    edits={
+        _HARDWARE: (
+            ("name: h20\n", "name: abacus\n"),
+            ('bf16: {value: "148 TFLOP/s"', 'bf16: {value: "15 TFLOP/s"'),
+        )
+    },
+    asked=_questions("--hardware abacus", "abacus", emit=Asked(command="--framework megatron", says="pretrain_gpt.py")),
+)
+
+POLICY = Extension(
+    heading="A recompute policy",
+    most=3,
+    edits={
+        "simulator/question/vocabulary.py": (('"attention", "operations"]', '"attention", "operations", "norms"]'),),
+        "simulator/cost/operations/recompute.py": (
+            (
+                "            return (Part(groups=_ATTENTION),)\n",
+                (
+                    "            return (Part(groups=_ATTENTION),)\n"
+                    '        case "norms":\n'
+                    '            return (Part(groups=frozenset({"norm"})),)\n'
+                ),
+            ),
+        ),
+        _RECOMPUTE: (
+            ('case "attention" | "operations":', 'case "attention" | "operations" | "norms":'),
+            ('case "operations":\n            raise', 'case "operations" | "norms":\n            raise'),
+            ('case "attention" | "selective":', 'case "attention" | "selective" | "norms":'),
+        ),
+    },
+    asked=_questions(
+        "--recompute norms",
+        "recompute norms",
+        rank="norms",
+        emit=Asked(command="--framework megatron", says="--recompute norms: Megatron-LM recomputes modules", status=3),
+    ),
+)
+
+FAMILY = Extension(
+    heading="A family of models",
+    most=2,
+    edits={
+        "simulator/question/specs/architectures.py": (('    "olmo3",\n', '    "olmo3",\n    "olmo4",\n'),),
+        "simulator/question/specs/families/dense.py": (
+            (
+                "def _phi3(",
+                (
+                    "def _olmo4(config: Config) -> Fields:\n"
+                    '    return grouped(config) | {"norm_placement": "around"}\n\n\n'
+                    "def _phi3("
+                ),
+            ),
+            ('    "phi3": _phi3,\n', '    "olmo4": _olmo4,\n    "phi3": _phi3,\n'),
+        ),
+    },
+    data={
+        "olmo4-1b/config.json": '{"model_type": "olmo4", "num_hidden_layers": 32, "hidden_size": 2048, '
+        '"intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 50304}'
+    },
+    asked=_questions(
+        "--model olmo4-1b/config.json",
+        "olmo4-1b",
+        emit=Asked(command="--framework megatron", says="this one sets norm_placement", status=3),
+    ),
+)
+
+MIXER = Extension(
+    heading="A token mixer",
+    most=3,
+    new={
+        "simulator/cost/operations/average.py": '''"""Every token takes the mean of those before it."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.attention import output_projection
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.linear import input_projection, scan_exchange
+from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+
+
+def average(given: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition."""
+    width, element = given.model.query_width, element_bytes(given)
+    weights = (Weight("v", given.model.hidden_size, width, "column"),)
+    mean = Operation(
+        name="mean",
+        group="core_attention",
+        kept=(Kept("mean", element * width, "tensor"),),
+        moved=(Amount(2.0 * element * width, "tensor"),),
+        core_flops=float(width),
+    )
+    return (
+        input_projection(given, "value", weights, width),
+        scan_exchange(given, width, width),
+        mean,
+        output_projection(given, width),
+    )
+'''
+    },
+    edits={
+        "simulator/question/specs/model.py": (
+            ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+        ),
+        "simulator/cost/operations/layer.py": (
+            (
+                "from simulator.cost.operations.blocks",
+                "from simulator.cost.operations.average import average\nfrom simulator.cost.operations.blocks",
+            ),
+            ('        "mamba": mamba,\n', '        "mamba": mamba,\n        "average": average,\n'),
+        ),
+    },
+    data={"averaging.yaml": f"COPY OF {_LLAMA}\nmixers: [average]\n"},
+    asked=_questions(
+        "--model averaging.yaml --num-layers 32",
+        "llama3.2-1b",
+        rank="averaging.yaml",
+        emit=Asked(command="--framework megatron", says="this one sets mixers", status=3),
+    ),
+)
+
+PROFILE = Extension(
+    heading="A framework profile",
+    most=2,
+    edits={
+        "simulator/question/vocabulary.py": (
+            (
+                'FrameworkName = Literal["megatron", "paddle", "torch"]',
+                'FrameworkName = Literal["megatron", "paddle", "torch", "loom"]',
+            ),
+        ),
+        "simulator/question/frameworks/profile.py": (
+            (
+                "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH)}",
+                (
+                    'LOOM = FrameworkProfile(name="loom", version="loom 1.0", fused_swiglu=False)\n\n'
+                    "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH, LOOM)}"
+                ),
+            ),
+        ),
+    },
+    asked=_questions(
+        "--framework loom",
+        "loom",
+        check="1 fits",
+        emit=Asked(command="", says="--framework", status=2),
+    ),
+)
+
+FORMAT = Extension(
+    heading="An output format",
+    most=2,
+    edits={
+        "simulator/show/cli/options.py": (('"csv", "markdown")', '"csv", "markdown", "tsv")'),),
+        "simulator/show/report/formats.py": (
+            (
+                '        "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),\n',
+                (
+                    '        "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),\n'
+                    '        "tsv": lambda one, shown: estimates_csv([one], shown).replace(",", "\\t"),\n'
+                ),
+            ),
+            (
+                '        "csv": lambda ranking, presentation: estimates_csv(ranking.estimates, presentation),\n',
+                (
+                    '        "csv": lambda ranking, presentation: estimates_csv(ranking.estimates, presentation),\n'
+                    '        "tsv": lambda one, shown: estimates_csv(one.estimates, shown).replace(",", "\\t"),\n'
+                ),
+            ),
+        ),
+    },
+    asked=(
+        *_questions("--format tsv", "rank\tmodel\t", emit=Asked(command="", says=""))[:2],
+        Asked(command=f"check {MEGATRON} --hardware h20 --format tsv", says="tsv", status=2),
+        Asked(command="emit --model llama3.2-1b --framework megatron --format tsv", says="--format", status=2),
+    ),
+)
+
+EXTENSIONS = (DEVICE, POLICY, FAMILY, MIXER, PROFILE, FORMAT)

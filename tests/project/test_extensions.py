@@ -1,0 +1,90 @@
+"""What `CONTRIBUTING.md` says an extension takes: each kind is added to a copy of the project, asked, and counted."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project.extensions import EXTENSIONS, Extension
+from tests.project.tree import DATA_FOLDERS, ROOT
+
+_ASK = """
+import contextlib, io, json, os, sys
+
+sys.dont_write_bytecode = True
+from simulator.show.cli.main import cli
+
+for command in json.loads(sys.argv[1]):
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(command.split(), prog_name="simulate")
+        except SystemExit as ended:
+            status = ended.code or 0
+    print(json.dumps({"status": status, "out": out.getvalue(), "err": err.getvalue()}))
+"""
+
+
+def _section(heading: str) -> str:
+    """The worked example of CONTRIBUTING.md under a heading."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return text.split(f"\n### {heading}\n")[1].split("\n#")[0]
+
+
+def _text(asked: str) -> str:
+    """The text of a new file; one that begins as a copy of another has that one's."""
+    if not asked.startswith("COPY OF "):
+        return asked
+    first, _, rest = asked.partition("\n")
+    return (ROOT / first.removeprefix("COPY OF ")).read_text(encoding="utf-8") + rest
+
+
+def _added(extension: Extension, to: Path) -> set[str]:
+    """Add an extension to a copy of the project; the files of the project that this touched."""
+    for name in ("simulator", *DATA_FOLDERS, "examples"):
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, asked in (extension.new | extension.data).items():
+        (to / name).parent.mkdir(exist_ok=True)
+        (to / name).write_text(_text(asked), encoding="utf-8")
+    for name, edits in extension.edits.items():
+        text = (to / name).read_text(encoding="utf-8")
+        for old, new in edits:
+            assert text.count(old) == 1, f"{name} holds this {text.count(old)} times: {old}"
+            text = text.replace(old, new)
+        (to / name).write_text(text, encoding="utf-8")
+    return {*extension.new, *extension.edits}
+
+
+def _answers(extension: Extension, folder: Path) -> list[dict[str, Any]]:
+    """What one process of the extended copy answers to all questions."""
+    environment = os.environ | {"PYTHONPATH": str(folder), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, json.dumps([one.command for one in extension.asked])],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda one: one.heading)
+def test_an_extension_takes_the_files_that_contributing_names(extension: Extension, tmp_path: Path) -> None:
+    touched = _added(extension, tmp_path)
+    named = set(re.findall(r"`((?:simulator|hardware_specs|model_specs)/[^`]+)`", _section(extension.heading)))
+    assert touched == named
+    assert len(touched) <= extension.most
+    for asked, answer in zip(extension.asked, _answers(extension, tmp_path), strict=True):
+        told = f"{asked.command}\n{answer['out']}{answer['err']}"
+        assert answer["status"] == asked.status, told
+        assert asked.says in answer["err" if asked.status else "out"], told
+        if asked.status:
+            assert answer["err"].count("\n") == 1, told
