@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Required, TypedDict, Unpack
 
@@ -23,6 +23,7 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import FrameworkName, Precision, StackName
 from simulator.search.assumed import with_assumed
 from simulator.search.build import bare_estimate, estimate_layout
+from simulator.search.exchanges import searched
 from simulator.search.rank import Progress, search
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -185,33 +186,34 @@ def rank(
     check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
     least = min_fit_probability
-    found = search(scenario, space, top=top, variants=variants, progress=progress, least=least)
+    told = question.get("options") or {}
+    all_found = searched(scenario, told, space, top=top, variants=variants, progress=progress, least=least)
+    found, counted = all_found.asked, all_found.counts
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
             f"with at most {scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
+    best = tuple(estimate for _, estimate in all_found.best)
     if best:
-        given = question.get("options") or {}
-        best = (_with_idle_switches(scenario, with_assumed(scenario, best[0], given), given), *best[1:])
+        held, first = all_found.best[0]
+        best = (_with_idle_switches(held, with_assumed(held, first, told), told), *best[1:])
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
-    risky = tuple(estimate_layout(scenario, layout) for layout in found.risky)
     remedies = () if best else tuple(_remedies(scenario, space, least))
-    fp8 = _fp8(scenario, space, least)
-    others = tuple(_on_other_stacks(scenario, space, least, question.get("options") or {}))
+    fp8 = _fp8(scenario, told, space, least)
+    others = tuple(_on_other_stacks(scenario, space, least, told))
     return Ranking(
         query=_query(scenario, question, space) | {"min_fit_probability": least},
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
-            evaluated=found.evaluated,
-            feasible=found.feasible,
-            rejected=found.rejected,
+            evaluated=counted.evaluated,
+            feasible=counted.feasible,
+            rejected=counted.rejected,
             elapsed_seconds=time.perf_counter() - started,
         ),
         estimates=best,
-        risky=risky,
+        risky=all_found.risky,
         starved=starved,
         nearest=nearest,
         remedies=remedies,
@@ -240,10 +242,14 @@ def fastest(
     """The first layout of `rank`, which takes the same arguments, without what a ranking tells beside it."""
     check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
-    found = search(scenario, space or Space(), top=1, least=min_fit_probability)
-    chosen = found.fastest or found.risky or found.starved or found.nearest
-    priced = estimate_layout(scenario, chosen[0]) if chosen else None
-    return Fastest(priced, None) if found.fastest else Fastest(None, priced)
+    told = question.get("options") or {}
+    found = searched(scenario, told, space or Space(), top=1, least=min_fit_probability)
+    if found.best:
+        return Fastest(found.best[0][1], None)
+    if found.risky:
+        return Fastest(None, found.risky[0])
+    chosen = found.asked.starved or found.asked.nearest
+    return Fastest(None, estimate_layout(scenario, chosen[0]) if chosen else None)
 
 
 def feasible(
@@ -300,13 +306,13 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, space: Space, least: float) -> Estimate | None:
+def _fp8(scenario: Scenario, told: Collection[str], space: Space, least: float) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = search(narrow, space, top=1, least=least)
-    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
+    found = searched(narrow, told, space, top=1, least=least).best
+    return found[0][1] if found else None
 
 
 def _on_other_stacks(scenario: Scenario, space: Space, least: float, options: Mapping[str, str]) -> Iterator[StackBest]:
@@ -315,8 +321,8 @@ def _on_other_stacks(scenario: Scenario, space: Space, least: float, options: Ma
     tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, options, name))
-        found = search(other, space, top=1, least=least)
-        yield StackBest(name, estimate_layout(other, found.fastest[0]) if found.fastest else None)
+        found = searched(other, options, space, top=1, least=least).best
+        yield StackBest(name, found[0][1] if found else None)
 
 
 def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:

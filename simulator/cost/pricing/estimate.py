@@ -39,6 +39,8 @@ class StageMemory:
     """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Named parts; they add up to `device_bytes`."""
+    state_bytes: float = 0.0
+    """What is allocated between two steps: training state, and what else is kept."""
     hardware: str = ""
     """The device the rank is on."""
     capacity_bytes: float = 0.0
@@ -150,6 +152,8 @@ class Estimate(Tabular):
     framework: str
     lora_rank: int | None
     layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
     verdict: Verdict
     memory: MemoryEstimate
     throughput: ThroughputEstimate

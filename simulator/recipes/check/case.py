@@ -228,7 +228,8 @@ def _settled(told: _Told, name: str, *, sized: bool) -> bool:
     if name in LAYOUT_SETTINGS:
         return told.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
     if name in _MODEL_SETTINGS:
-        return asked.model is not None or name in asked.model_fields
+        own = "vocab_size" if name == "tokenizer" else name
+        return asked.model is not None or own in asked.model_fields
     if name in ("global_batch_size", "gradient_accumulation_steps"):
         return asked.global_batch_size is not None
     return name in asked.options or getattr(asked, name, None) is not None

@@ -70,7 +70,11 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
     chosen, query = _chosen(file, value, rank)
     try:
         recipe, hardware = _recipe(file, chosen, target)
-        options = {str(name): str(text) for name, text in (query.get("options") or {}).items()}
+        options = {
+            str(name): str(text)
+            for given in (query.get("options"), chosen.get("options"))
+            for name, text in (given or {}).items()
+        }
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
         devices = _count(chosen["devices"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

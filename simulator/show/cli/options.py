@@ -154,6 +154,31 @@ def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
     return [
         *_rows_options(),
+        *_log_options(),
+        Option(
+            "--template",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="Print a table of the ten columns that a run needs, with one example.",
+        ),
+        Option(
+            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
+        ),
+        output_format(CALIBRATE_FORMATS),
+        Option(
+            "--output",
+            section=OUTPUT,
+            type=str,
+            metavar="FOLDER",
+            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
+        ),
+    ]
+
+
+def _log_options() -> list[click.Parameter]:
+    """Return the logs that become rows, and what is known beside them."""
+    return [
         Option(
             "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
         ),
@@ -177,30 +202,26 @@ def calibrate_options() -> list[click.Parameter]:
             help="Switch of the framework that the logs do not show; repeatable.",
         ),
         Option(
+            "--recipe",
+            section=ROWS,
+            type=str,
+            metavar="FILE",
+            help="Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
+        ),
+        Option(
+            "--set",
+            section=ROWS,
+            type=Setting("the names are a table's columns"),
+            multiple=True,
+            help="A column of the logs' rows, whatever the logs say; repeatable.",
+        ),
+        Option(
             "--warmup",
             section=ROWS,
             type=Whole(0, 10_000),
             default=2,
             show_default=True,
             help="Logged steps to leave out at the start of a run.",
-        ),
-        Option(
-            "--template",
-            section=ROWS,
-            is_flag=True,
-            default=False,
-            help="Print a table of the ten columns that a run needs, with one example.",
-        ),
-        Option(
-            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
-        ),
-        _format(CALIBRATE_FORMATS),
-        Option(
-            "--output",
-            section=OUTPUT,
-            type=str,
-            metavar="FOLDER",
-            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
         ),
     ]
 
@@ -225,7 +246,7 @@ def accuracy_options() -> list[click.Parameter]:
             default=False,
             help="The same with the rows of the files fitted to themselves.",
         ),
-        _format(ACCURACY_FORMATS),
+        output_format(ACCURACY_FORMATS),
         _output_file(),
     ]
 
@@ -240,10 +261,11 @@ def _rows_options() -> list[click.Parameter]:
 
 def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
     """Return format and destination."""
-    return [_format(words), _output_file()]
+    return [output_format(words), _output_file()]
 
 
-def _format(words: tuple[str, ...]) -> Option:
+def output_format(words: tuple[str, ...]) -> Option:
+    """Return the forms an answer may have."""
     text = "Form of the answer."
     return Option("--format", section=OUTPUT, type=Word(words), default=words[0], show_default=True, help=text)
 

@@ -75,6 +75,11 @@ _CHOICES = (
 )
 
 
+def _exchange(estimate: Estimate) -> str:
+    dispatch = estimate.options.get("expert_dispatch")
+    return f"{dispatch} overlapped" if dispatch else "as asked"
+
+
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
     """Return the ranking for people: question, table, and what to know about it."""
     blocks = [heading(_question(ranking), style)] if presentation.verbosity >= 0 else []
@@ -141,6 +146,8 @@ def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
     for choice in _CHOICES:
         if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
             yield Column(header=choice.header, cells=tuple(choice.cell(e.layout) for e in estimates), is_text=True)
+    if any(estimate.options for estimate in estimates):
+        yield Column(header="experts'\nexchange", cells=tuple(map(_exchange, estimates)), is_text=True)
 
 
 _PLAIN = 75
