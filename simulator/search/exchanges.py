@@ -105,5 +105,5 @@ def _together(found: list[Found]) -> Found:
         found[0],
         evaluated=sum(one.evaluated for one in found),
         feasible=sum(one.feasible for one in found),
-        rejected={name: count for name, count in sorted(rejected.items(), key=lambda item: (-item[1], item[0]))},
+        rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
     )
