@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.cost.elements import DTYPE_BYTES
+from simulator.cost.memory.parameters import optimizer_on_device
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.stages import stage_contents
-from simulator.cost.elements import DTYPE_BYTES
-from simulator.cost.memory.parameters import optimizer_on_device, training_state
 from simulator.errors import SimulateError
 from simulator.question.scenario.block import block_of
 from simulator.question.units import to_mib

@@ -207,6 +207,10 @@ CASES: dict[str, list[Case]] = {
         Case(_modules("mla_up_proj"), _modules("mla_up_proj"), small_mla(), {"profile": "paddle"}, {}),
         Case(_modules("layernorm"), _modules("core_attn"), small_moe(), {"profile": "torch"}),
     ],
+    "recompute_operations": [
+        Case({"recompute": "operations"}, {"recompute": "selective"}),
+        Case({"recompute": "operations"}, {"recompute": "full"}, small_moe(), {"profile": "paddle"}),
+    ],
     "recompute_layers": [
         Case({"recompute": "full", "recompute_layers": 5}, {"recompute": "full", "recompute_layers": 4}),
         Case(

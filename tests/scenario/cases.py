@@ -11,7 +11,7 @@ from simulator.cost.memory.schedule import RecomputePlan
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
-from simulator.question.frameworks.profile import framework
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
@@ -120,11 +120,12 @@ def scenario_of(
     **fields: Any,
 ) -> Scenario:
     """A scenario; models and hardware by shipped name or as specs."""
+    machine = load_hardware(hardware) if isinstance(hardware, str) else hardware
     return Scenario(
         model=load_model(model) if isinstance(model, str) else model,
-        hardware=load_hardware(hardware) if isinstance(hardware, str) else hardware,
+        hardware=machine,
         devices=devices,
-        framework=framework(profile, OUTSIDE | (options or {})),
+        framework=framework(profile, OUTSIDE | (options or {}), stack_for(profile, None, machine.stack)),
         **fields,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.elements import element_bytes
-from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.operations.extents import inner_context, tokens_per_device
 from simulator.question.scenario.block import Array, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 
@@ -40,6 +40,9 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
+    # What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
+    passes_on = profile.cp_communication in ("ring", "all_to_all_ring")
+    ring_ranks = block.context_parallel / inner_context(scenario, block) if passes_on else np.ones(len(block))
     if profile.expandable_segments:
         fragmentation = values.fragmentation_expandable * allocated
     else:
@@ -48,6 +51,6 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
+        ring_buffers=np.where(ring_ranks > 1.0, ring, 0.0),
         fragmentation=fragmentation,
     )

@@ -70,8 +70,8 @@ def layer_work(given: Conditions, kind: LayerKind) -> Work:
 
 @lru_cache(maxsize=512)
 def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
-    """The work that a recompute policy does again in a layer; `full` is the whole layer, `none` nothing."""
-    return layer_work(given, kind) if mode == "full" else _work(given, repeated(given, kind, mode, modules))
+    """The work that a recompute policy does again in a layer; `full` the layer, `none` nothing."""
+    return _work(given, repeated(given, kind, mode, modules))
 
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:

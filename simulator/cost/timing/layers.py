@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never, cast
 
 import numpy as np
@@ -11,20 +13,23 @@ from simulator.cost.elements import element_bytes, gradient_bytes, narrow_elemen
 from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.extents import Extents, inner_context, sequence_split, tokens_per_device
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
+    Group,
     all_to_all_seconds,
     context_group,
     expert_group,
     expert_ranks_group,
     expert_tensor_group,
     gather_seconds,
+    inner_context_group,
     neighbour_seconds,
     once_seconds,
+    outer_context_group,
     tensor_group,
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
@@ -212,8 +217,17 @@ class LayerTimer:
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
         gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
         tensor = self._exchange(work, "products", index)
+        products = experts + gemm
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
+            products = products + tensor
+        context = (
+            exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
+            + exposed(
+                values.context_exposed, self._exchange(work, "first_block", index), attention / block.context_parallel
+            )
+            + self._exchange(work, "attention_apart", index)
+        )
         tensor = tensor + self._exchange(work, "nothing", index)
         parts: Parts = {
             "gemm": gemm + experts + compute.adapters * repeats,
@@ -221,16 +235,15 @@ class LayerTimer:
             "memory_bound": compute.elementwise * repeats,
             "tensor_parallel": tensor,
             "overlap": overlap_seconds(scenario, block, gemm),
-            "context_parallel": exposed(
-                values.context_exposed, self._exchange(work, "core_attention", index), attention
-            ),
+            "context_parallel": context,
             "ring_attention": repeats * ring_seconds(scenario, block, work),
         }
         if work.products.routed:
             exchange = self._exchange(work, "experts", index)
             waits = np.where(block.expert_ranks > 1.0, scenario.framework.expert_wait_ms / 2e3, 0.0)
             if scenario.framework.overlap_expert_exchange:
-                exchange = exposed(values.expert_exposed, exchange, experts + gemm + attention)
+                # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
+                exchange = exposed(values.expert_exposed, exchange, products + attention + context)
                 waits = WAITS_WITH_OVERLAP * waits
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
@@ -322,9 +335,12 @@ def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
 
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:
     """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
-    groups = {
+    inner = inner_context(scenario, block)
+    groups: dict[str, Callable[[LayoutBlock], Group]] = {
         "tensor": tensor_group,
         "context": context_group,
+        "context_inner": partial(inner_context_group, ranks=inner),
+        "context_outer": partial(outer_context_group, ranks=inner),
         "expert": expert_group,
         "expert_tensor": expert_tensor_group,
         "expert_ranks": expert_ranks_group,
@@ -440,12 +456,18 @@ def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Arra
 
 
 def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array:
-    """Merging the partial results of `c - 1` further ring steps in a forward pass, at the rate of memory."""
-    if not any(one.pattern == "ring" for one in work.collectives):
+    """Merging the partial results of a ring's further steps in a forward pass, at the rate of memory.
+
+    Steps are `c - 1`, whether keys and values come one by one or were gathered; within all-to-alls those of the ring
+    that is left. A single attention over gathered tokens merges nothing.
+    """
+    exchanged = any(one.group.startswith("context") and one.beside != "attention_apart" for one in work.collectives)
+    if not exchanged:
         return np.zeros(len(block))
+    steps = block.context_parallel / inner_context(scenario, block) - 1.0
     queries = tokens_per_device(scenario, block) * scenario.model.query_width / block.tensor_parallel
     moved = scenario.coefficients.time.ring_bytes_per_query_element * queries
-    return (block.context_parallel - 1.0) * moved / memory_rate(scenario)
+    return steps * moved / memory_rate(scenario)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
