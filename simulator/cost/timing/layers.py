@@ -325,10 +325,10 @@ def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
     Exchanges wait for counts of tokens on the host, so that it cannot run ahead, and a layer takes no less than its
     launches: about a hundred (463,348 in a step of Qwen3-30B with 8 experts a device are 151 a layer and micro batch:
     Megatron-Bridge), and of every expert on the device six products. In fp8 what enters either of its two linear
-    layers, and its gradient, are also cast: by one kernel where products take scales of blocks, else by five that find
-    the largest value and the scale, cast and transpose.
+    layers, and its gradient, are also cast: by one kernel, or where a tensor has one scale of its own numbers by five,
+    which find the largest value and the scale, cast and transpose.
     """
-    casts = 0.0 if scenario.precision != "fp8" else 1.0 if scenario.hardware.block_scales else 5.0
+    casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     held: Array = scenario.model.num_experts / block.expert_parallel
     return 103.0 + (6.0 + 4.0 * casts) * held
 
