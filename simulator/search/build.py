@@ -112,6 +112,7 @@ def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
     outside = priced.memory.outside
     return {
         "context": float(outside.context[0]),
+        "communicators": float(outside.communicators[0]),
         "user_buffers": float(outside.user_buffers[0]),
         "ring_buffers": float(outside.ring_buffers[0]),
         "fragmentation": float(outside.fragmentation[stage, 0]),

@@ -82,9 +82,9 @@ def test_other_values() -> None:
             "--option loss_bytes_per_logit=64: must be a whole number from 2 to 32",
         ),
         ("torch", {"loss_bytes_per_logit": "8.5"}, "--option loss_bytes_per_logit=8.5: must be a whole number"),
-        ("torch", {"expert_imbalance": "0.5"}, "--option expert_imbalance=0.5: must be a number from 1"),
-        ("torch", {"expert_imbalance": "nan"}, "--option expert_imbalance=nan: must be a number from 1"),
-        ("torch", {"expert_imbalance": "inf"}, "--option expert_imbalance=inf: must be a number from 1"),
+        ("torch", {"expert_imbalance": "0.001"}, "--option expert_imbalance=0.001: must be a number from 0.01"),
+        ("torch", {"expert_imbalance": "nan"}, "--option expert_imbalance=nan: must be a number from 0.01"),
+        ("torch", {"expert_imbalance": "inf"}, "--option expert_imbalance=inf: must be a number from 0.01"),
         (
             "torch",
             {"cross_entropy_chunk_tokens": "-1"},

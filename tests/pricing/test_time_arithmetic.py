@@ -215,7 +215,8 @@ def test_adapters_of_recomputed_attention_are_multiplied_again() -> None:
     sizes: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "recompute": "attention"}
     options = {"tp_comm_overlap": "false"}
     small, large = (parts(llama(lora_rank=rank, options=options), **sizes)["recompute"] for rank in (8, 16))
-    widths = 2 * (4096 + 4096) + 2 * (4096 + 1024)
+    # One adapter for q, k and v.
+    widths = (4096 + 4096) + (4096 + 4096 + 2 * 1024)
     assert large - small == pytest.approx(2 * M * LAYERS * 2 * T * 8 * widths / 2 / 494.5e12, rel=1e-6)
 
 
@@ -249,6 +250,6 @@ def test_every_exchange_of_a_layer_takes_its_time(zero_stage: int, exchanges: in
 
 def test_replicas_exchange_what_is_trained() -> None:
     """Adapters of rank 8: 4 bytes of gradients and 2 of parameters; a quarter of what overlaps is exposed."""
-    adapters = LAYERS * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14_336))
+    adapters = LAYERS * 8 * (3 * 4096 + 4096 + 2 * 1024 + 4096 + 2 * 14_336 + 4096 + 14_336)
     per_byte = 7 / 8 / 337.5e9 + 7 * 2e-6 / 2**30
     assert parts(llama(lora_rank=8))["data_parallel"] == pytest.approx(adapters * 6 * per_byte / 4)

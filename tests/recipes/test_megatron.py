@@ -181,7 +181,6 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
         ("--recompute-granularity selective --recompute-modules router", "not-modelled", "allowed are core_attn,"),
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
-        ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
         ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
     ],

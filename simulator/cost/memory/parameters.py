@@ -21,7 +21,7 @@ from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
-from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
+from simulator.cost.operations.sums import WeightTotals, adapters_of, classed, weight_totals, weights_of
 from simulator.cost.stages import StageContents, over_kinds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -50,11 +50,7 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 @lru_cache(maxsize=64)
 def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return (
-            adapter_totals(operations, given.lora_rank or 0, fused=given.framework.shared_adapters)
-            if adapters
-            else weight_totals(operations)
-        )
+        return adapters_of(given, operations) if adapters else weight_totals(operations)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
@@ -180,6 +176,8 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         parameters = parameters + narrow_bytes(scenario, block, has)
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    if profile.master_gradients and gradient_bytes(scenario) < FP32:
+        gradients = gradients + trained_shard * FP32
     if frozen and not lora:
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)

@@ -12,7 +12,7 @@ from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
-    adapter_totals,
+    adapters_of,
     chosen_parameters,
     core_width,
     moved_amounts,
@@ -76,11 +76,7 @@ def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modul
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
-    adapters = (
-        WeightTotals()
-        if given.lora_rank is None
-        else adapter_totals(operations, given.lora_rank, fused=given.framework.shared_adapters)
-    )
+    adapters = WeightTotals() if given.lora_rank is None else adapters_of(given, operations)
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),

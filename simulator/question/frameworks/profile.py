@@ -98,6 +98,13 @@ class FrameworkProfile:
     fused_rms_norm: bool = switch(
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
+    composed_norm_bytes: int = switch(
+        8,
+        "bytes that a norm of elementwise operations keeps of a feature: two fp32 copies of its input (8), or one and "
+        "a 16-bit copy before the scale (6, LlamaRMSNorm of PaddleNLP)",
+        low=2,
+        high=16,
+    )
     fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
     fused_rotary: bool = switch(
         default=True, about="queries and keys are rotated in one kernel each, not by operations of fp32 copies"
@@ -142,9 +149,16 @@ class FrameworkProfile:
     recomputed_expert_share: float = switch(
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
+    recomputed_network_share: float = switch(
+        0.0, "share of the layers that do their feed-forward network, dense or experts, again"
+    )
     swapped_attention: bool = switch(
         default=False,
-        about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)",
+        about="what attention keeps is on the host, but for two layers (--swap-attention of MindSpeed)",
+    )
+    composed_scan: bool = switch(
+        default=False,
+        about="the state-space scan is composed of matrix products, and keeps their matrices in fp32, not one kernel",
     )
     keep_gathered_inputs: bool = switch(
         default=False,
@@ -198,8 +212,11 @@ class FrameworkProfile:
     )
     widened_gradients: bool = switch(
         default=False,
-        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until gradients "
-        "are zeroed",
+        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until the "
+        "gradients are zeroed",
+    )
+    master_gradients: bool = switch(
+        default=False, about="a rank keeps an fp32 copy of its part of 16-bit gradients through the whole step"
     )
     quantised_base: bool = switch(
         default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
@@ -264,6 +281,9 @@ class FrameworkProfile:
     split_loss_bytes_per_logit: int = switch(
         0, "further bytes per logit where the loss is computed on logits split over the vocabulary", low=0, high=32
     )
+    losses_in_turn: bool = switch(
+        default=False, about="logits of next-token modules and of the main model are not alive together"
+    )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
     )
@@ -297,6 +317,16 @@ class FrameworkProfile:
     )
     expandable_segments: bool = switch(
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
+    )
+
+    communicator_buffer_mib: int = switch(
+        0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
+    )
+
+    growing_pool: bool = switch(
+        default=False,
+        about="the framework's own allocator grows its pool by what is asked for (Paddle's auto_growth), and holds no "
+        "more than a share of the tensors beside them",
     )
 
     # Mixture of experts and extra layers.
@@ -365,6 +395,11 @@ PADDLE = FrameworkProfile(
         zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
     ),
     gradient_dtype="bf16",
+    # paddlenlp/transformers/llama/modeling.py: LlamaRMSNorm unless use_fused_rms_norm.
+    fused_rms_norm=False,
+    composed_norm_bytes=6,
+    master_gradients=True,
+    growing_pool=True,
     fp32_router=True,
     loss_bytes_per_logit=10,
     overlap_p2p=False,

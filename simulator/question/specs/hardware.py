@@ -114,14 +114,14 @@ class DeviceLink(Frozen):
     bandwidth: Bandwidth
     """What one device sends to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth: Bandwidth | None = None
-    """What a single pair gets, one direction, in bytes/s; given for a mesh only."""
+    """What a single pair gets, one direction, in bytes/s; of a mesh always, of a PCIe tree where it is known apart."""
     latency: Duration
     """Time of a small message, in seconds."""
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
-        if (self.topology == "mesh") != (self.pair_bandwidth is not None):
-            raise ValueError("pair_bandwidth is given for topology 'mesh', and for no other")
+        if self.topology != "pcie" and (self.topology == "mesh") != (self.pair_bandwidth is not None):
+            raise ValueError("pair_bandwidth is given for topology 'mesh', may be for 'pcie', and for no other")
         if self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
             raise ValueError("pair_bandwidth must not exceed bandwidth")
         return self
@@ -189,6 +189,9 @@ class HardwareSpec(Frozen):
     """Peak rate of one device's own memory."""
     peak_flops: PeakFlops
     """Dense peaks of one device."""
+    communicator_buffer: Size | None = None
+    """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
+    allocator is taken from measurements of other platforms."""
     host_bandwidth: Bandwidth
     """Rate between one device and its host, one direction."""
     device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
@@ -238,6 +241,11 @@ class HardwareSpec(Frozen):
     def memory_bandwidth_bytes_per_second(self) -> float:
         """Peak rate of one device's own memory, in bytes/s."""
         return self.memory_bandwidth.amount
+
+    @property
+    def communicator_buffer_bytes(self) -> float | None:
+        """Memory of one group of the collective library; None where it is a part of the measured context."""
+        return None if self.communicator_buffer is None else self.communicator_buffer.amount
 
     @property
     def host_bandwidth_bytes_per_second(self) -> float:

@@ -47,7 +47,7 @@ def options_of(
     flag("overlap_param_gather", "overlap-param-gather")
     flag("fused_cross_entropy", "cross-entropy-loss-fusion")
     if environment is not None:
-        found |= _allocator(given, environment)
+        found |= _allocator(given, environment) | _communicators(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
@@ -74,6 +74,13 @@ def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]
         return {}
     text = allocator.text.lower() if allocator else ""
     return {"expandable_segments": str("expandable_segments:true" in text).lower()}
+
+
+def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
+    """The buffer of HCCL's groups, in MiB."""
+    size = environment.get("HCCL_BUFFSIZE")
+    known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
+    return {"communicator_buffer_mib": size.text} if size is not None and known else {}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
