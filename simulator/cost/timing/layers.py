@@ -55,8 +55,7 @@ PARTS = (
 Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
-WAITS_WITH_OVERLAP = 0.22
-"""What is left of waiting for counts of tokens beside other compute (Megatron-Bridge: 0.67 of 3.11 s)."""
+WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +280,8 @@ class LayerTimer:
     def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
 
-        Its many small products overlap computing with little of what they read and write, so both add up: weights,
-        tokens in and out, and for the weights' gradient the accumulated gradients, read and written.
+        Small products overlap computing with little of what they read and write, so both add up: weights, tokens in
+        and out, and for the weights' gradient the accumulated gradients, read and written.
         """
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
@@ -298,9 +297,8 @@ class LayerTimer:
         if scenario.lora_rank is not None:
             return forward, inputs
         tokens = narrow * (entered + left) * copies
-        if scenario.framework.fused_gradient_accumulation:
-            gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
-        else:
+        gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
+        if not scenario.framework.fused_gradient_accumulation:
             gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
         return forward, inputs + compute + tokens / rate + gradients
 
@@ -322,11 +320,8 @@ class LayerTimer:
 def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
     """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
 
-    Exchanges wait for counts of tokens on the host, so that it cannot run ahead, and a layer takes no less than its
-    launches: about a hundred (463,348 in a step of Qwen3-30B with 8 experts a device are 151 a layer and micro batch:
-    Megatron-Bridge), and of every expert on the device six products. In fp8 what enters either of its two linear
-    layers, and its gradient, are also cast: by one kernel, or where a tensor has one scale of its own numbers by five,
-    which find the largest value and the scale, cast and transpose.
+    Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
+    hundred, of every expert here six products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
     """
     casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     held: Array = scenario.model.num_experts / block.expert_parallel
