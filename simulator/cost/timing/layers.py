@@ -32,7 +32,7 @@ from simulator.cost.timing.collectives import (
     outer_context_group,
     tensor_group,
 )
-from simulator.cost.timing.flops import head_parameters, prediction_projection
+from simulator.cost.timing.flops import expert_launches, head_parameters, prediction_projection
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -55,6 +55,8 @@ PARTS = (
 Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
+_LOADED_BYTES = 16
+"""Rows of a product's operands that tensor cores load are multiples of this."""
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
@@ -317,17 +319,6 @@ class LayerTimer:
         return self._exchanges[one]
 
 
-def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
-
-    Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
-    hundred, of every expert here six products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
-    """
-    casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
-    held: Array = scenario.model.num_experts / block.expert_parallel
-    return 103.0 + (6.0 + 4.0 * casts) * held
-
-
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:
     """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
     inner = inner_context(scenario, block)
@@ -413,7 +404,7 @@ def attention_rate(scenario: Scenario) -> float:
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
-            share = values.attention_efficiency_unfused
+            share = values.attention_efficiency_unfused * unaligned_rate(scenario)
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
         case "sdpa":
@@ -425,6 +416,16 @@ def attention_rate(scenario: Scenario) -> float:
         case "npu":
             share = values.attention_efficiency_npu
     return scenario.hardware.peak(_wide(scenario)) * share
+
+
+def unaligned_rate(scenario: Scenario) -> float:
+    """Share of their rate that products of single heads keep, where a head's width decides how they are loaded.
+
+    Tensor cores take operands whose rows are multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's
+    Guide, "Requirements to use Tensor Cores"). Fused kernels fill a head up.
+    """
+    row = element_bytes(scenario) * scenario.model.head_dim
+    return 1.0 if row % _LOADED_BYTES == 0.0 else scenario.coefficients.time.attention_unaligned
 
 
 def _wide(scenario: Scenario) -> str:
