@@ -282,8 +282,7 @@ class LayerTimer:
     def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
 
-        Small products overlap computing with little of what they read and write, so both add up: weights, tokens in
-        and out, and for the weights' gradient the accumulated gradients, read and written.
+        Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
         """
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
