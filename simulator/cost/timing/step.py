@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.cost.elements import (
     element_bytes,
+    gathered_narrow,
     gradient_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
@@ -16,6 +17,7 @@ from simulator.cost.elements import (
 from simulator.cost.memory.parameters import (
     DeviceParameters,
     device_parameters,
+    linear_by_class,
     shard,
     shard_degrees,
 )
@@ -135,9 +137,14 @@ def data_parallel_seconds(
         lambda each: _seconds_per_byte(scenario, has, expert_shard_group(each, shard_degrees(scenario, each).routed))
     )
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
-    if profile.sharding_degree:
+    if profile.sharding_degree or profile.sharding_groups > 1:
         reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
+    if gathered_narrow(scenario) and not lora:
+        linear = linear_by_class(scenario, block, has)
+        gathering = gathering - gathers * (element_bytes(scenario) - 1.0) * (
+            dense * linear.dense + routed * linear.routed
+        )
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
     in_forward = gathering - in_backward

@@ -15,6 +15,7 @@ from simulator.question.vocabulary import (
     Precision,
     RecomputeMode,
     RecomputeModule,
+    StackName,
 )
 
 Outcome = Literal["ok", "oom", "error"]
@@ -98,7 +99,9 @@ class MeasuredRow:
     framework: FrameworkName = "megatron"
     """Framework profile the run is priced with."""
     options: tuple[tuple[str, str], ...] = ()
-    """Switches that differ from the profile's defaults, `NAME=VALUE` joined by `;`."""
+    """Switches that differ from those of the stack, `NAME=VALUE` joined by `;`."""
+    stack: StackName | None = None
+    """Named stack of the run; blank for that of the hardware's spec, else the framework's own defaults."""
     devices: int
     """Devices of the run as stated, a count."""
     precision: Precision = "bf16"

@@ -10,7 +10,7 @@ import click
 
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import LayoutSetting
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS
+from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.show.cli.parameters import (
     Price,
     Setting,
@@ -85,6 +85,14 @@ def question_options() -> list[click.Parameter]:
         ("--lora-rank", {"type": Whole(1, 2**16), "help": "Train adapters of this rank, not the weights."}),
         ("--num-layers", {"type": Whole(*_LAYERS), "help": "Cut or extend the model to this many layers."}),
         ("--framework", {"type": Word(FRAMEWORKS), "default": "megatron", "help": "What trains the model."}),
+        (
+            "--stack",
+            {
+                "type": Word(STACKS),
+                "help": "Named set of switches under --option; by default that of the hardware's own runs, if its "
+                "spec names one, else `default`: what the framework's arguments default to.",
+            },
+        ),
         (
             "--option",
             {
