@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.timing.layers import gemm_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
@@ -94,11 +95,18 @@ def test_zero_3_gathers_half_of_its_traffic_in_either_pass() -> None:
 
 
 def test_few_tokens_read_the_experts_parts_of_a_rank() -> None:
-    """Reading 2 bytes per weight in each pass, and reading and writing fp32 gradients, outlast the products."""
+    """Reading 2 bytes per weight in each pass, and reading and writing fp32 gradients, outlast dense products.
+
+    To the experts' it adds, with what goes in and comes out of 128 copies: of 64 tokens, 2 each, over both ranks.
+    """
     scenario = llama("mixtral-8x7b-v0.1", seq_length=64)
     found = parts(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=2, expert_tensor_parallel=2)
     weights = PROJECTIONS / 2 + 8 * 4096 + 8 * 3 * 4096 * 14_336 / (2 * 2)
-    assert found["gemm"] == pytest.approx(2 * M * 32 * weights * (2 + 2 + 8) / 1675e9)
+    copies, wide = 128, 14_336 / 2
+    tokens = copies * ((4096 + 2 * wide) + (wide + 4096)) * 2
+    products = 2 * copies * 3 * 4096 * wide / gemm_rate(scenario)
+    each = weights * (2 + 2 + 8) / 1675e9 + 3 * tokens / 1675e9 + 3 * products
+    assert found["gemm"] == pytest.approx(2 * M * 32 * each)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

@@ -16,8 +16,11 @@ from tests.recipes.seeds import about, rules
 
 SHAPE = """--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
  --swiglu --untie-embeddings-and-output-weights --tokenizer-type PretrainedFromHF
- --tokenizer-name-or-path /data/llama-2-7b-hf/ --make-vocab-size-divisible-by 1 --normalization RMSNorm"""
-RUN = " --micro-batch-size 1 --global-batch-size 32 --seq-length 4096 --bf16 --use-flash-attn --disable-bias-linear"
+ --tokenizer-name-or-path /data/llama-2-7b-hf/ --make-vocab-size-divisible-by 1"""
+RUN = (
+    " --micro-batch-size 1 --global-batch-size 32 --seq-length 4096 --bf16 --use-flash-attn --disable-bias-linear"
+    " --normalization RMSNorm --position-embedding-type rope"
+)
 BASE = SHAPE + RUN
 LATENT = (
     """--use-mcore-models --num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16
@@ -145,10 +148,31 @@ def test_latent_attention_and_experts_by_both_names(names: str, layers: str, tmp
     assert check_recipe(recipe, Asked(hardware="ascend-910b-64g"), Gates()).outcome == "does_not_fit"
 
 
-@pytest.mark.parametrize("freq", ["2", "[1]+[0]*26", "([0,1]*13)", "[0]*27", "[1]*999999", "([1]", "__import__"])
-def test_experts_in_other_layers_are_not_modelled(freq: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("freq", "layers"),
+    [
+        ("2", "10" * 13 + "1"),
+        ("[1]+[0]*26", "1" + "0" * 26),
+        ("([0,1]*13)+[0]", None),
+        ("[0,1]*13+[0]", "01" * 13 + "0"),
+    ],
+)
+def test_experts_in_other_layers(freq: str, layers: str | None, tmp_path: Path) -> None:
     recipe = read(f"{LATENT} {NEW_NAMES} --moe-layer-freq '{freq}'", tmp_path)
-    assert any("only leading dense layers" in message for message in about(recipe, "not-modelled"))
+    if layers is None:
+        assert "not-modelled" in rules(recipe)
+        return
+    expected = tuple("experts" if digit == "1" else "gated" for digit in layers)
+    assert recipe.model_fields["feed_forwards"] == expected
+    found = check_recipe(recipe, Asked(hardware="ascend-910b-64g"), Gates())
+    assert found.case is not None
+    assert found.case.scenario.model.num_moe_layers == layers.count("1")
+
+
+@pytest.mark.parametrize("freq", ["[0]*27", "[1]*999999", "([1]", "__import__", "[1]*9"])
+def test_lists_of_other_layers_are_not_modelled(freq: str, tmp_path: Path) -> None:
+    recipe = read(f"{LATENT} {NEW_NAMES} --moe-layer-freq '{freq}'", tmp_path)
+    assert any("of which some have experts" in message for message in about(recipe, "not-modelled"))
 
 
 def test_experts_over_the_tensor_parallel_group(tmp_path: Path) -> None:

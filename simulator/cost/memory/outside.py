@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
-from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.operations.extents import inner_context, tokens_per_device
 from simulator.question.scenario.block import Array, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
@@ -56,9 +56,19 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
         context=np.full(len(block), values.context_bytes),
         communicators=np.zeros(len(block)),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
+        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
         fragmentation=fragmentation,
     )
+
+
+def _ring_ranks(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Ranks that pass keys and values on in a ring, shape (n,).
+
+    What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
+    """
+    if scenario.framework.cp_communication not in ("ring", "all_to_all_ring"):
+        return np.ones(len(block))
+    return np.asarray(block.context_parallel / inner_context(scenario, block))
 
 
 def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, buffer: float) -> OutsideAllocator:
@@ -78,7 +88,7 @@ def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, b
         context=np.full(len(block), values.context_bytes),
         communicators=buffer * communicator_groups(scenario, block),
         user_buffers=np.zeros(len(block)),
-        ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
+        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
         fragmentation=share * allocated,
     )
 

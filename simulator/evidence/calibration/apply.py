@@ -24,6 +24,7 @@ from simulator.question.coefficients.values import Kind, replaced
 from simulator.question.scenario.block import Mask
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import StackName
 
 Index = NDArray[np.intp]
 
@@ -61,6 +62,11 @@ class Applied:
             return self.time.name
         memory, time = (c.name if c else "priors" for c in (self.memory, self.time))
         return f"memory: {memory}; time: {time}"
+
+    @property
+    def stack(self) -> StackName | None:
+        """The named stack that the rows ran, where the calibration names one."""
+        return next((one.stack for one in (self.time, self.memory) if one is not None and one.stack), None)
 
     def judged(self, scenario: Scenario, estimate: Estimate) -> Estimate:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""

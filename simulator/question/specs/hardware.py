@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
-from simulator.question.vocabulary import AttentionKernel
+from simulator.question.vocabulary import AttentionKernel, ExpertDispatch, StackName
 
 PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Number formats a peak can be given for."""
@@ -206,6 +206,12 @@ class HardwareSpec(Frozen):
     """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
     attention_kernel: AttentionKernel | None = None
     """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
+    stack: StackName | None = None
+    """Named stack that the cluster's own runs have, assumed unless told otherwise; None is the framework's defaults."""
+    expert_kernels: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that there are kernels for on this device, beside collectives."""
+    block_scales: bool = False
+    """Whether 8-bit products take a scale for every 32 numbers (MXFP8), which one kernel finds while it casts."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

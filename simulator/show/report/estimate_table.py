@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
-from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import (
@@ -157,6 +157,7 @@ def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
 
 def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield from defaults_line(dict(presentation.defaults))
+    yield from assumed_lines(estimate)
     yield from provenance_lines(estimate, presentation)
 
 
