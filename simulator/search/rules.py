@@ -310,7 +310,7 @@ RULES: tuple[Rule, ...] = (
         "expert_overlap",
         "an overlapped exchange of experts has model chunks in a pipeline and no full recompute",
         _overlap,
-        lambda s, x: (
+        lambda _s, x: (
             "the exchange of experts overlaps only with model chunks where there is a pipeline, and without full "
             f"recompute; the layout has pipeline parallel {x.pipeline_parallel}, virtual stages {x.virtual_stages}, "
             f"recompute {x.recompute}"

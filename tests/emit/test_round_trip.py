@@ -87,8 +87,10 @@ LAYOUTS = [
     ),
     (
         "torchtitan",
-        "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true "
-        "--recompute operations",
+        (
+            "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true "
+            "--recompute operations"
+        ),
     ),
     (
         "torchtitan",
