@@ -90,7 +90,7 @@ class Extents:
 
     def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
         self._scenario, self._block = scenario, block
-        self._known: dict[Spread, Array] = {}
+        self._known: dict[Spread, Array] = block.known(scenario)
 
     def of(self, spread: Spread) -> Array:
         """The extent of a spread, shape (n,)."""

@@ -81,11 +81,14 @@ class Applied:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
         outside = _own(self.memory, part, "memory", "analytic")
-        spread = relative_deviations("memory", scenario, block, part)
+        spread = np.empty(len(block))
+        of_own = np.ones(len(block), dtype=np.bool_)
         if outside is not part:
             covered = (_status("memory", self.memory, scenario, block.layout(i)) in _COVERED for i in range(len(block)))
-            beyond = relative_deviations("memory", scenario, block, outside)
-            spread = np.where(np.fromiter(covered, dtype=np.bool_, count=len(block)), spread, beyond)
+            of_own = np.fromiter(covered, dtype=np.bool_, count=len(block))
+        for where, known in ((of_own, part), (~of_own, outside)):
+            if where.any():
+                spread[where] = relative_deviations("memory", scenario, block.take(where), known)
         capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
         margins = np.log(capacity / priced.device_bytes[index]) / spread
         return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
@@ -99,7 +102,8 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
     """
     if choice == "none":
         return Applied(None, None)
-    names = [name for name in (cluster, family, OTHER_FAMILY) if name]
+    # Another network between the same devices leaves what was fitted to them.
+    names = [name for name in ((cluster or "").partition("@")[0], family, OTHER_FAMILY) if name]
     shipped = [found for name in names if (found := shipped_calibration(name)) is not None]
     candidates = [*([read_calibration(Path(choice))] if choice else []), *shipped]
     return Applied(
