@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from simulator.cost.pricing.price import FITS
+from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.assessment import Checked
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import Layout, sizes_text
@@ -72,9 +72,10 @@ def _fitting(model: str, devices: int, precision: Precision, coefficients: Coeff
 
 def _priced(scenario: Scenario) -> Iterator[tuple[float, Layout]]:
     for judged in walk(scenario, Space()):
-        if (priced := judged.priced) is not None:
-            for index in np.flatnonzero(priced.verdict == FITS):
-                yield float(priced.step.total[index]), priced.block.layout(int(index))
+        if (sized := judged.sized) is not None and (fits := sized.verdict == FITS).any():
+            priced = price(scenario, sized.block.take(fits))
+            for index, seconds in enumerate(priced.step.total):
+                yield float(seconds), priced.block.layout(index)
 
 
 def _clusters() -> Iterator[tuple[str, int, Precision]]:

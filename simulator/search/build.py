@@ -85,6 +85,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
             allocated_bytes=float(memory.allocated[stage, 0]),
             moment=memory.moment_name(stage, 0),
             parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
+            state_bytes=float(memory.after_step[stage, 0]),
             hardware=hardware[stage].name,
             capacity_bytes=hardware[stage].usable_memory_bytes,
         )

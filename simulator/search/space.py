@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
-from simulator.question.scenario.block import Alike, Array, LayoutBlock
+from simulator.question.scenario.block import Alike, Array, LayoutBlock, alike_of
 from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.layout import (
     BY_NAME,
@@ -341,4 +341,4 @@ def _alike(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: 
         if any(BY_NAME[name].of_work for name in axis.names):
             code = code * len(axis.values) + chosen
     _, first, kind = np.unique(code, return_index=True, return_inverse=True)
-    return Alike(block.take(first), kind) if 2 * len(first) <= len(block) else None
+    return alike_of(block, first, kind)

@@ -233,3 +233,11 @@ def test_messages_cut_what_they_echo() -> None:
         result = run("estimate", *args) if args[0] != "w" * 4000 else run(*args)
         assert result.exit_code == 2
         assert len(result.stderr) < 2200
+
+
+def test_an_argument_of_many_digits_is_no_number_to_tell(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(SCRIPT + f"\ntorchrun pretrain_gpt.py --num-layers ${{{'9' * 4301}}} --seq-length $1\n")
+    found = judged(str(recipe), "--set", "X=2")
+    assert all("internal error" not in reason for one in found for reason in one["reasons"])
+    assert any("--set 1=" in remark["fix"] for one in found for remark in one["remarks"])

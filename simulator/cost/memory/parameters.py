@@ -49,7 +49,11 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 @lru_cache(maxsize=64)
 def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapter_totals(operations, given.lora_rank or 0) if adapters else weight_totals(operations)
+        return (
+            adapter_totals(operations, given.lora_rank or 0, fused=given.framework.shared_adapters)
+            if adapters
+            else weight_totals(operations)
+        )
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
@@ -81,7 +85,7 @@ def device_parameters(
     head = totals.head
     # A prediction layer embeds the next token: the last rank has its own copy of the table.
     embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
-    if scenario.model.tie_word_embeddings:
+    if scenario.model.tie_word_embeddings and not scenario.framework.score_head:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = totals.head - totals.embedding
         embeddings = np.maximum(has.embeddings, has.heads)
@@ -141,6 +145,8 @@ class TrainingState:
     """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
     step_temporary: KindArray
     """What only the optimizer step needs."""
+    widened: KindArray
+    """fp32 copies of 16-bit gradients, from the optimizer step until the next step begins."""
     parameters_on_host: KindArray
     """The rank's part of the parameters where it is kept in host memory."""
 
@@ -155,14 +161,20 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     profile = scenario.framework
     weights = device_parameters(scenario, block, has)
     lora = scenario.lora_rank is not None
+    frozen = 1.0 if profile.frozen_reference else 0.0
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     parameters = _stored_bytes(scenario, block, weights, cast=profile.parameter_dtype == "fp32" and not lora)
+    if lora and profile.quantised_base:
+        parameters = parameters - linear_parameters(scenario, block, has) * (element_bytes(scenario) - _FOUR_BIT)
+    parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision == "fp8" and profile.fp8_weight_cache:
         parameters = parameters + linear_parameters(scenario, block, has) * 2.0
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    if frozen and not lora:
+        gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(scenario, block, has)
@@ -178,9 +190,45 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         gradients=gradients,
         optimizer=optimizer,
         gathered=_gathered(scenario, block, has),
-        step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
+        step_temporary=_step_temporary(scenario, block, trained_shard),
+        widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
+
+
+_FOUR_BIT = 0.5 + HALF / 64.0
+"""Bytes of a 4-bit weight with its share of a 16-bit scale for every 64 (bitsandbytes' and MindSpeed's nf4 blocks)."""
+
+
+def _widens(scenario: Scenario) -> bool:
+    """Whether the optimizer makes fp32 copies of gradients: where it has master weights and they come in 16 bits."""
+    return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
+
+
+def _step_temporary(scenario: Scenario, block: LayoutBlock, trained: KindArray) -> KindArray:
+    """An fp32 temporary of all a rank updates, or of the largest tensor of it."""
+    if scenario.framework.foreach_optimizer:
+        return trained * FP32
+    if scenario.framework.largest_tensor_step:
+        return np.minimum(trained, largest_weight(scenario, block)) * FP32
+    return np.zeros_like(trained)
+
+
+def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
+    given = conditions_of(scenario)
+    largest = np.zeros(len(block))
+    for operation in (
+        embedding(given),
+        *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)),
+    ):
+        fused: dict[tuple[int, str], float] = {}
+        for weight in operation.weights:
+            fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
+        for weight in operation.weights:
+            size = fused[weight.inputs, weight.split]
+            largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
+    return largest
 
 
 def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:

@@ -36,8 +36,18 @@ def norm(given: Conditions, name: str, weight: str) -> Operation:
             Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
             linear_input(given, f"{name}_output"),
         ),
-        moved=(Amount(2.0 * element * hidden, "sequence"),),
+        moved=(Amount(_again(given.framework.recomputed_norm_share) * 2.0 * element * hidden, "sequence"),),
     )
+
+
+def _again(share: float) -> float:
+    """Passes over what a share of the layers does again in the backward pass, in units of the three they do at all."""
+    return 1.0 + share / 3.0
+
+
+def _product(given: Conditions, width: float) -> float:
+    """Bytes kept of what an activation function makes: nothing where it is done again."""
+    return (1.0 - given.framework.recomputed_activation_share) * narrow_element_bytes(given) * width
 
 
 def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]:
@@ -54,7 +64,8 @@ def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]
 def linear_input(given: Conditions, name: str) -> Kept:
     """The hidden state that a block's first products keep; 8 bits under fp8."""
     output: Spread = "whole" if given.framework.keep_gathered_inputs else "sequence"
-    return Kept(name, narrow_element_bytes(given) * given.model.hidden_size, output)
+    kept = 1.0 - given.framework.recomputed_norm_share
+    return Kept(name, kept * narrow_element_bytes(given) * given.model.hidden_size, output)
 
 
 def post_norm(given: Conditions, name: str, weight: str) -> Operation:
@@ -123,7 +134,7 @@ def plain_activation(given: Conditions, name: str, group: Group, width: float, s
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", narrow_element_bytes(given) * width, spread)),
+        kept=(*entered, Kept(f"{name}_product", _product(given, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(given, width, spread)),
     )
@@ -136,15 +147,17 @@ def gated_activation(given: Conditions, name: str, group: Group, width: float, s
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
     """
     element, fused = element_bytes(given), given.framework.fused_swiglu
-    silu = () if fused else (Kept(f"{name}_silu", element * width, spread),)
+    share = given.framework.recomputed_activation_share
+    again = _again(share)
+    silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
         kept=(
             Kept(f"{name}_gate_up", 2.0 * element * width, spread),
             *silu,
-            Kept(f"{name}_product", narrow_element_bytes(given) * width, spread),
+            Kept(f"{name}_product", _product(given, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
-        moved=(Amount((6.0 if fused else 10.0) / HALF * element * width, spread), *cast(given, width, spread)),
+        moved=(Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread), *cast(given, width, spread)),
     )

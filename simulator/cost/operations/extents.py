@@ -14,8 +14,13 @@ from simulator.question.specs.model import ModelSpec
 
 
 def tokens_per_device(scenario: Scenario, block: LayoutBlock) -> Array:
-    """T: tokens of one micro batch that a device sees, `b s / cp`, shape (n,)."""
-    return block.micro_batch_size * float(scenario.seq_length) / block.context_parallel
+    """T: tokens of one micro batch that a device sees, `b s / cp` of every sequence in a sample, shape (n,)."""
+    return sequences(scenario, block) * float(scenario.seq_length) / block.context_parallel
+
+
+def sequences(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Sequences of one micro batch, shape (n,): where pairs are compared two for each sample."""
+    return block.micro_batch_size * float(scenario.framework.sequences_per_sample)
 
 
 def sequence_split(block: LayoutBlock) -> Array:
@@ -128,7 +133,7 @@ class Extents:
             case "ring" | "sliding_ring":
                 return np.where(block.context_parallel > 1.0, held, 0.0)
             case "window":
-                halo = 2.0 * block.micro_batch_size * float(scenario.model.sliding_window or 0)
+                halo = 2.0 * sequences(scenario, block) * float(scenario.model.sliding_window or 0)
                 passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
                 return np.minimum(passed * held / whole, held)
         assert_never(spread)

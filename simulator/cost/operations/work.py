@@ -74,7 +74,11 @@ def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modul
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
-    adapters = WeightTotals() if given.lora_rank is None else adapter_totals(operations, given.lora_rank)
+    adapters = (
+        WeightTotals()
+        if given.lora_rank is None
+        else adapter_totals(operations, given.lora_rank, fused=given.framework.shared_adapters)
+    )
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),

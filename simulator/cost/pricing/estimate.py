@@ -39,6 +39,8 @@ class StageMemory:
     """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Named parts; they add up to `device_bytes`."""
+    state_bytes: float = 0.0
+    """What is allocated between two steps: training state, and what else is kept."""
     hardware: str = ""
     """The device the rank is on."""
     capacity_bytes: float = 0.0

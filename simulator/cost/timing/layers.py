@@ -413,11 +413,11 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(scenario, block)
     hidden = scenario.model.hidden_size + 0.0 * labelled
-    compute = shaped_seconds(scenario, rate, labelled, scenario.model.vocab_size / block.tensor_parallel, hidden)
+    compute = shaped_seconds(scenario, rate, labelled, scenario.outputs_per_token / block.tensor_parallel, hidden)
     forward_products = np.maximum(compute.forward, reads)
     parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * (labelled * scenario.model.vocab_size / parts) / memory_rate(scenario)
+    passes = per_logit * (labelled * scenario.outputs_per_token / parts) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
@@ -431,7 +431,7 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     backward: Parts = {"vocabulary": backward_products + around + accumulates}
     if not scenario.framework.vocabulary_parallel_loss:
         # Every rank takes its own part of the gradient: nothing is sent back.
-        whole = element_bytes(scenario) * labelled * scenario.model.vocab_size
+        whole = element_bytes(scenario) * labelled * scenario.outputs_per_token
         forward["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         backward["tensor_parallel"] = np.zeros(len(block))
     return PassSeconds(forward, backward)

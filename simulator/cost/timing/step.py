@@ -23,7 +23,14 @@ from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.stages import StageContents
 from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.layers import Parts, exposed, memory_rate
-from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
+from simulator.cost.timing.pipeline import (
+    PipelineSeconds,
+    StageWork,
+    pace_parts,
+    pipeline_seconds,
+    stage_work,
+    with_waits,
+)
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -54,8 +61,14 @@ class StepSeconds:
         }
 
 
-def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> StepSeconds:
-    """Price a block's time. The memory result supplies what is recomputed and offloaded."""
+def step_seconds(
+    scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, below: Array | float = np.inf
+) -> StepSeconds:
+    """Price a block's time. The memory result supplies what is recomputed and offloaded.
+
+    A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
+    a lower bound that does.
+    """
     values = scenario.coefficients.time
     has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
@@ -64,16 +77,10 @@ def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) 
     optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = offload_seconds(scenario, block, memory, pipeline)
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
-    total = (
-        pipeline.micro_batches * pipeline.pace_seconds
-        + pipeline.fill
-        + pipeline.sends
-        + data
-        + optimizer
-        + offload
-        + overhead
-    )
-    return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
+    rest = data + optimizer + offload + overhead
+    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
+    pipeline = with_waits(block, has, work, pipeline, passes + pipeline.fill + rest < below)
+    return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 
 def _largest(by_kind: KindArray) -> Array:

@@ -8,12 +8,13 @@ from typing import Any, Final
 from simulator.cost.timing import flops
 from simulator.errors import InputError, SimulateError
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import model_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile, framework
 from simulator.question.scenario.complete import NAMES, Question, Words, resolve
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Cluster, Scenario
-from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 
@@ -78,7 +79,7 @@ def measured_tflops_per_device(row: MeasuredRow) -> float | None:
 
 @lru_cache(maxsize=256)
 def _model(name: str, layers: int | None) -> ModelSpec:
-    spec = load_model(name)
+    spec = model_of(name)
     return spec if layers is None else spec.with_layers(layers)
 
 

@@ -106,6 +106,19 @@ class FrameworkProfile:
         about="router probabilities are applied inside the experts' activation, so that the experts' outputs are not "
         "kept (megatron-core 0.13 and later, experts.py)",
     )
+    recomputed_activation_share: float = switch(
+        0.0, "share of the layers that do their activation function again instead of keeping what it makes"
+    )
+    recomputed_norm_share: float = switch(
+        0.0, "share of the layers that do their norms again instead of keeping what they make"
+    )
+    recomputed_expert_share: float = switch(
+        0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
+    )
+    swapped_attention: bool = switch(
+        default=False,
+        about="what attention keeps moves to the host, but for two layers (--swap-attention of MindSpeed)",
+    )
     keep_gathered_inputs: bool = switch(
         default=False,
         about="with sequence parallelism the all-gathered norm outputs are kept whole instead of gathered again",
@@ -135,12 +148,57 @@ class FrameworkProfile:
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
     )
+    shared_adapters: bool = switch(
+        default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
+    )
     fused_gradient_accumulation: bool = switch(
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
     )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
+    )
+    largest_tensor_step: bool = switch(
+        default=False,
+        about="the optimizer step needs an fp32 temporary of the largest tensor it works on (fused AdamW of torch_npu "
+        "up to MindSpeed-LLM v2.3)",
+    )
+    widened_gradients: bool = switch(
+        default=False,
+        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until gradients "
+        "are zeroed",
+    )
+    quantised_base: bool = switch(
+        default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
+    )
+    frozen_reference: bool = switch(
+        default=False,
+        about="a frozen copy of the model runs beside it (DPO, KTO); without ZeRO it has a gradient buffer, too",
+    )
+
+    # What is trained on.
+    sequences_per_sample: int = switch(
+        1, "sequences in a sample: 2 where a chosen and a rejected answer are compared", low=1, high=64
+    )
+    score_head: bool = switch(
+        default=False, about="one score per token in place of the output layer over the vocabulary (reward models)"
+    )
+
+    # What lives on between steps beside the training state.
+    attention_mask: str = switch(
+        "none",
+        "masks kept: none, one compressed mask of 2048 x 2048, one of the whole sequence, or one of it for every layer",
+        choices=("none", "compressed", "sequence", "layers"),
+    )
+    position_bias_tables: bool = switch(
+        default=False, about="every layer keeps the positions' bias of its heads, in 16 bits for every score (ALiBi)"
+    )
+    kept_boundaries: bool = switch(
+        default=False,
+        about="a pipeline rank keeps the last tensors it sent and received until it sends and receives again",
+    )
+    kept_dispatches: float = switch(
+        0.0, "routed hidden states, 2 T h, that a token dispatcher keeps of the last micro batch", high=64.0
     )
     fully_shard: bool = switch(
         default=False,
@@ -189,7 +247,10 @@ class FrameworkProfile:
 
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
-        1.0, "tokens of the busiest expert-parallel rank over the mean", low=1.0, high=64.0
+        1.0,
+        "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some",
+        low=0.01,
+        high=64.0,
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
@@ -230,6 +291,8 @@ MEGATRON = FrameworkProfile(
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
+    # linear_qkv and linear_fc1 are one module each.
+    shared_adapters=True,
     tp_comm_overlap=True,
     expandable_segments=True,
 )

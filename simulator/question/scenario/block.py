@@ -93,8 +93,7 @@ class LayoutBlock(Columns):
     def take(self, where: NDArray[np.intp] | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
         chosen: dict[str, Any] = {field.name: getattr(self, field.name)[where] for field in COLUMNS}
-        alike = self.alike and Alike(self.alike.block, self.alike.index[where])
-        return replace(self, **chosen, alike=alike)
+        return replace(self, **chosen, alike=self.alike and _taken(self.alike, where))
 
     def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
         """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
@@ -103,6 +102,17 @@ class LayoutBlock(Columns):
     def spread(self, figure: Array) -> Array:
         """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
         return figure if self.alike is None else figure[..., self.alike.index]
+
+
+def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:
+    """The kinds of the layouts that an index or mask array selects."""
+    kinds, index = np.unique(alike.index[where], return_inverse=True)
+    return alike_of(alike.block, kinds, index)
+
+
+def alike_of(block: LayoutBlock, first: NDArray[np.intp], index: NDArray[np.intp]) -> Alike | None:
+    """Layouts alike to those of a block at `first`; None where they are so few that looking them up takes longer."""
+    return Alike(block.take(first), index) if 2 * len(first) <= len(index) else None
 
 
 def _is_any(column: Array, name: str, words: Sequence[str]) -> Mask:

@@ -149,5 +149,10 @@ class Scenario:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens per optimizer step."""
-        return self.seq_length * self.global_batch_size
+        """Tokens per optimizer step, of every sequence of a sample."""
+        return self.seq_length * self.global_batch_size * self.framework.sequences_per_sample
+
+    @property
+    def outputs_per_token(self) -> int:
+        """Numbers that the model puts out for a token: logits, or one score."""
+        return 1 if self.framework.score_head else self.model.vocab_size

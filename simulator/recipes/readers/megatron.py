@@ -25,6 +25,7 @@ from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
 from simulator.recipes.readers.megatron_options import options_of
+from simulator.recipes.readers.mindspeed import STAGES
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import Value
@@ -35,10 +36,14 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
 """Parts of the names of Megatron's scripts that train no decoder alone."""
+_TOOLS: Final = ("convert_ckpt", "preprocess_data")
+"""Programs beside the training scripts: weights converted, data prepared."""
 
 
 def is_megatron(launch: Launch) -> bool:
-    """Whether a launch has the flags that every Megatron run has."""
+    """Whether a launch has the flags that every Megatron run has; conversions of weights have them and do not train."""
+    if PurePath(launch.script.text).name.startswith(_TOOLS):
+        return False
     flags = " ".join(value.text for value in launch.arguments)
     return any(f"--{name}" in flags for name in ("tensor-model-parallel-size", "num-layers", "micro-batch-size"))
 
@@ -94,7 +99,7 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         gradient_accumulation_steps=None if global_batch or "global_batch_size" in given.incomplete else 1,
         precision=precision,
         lora_rank=_lora(given),
-        options=options_of(given, environment, layout, _key_value_heads(model, fields)),
+        options=options_of(given, environment, layout, _key_value_heads(model, fields), places),
         layout=layout,
         virtual_stage_layers=cut.layers_per_chunk,
         nodes=nodes,
@@ -330,16 +335,12 @@ def _priced_otherwise(given: Given) -> None:
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     stage = given.text("stage", "stage")
-    if stage and stage != "sft":
+    if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    bias = given.text("position_embedding_type", "position-embedding-type") == "alibi"
-    if bias and not given.has("deepspeed"):  # whose table has one row a head
-        said = "--position-embedding-type alibi: tables of the position bias are not modelled"
-        given.remark("not-modelled", "error", said, "position-embedding-type")
     algorithm = given.text("cp_communication", "context-parallel-algo")
     if algorithm and algorithm not in ("megatron_cp_algo", "ulysses_cp_algo"):
         said = f"--context-parallel-algo {algorithm[:40]} is priced as a ring"
         given.remark("not-modelled", "warning", said, "context-parallel-algo")
-    for option in ("stage", "spec", "position_embedding_type"):
+    for option in ("stage", "spec"):
         given.places.pop(option, None)

@@ -37,7 +37,7 @@ _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(
-    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|gpt_layer_specs)\b|^local$"
+    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gpt_layer_specs)\b|^local$"
 )
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
 
@@ -64,6 +64,7 @@ def fields_of(given: Given) -> dict[str, Any]:
     _derive_dense(given, found)
     _derive_experts(given, found, places)
     _derive_attention(given, found)
+    _derive_state_space(given, found)
     return found
 
 
@@ -135,6 +136,27 @@ def _derive_attention(given: Given, found: dict[str, Any]) -> None:
         found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
 
 
+def _derive_state_space(given: Given, found: dict[str, Any]) -> None:
+    """Mamba-2 in every layer and nothing else: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py."""
+    if "mamba_spec" not in (given.text("spec", "spec") or "") or "hidden_size" not in found:
+        return
+    width = (given.integer("mamba", "mamba-expand") or 1) * found["hidden_size"]
+    size = given.integer("mamba", "mamba-head-dim", "mamba-headdim") or 64
+    found |= {
+        "architecture": "nemotron_h",
+        "mixers": ("mamba",),
+        "feed_forwards": ("none",),
+        "rotary": False,
+        "mamba_heads": width // size,
+        "mamba_head_dim": size,
+        "mamba_groups": given.integer("mamba", "mamba-num-groups", "mamba-ngroups") or 1,
+        "mamba_state": given.integer("mamba", "mamba-state-dim", "mamba-d-state") or 128,
+        "convolution": given.integer("mamba", "mamba-d-conv") or 4,
+        "chunk_tokens": given.integer("mamba", "mamba-chunk-size") or 256,
+    }
+    given.places.pop("mamba", None)
+
+
 def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """The shipped model of that shape, and the fields in which the recipe differs from it."""
     vocabulary, assumed = _vocabulary(given)
@@ -181,6 +203,8 @@ def _other_parts(model: str, fields: Mapping[str, object]) -> bool:
 
 def _architecture(shape: Mapping[str, object]) -> str:
     """A family whose layers have these parts."""
+    if "architecture" in shape:
+        return str(shape["architecture"])
     if shape.get("attention") == "mla":
         return "deepseek_v3"
     if not shape.get("gated"):
@@ -220,7 +244,9 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
         # pretrain_gpt.py's own default; merges are kept for that tokenizer alone.
         return TOKENIZERS["gpt2bpetokenizer"], "GPT-2"
     # A flag that is read waits for its value: the next one is read only where those before do not tell.
-    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
+    # The file of a tokenizer says more than its class, which several models share.
+    flags = ("patch-tokenizer-type", "tokenizer-model", "tokenizer-name-or-path", "tokenizer-type")
+    for flag in flags:
         text = given.text("tokenizer", flag) or ""
         given.incomplete.discard("tokenizer")
         given.places.pop("tokenizer", None)

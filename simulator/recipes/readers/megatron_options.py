@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_flags import MINDSPEED
+from simulator.recipes.readers.mindspeed import is_legacy, mindspeed_options
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -24,10 +24,10 @@ _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
 def options_of(
-    given: Given, environment: Mapping[str, Value] | None, layout: Layout, heads: int | None
+    given: Given, environment: Mapping[str, Value] | None, layout: Layout, heads: int | None, places: int | None
 ) -> Mapping[str, str]:
-    """Switches of the framework profile as the recipe sets them; `heads` are the key-value heads."""
-    found: dict[str, str] = {}
+    """Switches of the framework profile as the recipe sets them; `heads` are the key-value heads, `places` layers."""
+    found = dict(mindspeed_options(given, layout, places))
 
     def flag(switch: str, name: str, *, opposite: bool = False) -> None:
         value = given.switch(switch, name)
@@ -52,7 +52,7 @@ def options_of(
         flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
     if given.has("no-bias-swiglu-fusion"):
         flag("fused_swiglu", "no-bias-swiglu-fusion", opposite=True)
-    if _is_legacy_mindspeed(given):
+    if is_legacy(given):
         flag("fused_rms_norm", "use-fused-rmsnorm")
         flag("fused_swiglu", "use-fused-swiglu")
     return found
@@ -73,11 +73,6 @@ def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
     if fraction is None or not layout.offload.startswith("optimizer"):
         return {}
     return {"offload_fraction": _number(given, "optimizer-offload-fraction", fraction, most=1.0)}
-
-
-def _is_legacy_mindspeed(given: Given) -> bool:
-    """Whether the models are MindSpeed's older ones, which fuse where told to; those of its core always do."""
-    return not given.has("use-mcore-models") and any(name in MINDSPEED for name in given.entries)
 
 
 def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]:
@@ -118,21 +113,13 @@ def _number(given: Given, name: str, text: str, *, most: float) -> str:
 
 
 def _capacity(given: Given) -> dict[str, str]:
-    """Experts padded to a capacity work on that many tokens; one above the even share alone drops none of them."""
+    """Experts padded to a capacity, or below the even share, work on that many tokens; one above it drops none."""
     factor = given.text("expert_imbalance", "moe-expert-capacity-factor")
     padded = given.switch("expert_imbalance", "moe-pad-expert-input-to-capacity")
     if factor is None:
         return {}
     value = _number(given, "moe-expert-capacity-factor", factor, most=64.0)
-    if float(value) < 1.0:
-        given.remark(
-            "not-modelled",
-            "error",
-            f"capacity factor {value}: experts that drop tokens of an even share are not modelled",
-            "moe-expert-capacity-factor",
-        )
-        return {}
-    return {"expert_imbalance": value} if padded else {}
+    return {"expert_imbalance": value} if padded or float(value) < 1.0 else {}
 
 
 def _dtypes(given: Given) -> dict[str, str]:

@@ -169,6 +169,20 @@ def calibrate_options() -> list[click.Parameter]:
             help="Switch of the framework that the logs do not show; repeatable.",
         ),
         Option(
+            "--recipe",
+            section=ROWS,
+            type=str,
+            metavar="FILE",
+            help="Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
+        ),
+        Option(
+            "--set",
+            section=ROWS,
+            type=Setting("the names are a table's columns"),
+            multiple=True,
+            help="A column of the logs' rows, whatever the logs say; repeatable.",
+        ),
+        Option(
             "--warmup",
             section=ROWS,
             type=Whole(0, 10_000),

@@ -97,6 +97,15 @@ def _launch_options() -> list[click.Parameter]:
         ("--time-limit", {"type": seconds, "default": 600, "help": "Seconds that a launch may take."}),
         ("--resume", {"is_flag": True, "default": False, "help": "Leave out what the rows hold already."}),
         ("--retry-failed", {"is_flag": True, "default": False, "help": "With --resume: but not what failed."}),
+        (
+            "--calibrate",
+            {
+                "is_flag": True,
+                "default": False,
+                "help": "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, "
+                "and rank by it from then on.",
+            },
+        ),
         ("--dry-run", {"is_flag": True, "default": False, "help": "Show what would be started, and start nothing."}),
         ("--rdzv-endpoint", {"type": str, "metavar": "HOST:PORT", "help": several + "where the first node waits."}),
         ("--node-rank", {"type": Whole(0, 2**20), "default": 0, "help": several + "which of them this is."}),

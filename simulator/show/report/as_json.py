@@ -162,6 +162,7 @@ def _memory(memory: MemoryEstimate) -> dict[str, Any]:
                 "layers": stage.layers,
                 "device_mib": mib(stage.device_bytes),
                 "allocated_mib": mib(stage.allocated_bytes),
+                "state_mib": mib(stage.state_bytes),
                 "moment": stage.moment,
                 "breakdown_mib": _in_mib(stage.parts_bytes),
             }

@@ -83,13 +83,14 @@ def _memory(estimate: Estimate, style: Style) -> Iterator[str]:
             str(stage.stage),
             str(stage.layers),
             *(gib(stage.parts_bytes[name]) for name in names),
+            gib(stage.state_bytes),
             gib(stage.allocated_bytes),
             gib(stage.device_bytes),
             stage.moment,
         ]
         for stage in stages
     ]
-    headers = ["stage", "layers", *(_wrapped(name) for name in names), "allocated", "device", "peak at"]
+    headers = ["stage", "layers", *(_wrapped(name) for name in names), "after\nstep", "allocated", "device", "peak at"]
     yield _titled("Memory by stage, GiB", grid(headers, rows, style, text_columns=[len(headers) - 1]), style)
 
 
