@@ -97,7 +97,7 @@ def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, t
     [
         (('flavor = "8B"', 'flavor = "9000B"'), "unknown-model"),
         (('name = "AdamW"', 'name = "Muon"'), "not-modelled"),
-        (('option = "2"', 'option = "op"'), "upper-bound"),
+        (('option = "2"', 'option = "op"'), "activations-bound"),
         (('"Interleaved1F1B"', '"ZBVZeroBubble"'), "not-modelled"),
         (("context_parallel_degree = 1", "tensor_paralel_degree = 1"), "unknown-flag"),
     ],
@@ -314,7 +314,7 @@ def test_the_launch_of_torchtitan(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel) == (4, 2)
     assert (recipe.places["tp"].file, recipe.places["pp"].file) == (str(file), str(tmp_path / "t.toml"))
-    assert about(recipe, "upper-bound") == ["--compile.enable: what compiling saves is not priced"]
+    assert about(recipe, "activations-bound") == ["--compile.enable: what compiling saves is not priced"]
     file.write_text(f"{TITAN} $MORE\n", encoding="utf-8")
     (recipe,) = read_recipe(file, {"CONFIG": "t.toml"})
     assert [unknown.affects for unknown in recipe.unknowns] == [("any_other_flag",)]

@@ -60,7 +60,7 @@ def test_every_flag_has_one_class(table: str) -> None:
     for row in rows.values():
         assert row.effect in ("priced", "no_effect", "not_modelled"), row.name
         assert row.about, row.name
-        assert (row.weight in ("figure", "bound", "verdict")) == (row.effect == "not_modelled"), row.name
+        assert (row.weight in ("figure", "activations", "bound", "verdict")) == (row.effect == "not_modelled"), row.name
         assert bool(row.first) == bool(row.last) == bool(row.file), row.name
 
 

@@ -150,7 +150,7 @@ def test_primus_on_torchtitan(tmp_path: Path) -> None:
     assert (recipe.model, recipe.seq_length, recipe.framework) == ("llama3-8b", 8192, "torch")
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size, recipe.layout.recompute) == (2, 4, "none")
-    assert about(recipe, "upper-bound") == ["compile.enable: what compiling saves is not priced"]
+    assert about(recipe, "activations-bound") == ["compile.enable: what compiling saves is not priced"]
     assert read(primus("torchtitan", "llama3_8B-fp8", more), tmp_path).precision == "fp8"
 
 
@@ -197,7 +197,7 @@ def test_megatron_of_swift(tmp_path: Path) -> None:
     [
         ("--freeze_llm true", "not-modelled", "error"),
         ("--some_new_thing 4", "unknown-flag", "error"),
-        ("--packing false", "upper-bound", "warning"),
+        ("--packing false", "activations-bound", "warning"),
         ("--model Qwen/Qwen2.5-7B-Instruct-AWQ", "not-modelled", "error"),
         ("--fp4_format e2m1", "not-modelled", "error"),
     ],

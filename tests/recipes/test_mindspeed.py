@@ -93,7 +93,7 @@ def test_adapters(tmp_path: Path) -> None:
         "--is-pairwise-dataset",
         "--moe-zero-memory level0",
         "--tp-2d",
-        "--spec mindspeed_llm.tasks.models.spec.gemma2_spec layer_spec",
+        "--spec mindspeed_llm.tasks.models.spec.plm_spec layer_spec",
         "--position-embedding-type alibi",
         "--schedules-method dualpipev",
     ],

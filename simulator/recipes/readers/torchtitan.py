@@ -224,7 +224,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
     if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
         return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
     given.remark(
-        "upper-bound",
+        "activations-bound",
         "warning",
         f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
         "activation_checkpoint.mode",
