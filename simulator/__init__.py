@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
     from simulator.show.answers.offers import Offer
     from simulator.show.answers.plan import Plan, plan
+    from simulator.show.answers.sweep.run import Sweep, sweep
 
 __all__ = [
     "Availability",
@@ -30,6 +31,7 @@ __all__ = [
     "Ranking",
     "SimulateError",
     "Space",
+    "Sweep",
     "UnsupportedError",
     "__version__",
     "estimate",
@@ -37,6 +39,7 @@ __all__ = [
     "load_model",
     "plan",
     "rank",
+    "sweep",
 ]
 
 _HOMES = {
@@ -49,12 +52,14 @@ _HOMES = {
     "Ranking": "simulator.search.result",
     "SimulateError": "simulator.errors",
     "Space": "simulator.search.space",
+    "Sweep": "simulator.show.answers.sweep.run",
     "UnsupportedError": "simulator.errors",
     "estimate": "simulator.api",
     "load_hardware": "simulator.question.specs.catalogue",
     "load_model": "simulator.question.specs.catalogue",
     "plan": "simulator.show.answers.plan",
     "rank": "simulator.api",
+    "sweep": "simulator.show.answers.sweep.run",
 }
 
 

@@ -241,3 +241,20 @@ def test_an_argument_of_many_digits_is_no_number_to_tell(tmp_path: Path) -> None
     found = judged(str(recipe), "--set", "X=2")
     assert all("internal error" not in reason for one in found for reason in one["reasons"])
     assert any("--set 1=" in remark["fix"] for one in found for remark in one["remarks"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("|${X//a/b}" * 25000, "more than 65536 bytes of shell text"),
+        ("a|" * 3000, "more than 2000 '|'"),
+        (">a`" * 3000, "more than 400 '`'"),
+        ("$X)" * 5000, "more than 4000 ')'"),
+    ],
+)
+def test_what_the_parser_would_take_long_for_is_not_given_to_it(text: str, told: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(SCRIPT + text, encoding="utf-8")
+    (found,) = judged(str(recipe))
+    assert found["outcome"] == "unreadable"
+    assert told in found["reasons"][0]

@@ -1,5 +1,7 @@
 """Help, version and completion."""
 
+import re
+
 import click
 import pytest
 
@@ -7,13 +9,10 @@ from simulator import __version__
 from simulator.question.frameworks.profile import PROFILES
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
-from simulator.show.cli.main import cli
 from simulator.show.cli.options import ANSWER_FORMATS
 from simulator.show.report.formats import RANKING_REPORTERS
-from tests.cli.help_text import BLOCKS, documented, help_of
+from tests.cli.help_text import BLOCKS, COMMANDS, SHARED, documented, text_of
 from tests.cli.running import run
-
-COMMANDS = {"": cli, **cli.commands}
 
 
 def options_of(name: str) -> dict[str, click.Option]:
@@ -37,11 +36,19 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_documented_help_is_the_real_help(name: str) -> None:
-    assert documented()[name] == help_of(name)
+    assert documented()[name] == text_of(name)
 
 
 def test_every_command_is_documented() -> None:
-    assert set(BLOCKS) == set(COMMANDS)
+    assert set(documented()) == {SHARED, *COMMANDS}
+
+
+def test_the_page_says_what_an_option_does_once() -> None:
+    text = documented()
+    for name in COMMANDS:
+        told = [line for line in text[SHARED].splitlines() if re.match(r"  -.*?  +\w", line)]
+        assert len(told) > 20
+        assert not set(told) & set(text[name].splitlines())
 
 
 def test_the_default_command_has_the_options_of_rank() -> None:

@@ -5,6 +5,9 @@ On a page a command and its output are two fenced blocks, `sh` and `text`, right
 
 import re
 import shlex
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.cli.running import run
 from tests.docs.pages import DOCS
@@ -17,7 +20,9 @@ def printed(command: str) -> str:
     """What a command prints on a line of 120 characters, the elapsed time masked."""
     words = shlex.split(command.replace("\\\n", " "))
     assert words[0] == "simulate", command
-    result = run(*words[1:], env={"COLUMNS": "120"})
+    with TemporaryDirectory() as scratch, chdir(scratch):  # for files that it writes
+        Path("examples").symlink_to(DOCS.parent / "examples")
+        result = run(*words[1:], env={"COLUMNS": "120"})
     assert result.exit_code in (0, 1), result.stderr
     return "\n".join(line.rstrip() for line in _TIMED.sub("in 0.10 s:", result.stdout).splitlines()) + "\n"
 

@@ -8,15 +8,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from simulator.cost.memory.parameters import optimizer_on_device
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.stages import stage_contents
-from simulator.cost.elements import DTYPE_BYTES
-from simulator.cost.memory.parameters import optimizer_on_device, training_state
 from simulator.errors import SimulateError
+from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import block_of
 from simulator.question.units import to_mib
 from simulator.recipes.check.asked import Asked
@@ -30,6 +31,7 @@ SHARED = Path(os.environ.get("SIMULATE_SHARED") or Path(__file__).resolve().pare
 FOLDER = SHARED / "measured" / "public" / "ascend-ci"
 EDITED = ("llama2_tp2_pp4_vpp2_ptd--v2.0.0",)
 """Baselines that differ by exactly 300.0 MiB on every rank from what any other run of the layout has."""
+LEAST_PRICED, LEAST_WITHIN_1, LEAST_WITHIN_3, MOST_PEAK_ERROR = 47, 0.93, 1.0, 0.06
 VOCABULARIES = {"deepseek_500b": 32000, "llama3_tp2_pp2_vpp1": 128256, "mamba2_8b": 256000, "mamba2_2.7b": 50288}
 """Entries of tokenizers that the scripts load and do not name: the names of their data and checkpoints say which."""
 
@@ -92,7 +94,7 @@ def asked_of(recipe: Recipe, script: str) -> Asked:
     return Asked(hardware="ascend-910b-64g-8", model_fields={"vocab_size": entries} if entries and told else {})
 
 
-def run_of(told: dict) -> Run:
+def run_of(told: dict[str, Any]) -> Run:
     measured = tuple(
         (one["rank"], one["allocated memory"], one["max allocated memory"]) for one in told["memory_mib_by_rank"]
     )
@@ -124,9 +126,10 @@ def figures(case: Case) -> tuple[tuple[float, ...], tuple[float, ...], tuple[boo
     moments = 2.0 * DTYPE_BYTES[profile.optimizer_dtype]
     masters = DTYPE_BYTES[profile.master_weight_dtype] if profile.master_weights else 0.0
     share = moments / (moments + masters) if whole else 0.0
-    absent = (resident * share)[has.kind] + memory.state.widened[has.kind] * 0.0
+    absent = (resident * share)[has.kind]
+    absent = absent - memory.retained
     passes = np.max([one.total(has) - absent for one in memory.moments if one.name != "optimizer step"], axis=0)
-    step = np.max([one.total(has) for one in memory.moments if one.name == "optimizer step"], axis=0)
+    step = np.max([one.total(has) for one in memory.moments if one.name == "optimizer step"], axis=0) + memory.retained
     first = np.maximum(passes, step)
     return (
         tuple(to_mib(float(x)) for x in memory.after_step[:, 0]),
@@ -136,24 +139,28 @@ def figures(case: Case) -> tuple[tuple[float, ...], tuple[float, ...], tuple[boo
 
 
 def told(run: Run) -> str:
+    """One line for a reader of the test."""
     if not run.priced:
         return f"{run.script[:-3]:62} {run.outcome:13} {'; '.join(run.reasons)[:110]}"
     peaks = " ".join(f"{100 * error:+.1f}" for error in run.peak_errors)
     return f"{run.script[:-3]:62} {run.outcome:13} state {100 * run.state_error:+6.2f} %  peaks {peaks}"
 
 
-def test_state_and_peak_of_the_scripts_that_ran(capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_and_peak_of_the_scripts_that_ran() -> None:
+    """The floors are what was reached: 48 of 56 priced, all but four states within 1 %, one above 3 %."""
     found = runs()
     priced = [run for run in found if run.priced]
     judged = [run for run in priced if not run.script.startswith(EDITED)]
-    errors = np.array([abs(run.state_error) for run in judged])
+    states = np.array([abs(run.state_error) for run in judged])
     peaks = np.array([abs(error) for run in judged if not run.upper for error in run.peak_errors])
-    wrong = [run.script for run in found if run.outcome in ("does_not_fit", "refused")]
-    with capsys.disabled():
-        print()
-        print("\n".join(told(run) for run in found))
-        print(
-            f"priced {len(priced)} of {len(found)}; state within 1 % {np.mean(errors < 0.01):.2f}, within 3 % {np.mean(errors < 0.03):.2f}"
-        )
-        print(f"peak where activations bind: mean {100 * peaks.mean():.1f} % of {len(peaks)}; said not to fit: {wrong}")
-    assert not wrong
+    within = np.mean(states < 0.01), np.mean(states < 0.03)
+    summary = (
+        f"priced {len(priced)} of {len(found)}; state within 1 % {within[0]:.2f}, within 3 % {within[1]:.2f}; "
+        f"peak where activations bind {100 * peaks.mean():.1f} % of {len(peaks)}"
+    )
+    print("\n".join((*map(told, found), summary)))  # noqa: T201  for a reader of the test
+    assert not [run.script for run in found if run.outcome in ("does_not_fit", "refused")]
+    assert len(priced) >= LEAST_PRICED, summary
+    assert within[0] >= LEAST_WITHIN_1, summary
+    assert within[1] >= LEAST_WITHIN_3, summary
+    assert peaks.mean() <= MOST_PEAK_ERROR, summary

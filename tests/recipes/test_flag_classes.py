@@ -88,6 +88,7 @@ def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
         ("--sequence-parallel --tensor-model-parallel-size 8 --use-distributed-optimizer", "fits"),
         ("--recompute-activation-function", "fits"),
         ("--fp8-param-gather", "fits"),
+        ("--recompute-in-bubble", "not_modelled"),
         ("--deterministic-mode", "fits"),
         ("--moe-paged-stash-page-size 64", "fits"),
         ("--moe-paged-stash-page-size 128", "not_modelled"),

@@ -71,10 +71,11 @@ def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind
 
 
 def returning_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
-    """What comes back in a layer's backward pass, shape (n,): two layers that are swapped, or one that is done again."""
+    """What comes back in a layer's backward pass, shape (n,): two layers swapped to the host, or one done again."""
     given = conditions_of(scenario)
     profile = scenario.framework
-    if not profile.swapped_attention and not profile.recomputed_expert_share:
+    shares = profile.recomputed_expert_share, profile.recomputed_network_share
+    if not profile.swapped_attention and not any(shares):
         return np.zeros(len(block))
     whole = summed(tensor for one in whole_operations(given, kind) for tensor in one.kept)
     layers = 2.0 if profile.swapped_attention else 1.0

@@ -13,6 +13,7 @@ from simulator.cost.elements import (
     element_bytes,
     gradient_bytes,
     master_bytes,
+    narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
@@ -20,7 +21,7 @@ from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
-from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
+from simulator.cost.operations.sums import WeightTotals, adapters_of, classed, weight_totals, weights_of
 from simulator.cost.stages import StageContents, over_kinds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -49,11 +50,7 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 @lru_cache(maxsize=64)
 def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return (
-            adapter_totals(operations, given.lora_rank or 0, fused=given.framework.shared_adapters)
-            if adapters
-            else weight_totals(operations)
-        )
+        return adapters_of(given, operations) if adapters else weight_totals(operations)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
@@ -119,9 +116,15 @@ class ShardDegrees:
 
 
 def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
-    """All ranks with the same parameters, or the profile's `sharding_degree` of them; experts in proportion."""
-    degree = float(scenario.framework.sharding_degree)
-    if not degree:
+    """All ranks with the same parameters, those of one of `sharding_groups`, or `sharding_degree` of them.
+
+    Experts' in proportion.
+    """
+    groups = float(scenario.framework.sharding_groups)
+    degree: Array | float = float(scenario.framework.sharding_degree)
+    if groups > 1.0:
+        degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)
+    elif not degree:
         return ShardDegrees(block.once(lambda each: each.replicas), block.once(lambda each: each.expert_replicas))
     dense = np.minimum(degree, block.replicas)
     return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
@@ -155,8 +158,8 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     """Bytes of parameters, gradients and optimizer state by kind of pipeline rank.
 
     ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
-    (Rajbhandari et al. 2020, section 5). fp8 keeps the 16-bit weights and adds two 8-bit copies of every linear
-    weight (measured: fp8 runs take more memory than bf16 ones).
+    (Rajbhandari et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to those of 16 bits, or with
+    `fp8_param_gather` puts them in their place (measured: fp8 runs take more memory than bf16 ones without it).
     """
     profile = scenario.framework
     weights = device_parameters(scenario, block, has)
@@ -169,10 +172,12 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
-    if scenario.precision == "fp8" and profile.fp8_weight_cache:
-        parameters = parameters + linear_parameters(scenario, block, has) * 2.0
+    if scenario.precision == "fp8":
+        parameters = parameters + narrow_bytes(scenario, block, has)
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    if profile.master_gradients and gradient_bytes(scenario) < FP32:
+        gradients = gradients + trained_shard * FP32
     if frozen and not lora:
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
@@ -257,11 +262,39 @@ def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameter
     return shard(scenario, block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
+def narrow_bytes(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+    """Bytes that fp8 adds to the stored weights: its copies, less the 16-bit weights that they stand for.
+
+    Weights stored in fp32, or in parts (ZeRO 3), stay as they are.
+    """
+    instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
+    saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, 1.0, 0.0))
+    added: KindArray = linear_parameters(scenario, block, has) * (copies - saved)
+    return added
+
+
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
+    parts = linear_by_class(scenario, block, has)
+    return parts.dense + parts.routed
+
+
+def largest_linear_layer(scenario: Scenario, block: LayoutBlock) -> Array:
+    """The linear weights of a layer on one device, of the kind that has most, shape (n,)."""
     given = conditions_of(scenario)
-    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds)
-    return over_kinds(has.with_prediction, [whole_layer(block, kind) for kind in kinds])
+    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in scenario.model.layer_kinds)
+    largest: Array = np.max([whole_layer(block, kind) for kind in kinds], axis=0)
+    return largest
+
+
+def linear_by_class(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
+    """The same, by the group that could shard them further."""
+    given = conditions_of(scenario)
+    kinds = [weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds]
+    dense = [whole_layer(block, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [whole_layer(block, WeightTotals(routed=kind.routed)) for kind in kinds]
+    return DeviceParameters(over_kinds(has.with_prediction, dense), over_kinds(has.with_prediction, routed))
 
 
 def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:

@@ -41,6 +41,8 @@ class MemoryByStage:
     state: TrainingState
     after_step: StageArray
     """What is still there when a step has ended: parameters, gradients, optimizer state, what is kept between steps."""
+    retained: StageArray
+    """What of it is neither parameters nor gradients nor optimizer state; alive at every moment."""
     activations: StageActivations
     plan: RecomputePlan
     moments: tuple[Moment, ...]
@@ -75,7 +77,7 @@ class MemoryByStage:
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
-            "temporary": at_peak([m.temporary for m in self.moments]),
+            "temporary": at_peak([m.temporary for m in self.moments]) + self.retained,
             "outside_allocator": self.outside.total,
         }
 
@@ -85,22 +87,25 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
-    retained = retained_bytes(scenario, block, has)
+    retained = retained_bytes(scenario, block, has)[has.kind]
     if shards_by_unit(scenario):
         moments = sharded_moments(scenario, block, has, activations, plan)
     else:
-        moments = _moments(scenario, block, has, state, activations, retained)
+        moments = _moments(scenario, block, has, state, activations)
     peak = moments[0].total(has)
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
         value = candidate.total(has)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
+    peak = peak + retained
     outside = outside_allocator(scenario, block, peak)
     resident, _ = optimizer_on_device(scenario, block, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
-    after = (state.parameters + gradients + resident + state.widened + retained)[has.kind]
-    return MemoryByStage(has, state, after, activations, plan, moments, moment, peak, outside, peak + outside.total)
+    after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
+    return MemoryByStage(
+        has, state, after, retained, activations, plan, moments, moment, peak, outside, peak + outside.total
+    )
 
 
 def _moments(
@@ -109,7 +114,6 @@ def _moments(
     has: StageContents,
     state: TrainingState,
     activations: StageActivations,
-    retained: KindArray,
 ) -> tuple[Moment, ...]:
     """What is alive where parameters and gradients have buffers of their own for the whole run."""
     resident, in_step = optimizer_on_device(scenario, block, state.optimizer)
@@ -117,8 +121,9 @@ def _moments(
     held = activations_in_flight(scenario, block, has, activations)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
-    steady = state.gathered + buffer_bytes(scenario, block) + retained
-    losses = heads + has.prediction_layers[:, None]
+    steady = state.gathered + buffer_bytes(scenario, block)
+    predicted = has.prediction_layers[:, None]
+    losses = np.maximum(heads, predicted > 0.0) if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.first_chunk(has)
@@ -127,7 +132,7 @@ def _moments(
     parameters, gradients = state.parameters, state.gradients
     losses_held = losses * loss_bytes(scenario, block)
     table = steady + embedding_gradient
-    in_step_alone = state.step_temporary + state.widened + retained
+    in_step_alone = state.step_temporary + state.widened
     return (
         Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
         Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),

@@ -188,6 +188,6 @@ def _alive(
     begun = np.zeros((len(kind), max(chunks) + 1))
     begun[np.arange(len(kind)), np.array(chunks)[chunk]] = 1.0 - 2.0 * kind
     most = (kind == 0) & (np.append(kind[1:], 1) == 1)  # the last forward pass before a backward pass
-    alive: NDArray[np.float64] = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
+    alive = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
     as_much = np.count_nonzero((alive[:, None] <= alive).all(axis=2), axis=1)
     return np.asarray(alive[as_much == 1])

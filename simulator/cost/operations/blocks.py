@@ -19,25 +19,36 @@ def norm(given: Conditions, name: str, weight: str) -> Operation:
     """One norm with the linear layer behind it: its input, fp32 statistics of every token, and its output.
 
     RMSNorm has a scale and keeps one number per token; LayerNorm a scale, mostly a bias, and keeps two. A fused norm
-    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps two fp32 copies instead. fp8
-    keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
+    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps `composed_norm_bytes` a feature instead.
+    fp8 keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
     group and gathered again in the backward pass (Korthikanti et al. 2022, section 4.2.2). It reads and writes the
-    residual stream.
+    residual stream; composed of operations it casts to fp32 and back, squares, averages and multiplies twice: 36 bytes.
     """
     model, element = given.model, element_bytes(given)
     hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
-    one_kernel = mean_kept or given.framework.fused_rms_norm
+    one_kernel = mean_kept or given.framework.fused_rms_norm or given.framework.compiled
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(given, weight, model.hidden_size),
         kept=(
-            Kept(f"{name}_input", (element if one_kernel else 2.0 * FP32) * hidden, "sequence"),
+            Kept(f"{name}_input", (element if one_kernel else _composed(given)) * hidden, "sequence"),
             Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
             linear_input(given, f"{name}_output"),
         ),
-        moved=(Amount(_again(given.framework.recomputed_norm_share) * 2.0 * element * hidden, "sequence"),),
+        moved=(
+            Amount(
+                _again(given.framework.recomputed_norm_share) * (2.0 * element if one_kernel else 9.0 * FP32) * hidden,
+                "sequence",
+            ),
+        ),
     )
+
+
+def _composed(given: Conditions) -> float:
+    """Bytes of a feature that a composed norm keeps; in fp32 training every copy is one of fp32."""
+    kept = float(given.framework.composed_norm_bytes)
+    return kept if element_bytes(given) == HALF else max(kept, 2.0 * FP32)
 
 
 def _again(share: float) -> float:
@@ -146,7 +157,7 @@ def gated_activation(given: Conditions, name: str, group: Group, width: float, s
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
     """
-    element, fused = element_bytes(given), given.framework.fused_swiglu
+    element, fused = element_bytes(given), given.framework.fused_swiglu or given.framework.compiled
     share = given.framework.recomputed_activation_share
     again = _again(share)
     silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)

@@ -5,6 +5,7 @@ An architecture is a file that lists its operations, and its name here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -62,12 +63,15 @@ def _left(given: Conditions, operation: Operation) -> Operation:
     profile = given.framework
     if profile.swapped_attention and operation.group in SWAPPED:
         return replace(operation, kept=())
-    if profile.recomputed_expert_share and operation.group in ("experts", "dispatch"):
-        left = 1.0 - profile.recomputed_expert_share
+    shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
+    left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
+    if left < 1.0:
         return replace(operation, kept=tuple(replace(one, amount=left * one.amount) for one in operation.kept))
     return operation
 
 
+_EXPERTS = frozenset(("experts", "dispatch"))
+_NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
 SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
 """Groups whose tensors move to the host with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 

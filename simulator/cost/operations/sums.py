@@ -51,6 +51,13 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
     return result
 
 
+def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
+    """LoRA parameters on operations; nothing without."""
+    if given.lora_rank is None:
+        return WeightTotals()
+    return adapter_totals(operations, given.lora_rank, fused=given.framework.shared_adapters)
+
+
 @lru_cache(maxsize=1024)
 def adapter_totals(operations: tuple[Operation, ...], rank: int, *, fused: bool = False) -> WeightTotals:
     """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.

@@ -76,7 +76,8 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
             np.where(chosen, block.spread(timer.repeated(kind, mode, modules)), before)
             for kind, before in zip(has.layer_kinds, inside, strict=True)
         ]
-    return Pieces((*layers, *ends), tuple(sum_parts(seconds.forward) for seconds in layers), tuple(inside))
+    again = tuple(timer.repeated(kind, "full", ()) for kind in has.layer_kinds)
+    return Pieces((*layers, *ends), again, tuple(inside))
 
 
 def piece_counts(has: StageContents) -> Counts:

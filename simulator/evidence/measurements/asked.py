@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS
+from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
@@ -18,11 +19,14 @@ def asked_columns(
 
     What says nothing of the run stays blank.
     """
+    profile = scenario.framework
+    usual = stack_for(profile.name, None, scenario.hardware.stack)
     columns: dict[str, Any] = {
         "model": model,
         "num_layers": num_layers,
-        "framework": scenario.framework.name,
+        "framework": profile.name,
         "options": tuple(options.items()),
+        "stack": None if profile.stack == usual else profile.stack,
         "devices": scenario.devices,
         "precision": scenario.precision,
         "seq_length": scenario.seq_length,
@@ -36,6 +40,9 @@ def asked_columns(
         columns["virtual_stages"] = None
     if layout.stage_layers == default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel):
         columns["stage_layers"] = ()
+    if columns["chunk_layers"]:
+        # Chunks say what the ranks hold, and how many chunks each has.
+        columns |= {"stage_layers": (), "virtual_stages": None}
     if layout.recompute_modules == BY_NAME["recompute_modules"].default:
         columns["recompute_modules"] = ()
     if layout.recompute != "full":

@@ -18,7 +18,6 @@ from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
 from simulator.evidence.measurements.steady import Step, steady
-from simulator.question.frameworks.profile import MEGATRON
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 
@@ -470,7 +469,7 @@ def _offload(arguments: _Arguments) -> str:
 
 
 def _switches(arguments: _Arguments) -> dict[str, str]:
-    """Return the profile's switches that the dump sets otherwise than the profile's default."""
+    """Return the profile's switches that the dump sets, whatever the stack that its hardware's runs usually have."""
     found = {switch: arguments.flag(name) for name, switch in _SWITCHES.items() if arguments.text(name)}
     if arguments.text("tp_comm_overlap") and _size(arguments, "tensor_model") > 1:
         found["tp_comm_overlap"] = arguments.flag("tp_comm_overlap")
@@ -480,7 +479,7 @@ def _switches(arguments: _Arguments) -> dict[str, str]:
     if arguments.dated:
         absent = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
         found |= {name: False for name in absent if not arguments.text(name)} | {"expandable_segments": False}
-    words = {name: str(value).lower() for name, value in found.items() if getattr(MEGATRON, name) != value}
+    words = {name: str(value).lower() for name, value in found.items()}
     if arguments.flag("grad_reduce_in_bf16"):
         words["gradient_dtype"] = "bf16"
     if "a2a" in arguments.text("cp_comm_type"):

@@ -6,6 +6,7 @@ formula. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,14 @@ class LayoutBlock(Columns):
 
     alike: Alike | None = None
     """Layouts whose layers work alike, where that is known; None looks at each by itself."""
+    worked_out: dict[int, tuple[object, dict[Any, Array]]] = dataclasses.field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """Figures of the block that many formulas ask for, by identity of the question they belong to, with it."""
+
+    def known(self, question: object) -> dict[Any, Array]:
+        """What has been worked out of the block for a question so far; who works out more adds it."""
+        return self.worked_out.setdefault(id(question), (question, {}))[1]
 
     @property
     def expert_ranks(self) -> Array:

@@ -10,7 +10,7 @@ from pathlib import Path
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
-from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS

@@ -34,10 +34,10 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 """Options without which there is no layout."""
 
 
-_NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
-"""Parts of the names of Megatron's scripts that train no decoder alone."""
 _TOOLS: Final = ("convert_ckpt", "preprocess_data")
 """Programs beside the training scripts: weights converted, data prepared."""
+_NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
+"""Parts of the names of Megatron's scripts that train no decoder alone."""
 
 
 def is_megatron(launch: Launch) -> bool:
@@ -338,9 +338,9 @@ def _priced_otherwise(given: Given) -> None:
     if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    algorithm = given.text("cp_communication", "context-parallel-algo")
-    if algorithm and algorithm not in ("megatron_cp_algo", "ulysses_cp_algo"):
-        said = f"--context-parallel-algo {algorithm[:40]} is priced as a ring"
-        given.remark("not-modelled", "warning", said, "context-parallel-algo")
-    for option in ("stage", "spec"):
+    if given.switch("schedule", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:
+        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take.
+        said = "--moe-fb-overlap: the pipeline schedule is not priced"
+        given.remark("not-modelled", "error", said, "moe-fb-overlap")
+    for option in ("stage", "spec", "schedule"):
         given.places.pop(option, None)

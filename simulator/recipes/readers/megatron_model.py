@@ -244,9 +244,10 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
         # pretrain_gpt.py's own default; merges are kept for that tokenizer alone.
         return TOKENIZERS["gpt2bpetokenizer"], "GPT-2"
     # A flag that is read waits for its value: the next one is read only where those before do not tell.
-    # The file of a tokenizer says more than its class, which several models share.
-    flags = ("patch-tokenizer-type", "tokenizer-model", "tokenizer-name-or-path", "tokenizer-type")
-    for flag in flags:
+    # A file that is known says more than its class, which several models share.
+    file = given.entry("tokenizer-model")
+    known_file = ("tokenizer-model",) if file is not None and not file.causes else ()
+    for flag in ("patch-tokenizer-type", *known_file, "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
         text = given.text("tokenizer", flag) or ""
         given.incomplete.discard("tokenizer")
         given.places.pop("tokenizer", None)

@@ -18,8 +18,11 @@ PAIRS: Final = ("dpo", "simpo", "orpo", "rm", "orm")
 """Stages whose samples are pairs, where `--is-pairwise-dataset` says so."""
 SCORES: Final = ("rm", "orm")
 """Stages that train one score instead of the logits."""
-STAGES: Final = frozenset(("sft", "pt", "prm", *PREFERENCES, *PAIRS, *SCORES))
+STAGES: Final = frozenset(("sft", "pt", *PREFERENCES, *PAIRS, *SCORES))
 _RELEASE: Final = re.compile(r"MindSpeed-LLM-v(\d+)\.(\d+)")
+_CORE: Final = re.compile(r"core_v0\.(\d+)")
+_EARLY_CORE: Final = 8
+"""Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
 _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 
@@ -34,14 +37,21 @@ def is_legacy(given: Given) -> bool:
 
 
 def release_of(given: Given) -> str:
-    """The stack of the oldest release that has all flags of a launch; scripts name no release."""
-    known = flags_of("mindspeed")
-    firsts = (_RELEASE.match(known[name].first) for name in given.entries if name in known)
-    oldest = max(((int(found[1]), int(found[2])) for found in firsts if found), default=(0, 0))
+    """The stack of the oldest release that has the flags of a launch, as far as they matter; scripts name none."""
+    own, core = flags_of("mindspeed"), flags_of("megatron")
+    found = [(0, 0)]
+    for name in given.entries:
+        flag = own.get(name) or core.get(name)
+        if flag is None or flag.effect == "no_effect":
+            continue
+        if own_release := _RELEASE.match(flag.first):
+            found.append((int(own_release[1]), int(own_release[2])))
+        elif (base := _CORE.match(flag.first)) and int(base[1]) > _EARLY_CORE:
+            found.append((2, 1))
     # The core's own implementation became the default with v26, whose scripts ask for the local one.
     if given.text("flash_attention", "transformer-impl") == "local":
-        oldest = max(oldest, (26, 0))
-    return next(name for name in MINDSPEED if _number(name) >= oldest or name == [*MINDSPEED][-1])
+        found.append((26, 0))
+    return next(name for name in MINDSPEED if _number(name) >= max(found) or name == [*MINDSPEED][-1])
 
 
 def _number(stack: str) -> tuple[int, int]:
@@ -87,20 +97,30 @@ def _dispatched(given: Given) -> dict[str, str]:
         return {"kept_dispatches": "3"}
     gathers = given.text("kept_dispatches", "moe-token-dispatcher-type") == "allgather"
     permutes = given.switch("kept_dispatches", "moe-permutation-async-comm")
-    return {"kept_dispatches": "8"} if gathers and permutes and release_of(given) != [*MINDSPEED][0] else {}
+    return {"kept_dispatches": "8"} if gathers and permutes and release_of(given) != next(iter(MINDSPEED)) else {}
+
+
+_REPEATED: Final = (
+    (
+        "recomputed_activation_share",
+        "recompute-activation-function",
+        "recompute-activation-function-num-layers",
+    ),
+    ("recomputed_norm_share", "recompute-norm", "recompute-norm-num-layers"),
+)
+"""Switch, flag, and the flag that says for how many layers of a pipeline rank."""
 
 
 def _again(given: Given, layout: Layout, places: int | None) -> dict[str, str]:
     """Shares of the layers whose activation functions, norms or experts are done again."""
     found: dict[str, str] = {}
     layers = max((places or 0) / layout.pipeline_parallel, 1.0)
-    parts = (
-        ("recomputed_activation_share", "recompute-activation-function", 1.0),
-        ("recomputed_norm_share", "recompute-norm", 1.0),
-    )
-    for switch, name, freed in parts:
+    for switch, name, layers_of in _REPEATED:
+        # With sequence parallelism the product behind a norm keeps its part of the input all the same: seen in the peak
+        # of v2.0.0's llama3_mcore_tp2_pp2_vpp2_noop_layer.
+        freed = 0.0 if name == "recompute-norm" and layout.sequence_parallel else 1.0
         if given.switch(switch, name):
-            found[switch] = _share(given, switch, f"{name}-num-layers", layers, freed)
+            found[switch] = _share(given, switch, layers_of, layers, freed)
     # MindSpeed v26.0.0, megatron-moe-zero-memory.md: 70 and 90 % of what recomputing the experts whole frees.
     level = given.text("recomputed_expert_share", "moe-zero-memory")
     if level in ("level0", "level1"):
@@ -110,6 +130,11 @@ def _again(given: Given, layout: Layout, places: int | None) -> dict[str, str]:
         )
     if given.switch("swapped_attention", "swap-attention"):
         found["swapped_attention"] = "true"
+        # MindSpeed v2.1.0, docs/features/swap_attention.md: then the count is of networks that are done again.
+        if not given.has("recompute-granularity"):
+            chunks = 1 if given.has("enable-recompute-layers-per-pp-rank") else layout.virtual_stages
+            count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 0
+            found["recomputed_network_share"] = f"{min(count * chunks / layers, 1.0):.9g}"
     return found
 
 

@@ -130,7 +130,7 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
     check_cluster(values)
     hardware = load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
-    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "calibration")
+    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "stack", "calibration")
     return hardware, {
         **{name: values[name] for name in names},
         **{name: values[name] or usual for name, usual in sizes.items()},

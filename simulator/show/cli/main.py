@@ -35,6 +35,7 @@ from simulator.show.cli.parameters import SpecName, Word, nearest, shown
 from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
+from simulator.show.cli.sweep import sweep_command
 from simulator.show.cli.trace import trace_command
 from simulator.show.cli.validate import validate_command
 
@@ -281,6 +282,7 @@ cli.add_command(
 cli.add_command(plan_command())
 cli.add_command(compare_command())
 cli.add_command(explain_command())
+cli.add_command(sweep_command())
 cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
 cli.add_command(
     _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))

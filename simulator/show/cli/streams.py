@@ -24,6 +24,8 @@ CLOSED_PIPE = 141
 PROGRESS_AFTER_SECONDS = 1.0
 """A search shorter than this shows no progress."""
 
+LINE_EVERY_SECONDS = 60.0
+"""Between lines of progress where there is no terminal."""
 WIDTH_WITHOUT_TERMINAL = 120
 """Characters in a line where stdout is no terminal and COLUMNS does not say."""
 
@@ -160,7 +162,7 @@ def note(text: str, *, quiet: bool) -> None:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
+def progress_bar(*, quiet: bool, label: str = "layouts priced") -> Iterator[Progress | None]:
     """Yield what a search calls as it goes; nothing is shown in the first second, or without a terminal."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
@@ -171,12 +173,34 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
 
         def show(done: int, total: int) -> None:
             if not bars and monotonic() - started >= PROGRESS_AFTER_SECONDS:
-                bar = click.progressbar(length=max(total, 1), label="layouts priced", file=sys.stderr)
+                bar = click.progressbar(length=max(total, 1), label=label, file=sys.stderr)
                 bars.append(stack.enter_context(bar))
             for bar in bars:
                 bar.update(done - bar.pos)
 
         yield show
+
+
+@contextmanager
+def long_progress(*, quiet: bool, label: str) -> Iterator[Progress | None]:
+    """Yield what a long job calls as it goes: a bar on a terminal, else a line a minute."""
+    if quiet or sys.stderr.isatty():
+        with progress_bar(quiet=quiet, label=label) as bar:
+            yield bar
+        return
+    started = told = monotonic()
+    first: int | None = None
+
+    def say(done: int, total: int) -> None:
+        nonlocal told, first
+        first = done if first is None else first
+        now = monotonic()
+        if now - told >= LINE_EVERY_SECONDS and done > first:
+            told = now
+            left = (total - done) * (now - started) / (done - first)
+            note(f"{done:,} of {total:,} {label}, {left / 60:.0f} minutes left", quiet=quiet)
+
+    yield say
 
 
 def _write_out(text: str) -> None:

@@ -1,0 +1,174 @@
+"""What of a sweep is done: a folder with a file for each part, and the one table that they become."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.show.answers.sweep.price import COLUMNS, Row
+
+_MANIFEST = "sweep.json"
+_MOST_PER_PART = 256
+_PARTS = 256
+"""Parts that a sweep has before they grow."""
+_ROWS_AT_ONCE = 50_000
+"""Rows in memory at once, and in a row group of Parquet."""
+SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a sweep; each file holds the rows of some questions in a row, and is there as a whole or not."""
+
+    folder: Path
+    questions: int
+
+    @property
+    def size(self) -> int:
+        """Questions of a part, the last one's aside: it follows from their number, so that any process cuts alike."""
+        return min(max(self.questions // _PARTS, 1), _MOST_PER_PART)
+
+    def __len__(self) -> int:
+        return (self.questions + self.size - 1) // self.size
+
+    def numbers(self, part: int) -> range:
+        """The questions of a part."""
+        return range(part * self.size, min((part + 1) * self.size, self.questions))
+
+    def missing(self, shard: tuple[int, int] = (1, 1)) -> list[int]:
+        """The parts of one shard of some (3 of 64) that have no file."""
+        which, of = shard
+        there = {file.stem for file in self.folder.glob("part-*.json")}
+        return [part for part in range(which - 1, len(self), of) if self._file(part).stem not in there]
+
+    def open(self, fingerprint: str) -> None:
+        """Begin, or go on where these questions were left. Raises InputError where the folder holds another sweep."""
+        manifest = self.folder / _MANIFEST
+        with _writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
+            if not manifest.exists():
+                _write_whole(manifest, json.dumps({"fingerprint": fingerprint, "questions": self.questions}))
+            known = json.loads(manifest.read_text(encoding="utf-8"))
+        if known != {"fingerprint": fingerprint, "questions": self.questions}:
+            raise InputError(
+                f"{self.folder}: holds parts of other questions, specs or another version of simulate: remove it, or "
+                "choose another --output"
+            )
+
+    def store(self, part: int, rows: Sequence[Sequence[Any]]) -> None:
+        """Keep the rows of a part."""
+        with _writing(self.folder):
+            _write_whole(self._file(part), json.dumps(rows))
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Every row that is there, in the order of the questions, as cells in the order of `COLUMNS`."""
+        gone = set(self.missing())
+        for part in range(len(self)):
+            if part not in gone:
+                try:
+                    yield from json.loads(self._file(part).read_text(encoding="utf-8"))
+                except (OSError, ValueError) as error:
+                    raise InputError(f"{self._file(part)}: cannot be read; remove it and run again") from error
+
+    def remove(self) -> None:
+        """Forget all parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, part: int) -> Path:
+        return self.folder / f"part-{part:07d}.json"
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """Write a file that others see as a whole or not at all."""
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(file)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn what keeps a path from being written into one line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def check_table(file: Path) -> None:
+    """Refuse a table that could not be written. Raises InputError or UnsupportedError."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise InputError(f"output {file}: must end in {' or '.join(SUFFIXES)}")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"output {file}: no such folder")
+    if file.suffix.lower() == ".parquet":
+        _parquet()
+
+
+def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV or Parquet, by the ending, and put the file in its place when it is whole."""
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    with _writing(file):
+        try:
+            _WRITERS[file.suffix.lower()](scratch, iter(rows))
+            scratch.replace(file)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def read_table(file: Path) -> list[Row]:
+    """The rows of a table that `write_table` wrote."""
+    if file.suffix.lower() == ".parquet":
+        found: list[Row] = _parquet().read_table(file).to_pylist()
+        return found
+    with file.open(encoding="utf-8", newline="") as stream:
+        return [{name: _read(COLUMNS[name], cell) for name, cell in row.items()} for row in csv.DictReader(stream)]
+
+
+def _read(kind: type, cell: str) -> Any:
+    return None if not cell else cell == "true" if kind is bool else kind(cell)
+
+
+def _write_csv(file: Path, rows: Iterator[Sequence[Any]]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows)
+
+
+def _write_parquet(file: Path, rows: Iterator[Sequence[Any]]) -> None:
+    parquet = _parquet()
+    import pyarrow as pa  # noqa: PLC0415  only who asks for Parquet needs it
+
+    kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            columns = [list(column) for column in zip(*some, strict=True)]
+            arrays = [pa.array(column, kinds[kind]) for column, kind in zip(columns, COLUMNS.values(), strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet  # noqa: PLC0415  only who asks for Parquet needs it
+    except ImportError as error:
+        raise UnsupportedError(
+            "Parquet: pyarrow is not installed: pip install '.[sweep]' in a checkout, else pip install pyarrow; "
+            "a name that ends in .csv needs nothing"
+        ) from error
+    return pyarrow.parquet
+
+
+_WRITERS: Mapping[str, Callable[[Path, Iterator[Sequence[Any]]], None]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+}

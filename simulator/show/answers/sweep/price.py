@@ -1,0 +1,115 @@
+"""One question of a sweep to a row: the best layout, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator._version import __version__
+from simulator.api import fastest
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.errors import SimulateError, UnsupportedError, short_line
+from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
+from simulator.question.scenario.settings import LISTS
+from simulator.show.answers.sweep.questions import KEYWORDS, space_of
+
+Row = Mapping[str, Any]
+OUTCOMES = ("fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed")
+"""Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
+question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
+_TEXTS = frozenset({"model", "hardware", "precision", "framework", "options", "calibration", "layout"})
+_LAYOUT = tuple(layout_object(Layout()))
+_LISTED = frozenset(key for key in _LAYOUT if BY_NAME[key].kind in LISTS)
+_FIGURES = (
+    *("tokens_per_second", "mfu", "step_seconds", "step_seconds_low", "step_seconds_high"),
+    *("device_bytes", "device_bytes_low", "device_bytes_high", "capacity_bytes", "fit_probability"),
+)
+
+
+def _kind_of(key: str) -> type:
+    setting = BY_NAME[key]
+    return bool if setting.kind == "flag" else int if setting.kind in ("count", "number") else str
+
+
+COLUMNS: Mapping[str, type] = {
+    "question": int,
+    **{name: str if name in _TEXTS else int for name in KEYWORDS},
+    "outcome": str,
+    "reason": str,
+    **{key: _kind_of(key) for key in _LAYOUT},
+    **dict.fromkeys(_FIGURES, float),
+    "fitted_to": str,
+}
+"""Every column of a row with its type; any but `question`, `model` and `outcome` may be None."""
+
+
+def price_part(numbered: Sequence[tuple[int, Mapping[str, Any]]], least: float, version: str) -> list[list[Any]]:
+    """The rows of some questions, as cells in the order of `COLUMNS`.
+
+    Raises UnsupportedError where the caller is of another version than this process.
+    """
+    if version != __version__:
+        raise UnsupportedError(f"a worker has simulate {__version__}, the sweep {version}: install one version on both")
+    return [_cells(_row(question, least) | {"question": number}) for number, question in numbered]
+
+
+def asked(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that repeat a question."""
+    found = dict(question)
+    for name in ("options", "layout"):
+        if name in found:
+            found[name] = " ".join(f"{key}={_listed(value)}" for key, value in found[name].items()) or None
+    return found
+
+
+def _cells(row: Row) -> list[Any]:
+    return [row.get(name) for name in COLUMNS]
+
+
+def _row(question: Mapping[str, Any], least: float) -> dict[str, Any]:
+    arguments = dict(question)
+    try:
+        space = space_of(arguments.pop("layout", {}))
+        found = fastest(space=space, min_fit_probability=least, **arguments)
+    except SimulateError as error:
+        return {"outcome": "refused", "reason": str(error)}
+    except Exception as error:  # noqa: BLE001  one question in a million stops no sweep
+        return {"outcome": "failed", "reason": short_line(f"internal error: {type(error).__name__}: {error}")}
+    estimate = found.recommended or found.nearest
+    if estimate is None:
+        return {"outcome": "no_layout", "reason": "no layout keeps the rules"}
+    outcome = "fits" if found.recommended is not None else _short_of(estimate)
+    return {"outcome": outcome, **_layout(estimate.layout), **_figures(estimate)}
+
+
+def _short_of(estimate: Estimate) -> str:
+    return "risky" if estimate.verdict == "fits" else estimate.verdict
+
+
+def _layout(layout: Layout) -> dict[str, Any]:
+    return {key: (_listed(cell) or None) if key in _LISTED else cell for key, cell in layout_object(layout).items()}
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _figures(estimate: Estimate) -> dict[str, Any]:
+    speed, memory = estimate.throughput, estimate.memory
+    return {
+        "devices": estimate.devices,  # where nodes were asked for
+        "tokens_per_second": speed.tokens_per_second_per_device * estimate.devices,
+        "mfu": speed.mfu,
+        "step_seconds": speed.step_seconds,
+        **_ends("step_seconds", speed.interval_seconds),
+        "device_bytes": memory.device_bytes,
+        **_ends("device_bytes", memory.interval_bytes),
+        "capacity_bytes": memory.capacity_bytes,
+        "fit_probability": memory.fit_probability,
+        "fitted_to": estimate.provenance.calibration,
+    }
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return {f"{name}_low": low, f"{name}_high": high}

@@ -1,0 +1,205 @@
+"""The questions of a sweep: mappings whose lists are multiplied, numbered without being laid out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from itertools import product as cartesian
+from math import prod
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from simulator._version import __version__
+from simulator.api import QuestionFields, question_of
+from simulator.cluster import cluster, device_kinds
+from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.question.frameworks.stacks import framework, stack_for
+from simulator.question.scenario.complete import KEYS, asked_layout
+from simulator.question.scenario.settings import check_choice, check_count
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.folders import data_folder
+from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
+from simulator.search.space import Space
+
+MOST_QUESTIONS = 100_000_000
+"""A sweep beyond this is a slip."""
+KEYWORDS = (*get_type_hints(QuestionFields), "layout")
+"""What a mapping may hold: the arguments of `simulator.rank`, and `layout`, which narrows each search."""
+_MAPPINGS = ("options", "layout")
+_COUNTS = ("nodes", "devices", "seq_length", "global_batch_size", "lora_rank", "num_layers")
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in signature(question_of).parameters.items()
+    if parameter.default not in (parameter.empty, None)
+}
+Product = Mapping[str, tuple[Any, ...]]
+"""Values by keyword; their product are questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Numbered questions: those of the first product, then those of the next."""
+
+    products: tuple[Product, ...]
+
+    def __len__(self) -> int:
+        return sum(map(_size, self.products))
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The question of a number from 0; the last keyword of a product turns fastest."""
+        for product in self.products:
+            if 0 <= number < _size(product):
+                found: dict[str, Any] = {}
+                for name in reversed(list(product)):
+                    number, position = divmod(number, len(product[name]))
+                    found[name] = product[name][position]
+                return {name: found[name] for name in product}
+            number -= _size(product)
+        raise IndexError(number)
+
+    def fingerprint(self) -> str:
+        """What the answers follow from: questions, version, specs, calibration."""
+        told = hashlib.sha256(json.dumps([__version__, self.products]).encode())
+        for folder in ("hardware_specs", "model_specs", "calibration"):
+            for file in sorted(data_folder(folder).glob("*.yaml")):
+                told.update(file.name.encode() + file.read_bytes())
+        for file in sorted(set(_own_files(self.products))):
+            told.update(str(file).encode() + file.read_bytes())
+        return told.hexdigest()
+
+
+def read_questions(file: Path) -> Questions:
+    """The questions of a YAML file. Raises InputError for what is wrong, before any is asked."""
+    return questions_of(read_yaml(file), str(file))
+
+
+def questions_of(value: Any, where: str = "questions") -> Questions:
+    """The questions of a mapping of keywords to values or lists of them, or of a list of such mappings."""
+    mappings = value if isinstance(value, list | tuple) else [value]
+    if not mappings:
+        raise InputError(f"{where}: holds no question")
+    if not all(isinstance(one, Mapping) for one in mappings):
+        raise InputError(f"{where}: must be a mapping of inputs to lists, or a list of such mappings")
+    told = [where if len(mappings) == 1 else f"{where}[{number}]" for number in range(len(mappings))]
+    found = Questions(tuple(_product(one, place) for one, place in zip(mappings, told, strict=True)))
+    if len(found) > MOST_QUESTIONS:
+        raise InputError(f"{where}: {len(found):,} questions; at most {MOST_QUESTIONS:,}")
+    return found
+
+
+def _size(product: Product) -> int:
+    return prod(map(len, product.values()))
+
+
+def _product(given: Mapping[Any, Any], where: str) -> Product:
+    """The checked product of one mapping."""
+    for name in given:
+        if name not in KEYWORDS:
+            near = did_you_mean(str(name), KEYWORDS)
+            raise InputError(f"{where}: unknown input '{name}'{near}; allowed: {', '.join(KEYWORDS)}")
+    if "model" not in given:
+        raise InputError(f"{where}: needs a model, or a list of them")
+    told = {**_DEFAULTS, **given}
+    product = {name: _values(name, told[name], where) for name in KEYWORDS if name in told}
+    for name, values in product.items():
+        for value in values:
+            _checked(f"{where}: {name}", _CHECKS[name], value)
+    sizes = product.get("nodes", ()), product.get("devices", ())
+    if any(size is not None for size in sizes[0]) and any(size is not None for size in sizes[1]):
+        raise InputError(f"{where}: nodes and devices exclude each other: give one")
+    for kind, options in cartesian(product["framework"], product.get("options", ())):
+        _checked(f"{where}: options", lambda kind: framework(kind, options), kind)  # noqa: B023  called at once
+    for kind, stack in cartesian(product["framework"], product.get("stack", ())):
+        _checked(f"{where}: stack", lambda kind: stack_for(kind, stack), kind)  # noqa: B023
+    for machines, calibration in cartesian(product["hardware"], product.get("calibration", ())):
+        _checked(f"{where}: calibration", lambda name: cluster(name, None, None, calibration), machines)  # noqa: B023
+    return product
+
+
+def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if name in _MAPPINGS:
+        if not all(isinstance(one, Mapping) for one in listed):
+            raise InputError(f"{where}: {name}: must be a mapping, or a list of mappings")
+        listed = tuple({str(key): _plain(name, one[key]) for key in one} for one in listed)
+    if not listed:
+        raise InputError(f"{where}: {name}: is an empty list")
+    for position, one in enumerate(listed):
+        if one in listed[:position]:
+            raise InputError(f"{where}: {name}: {one!r} is there twice")
+    return listed
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value of `options` as text; one of `layout` as a tuple of what is searched."""
+    if name == "options":
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _checked(where: str, check: Callable[[Any], object], value: Any) -> None:
+    try:
+        check(value)
+    except UnsupportedError:
+        return  # sound, and a row that says so
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _text(load: Callable[[str], object]) -> Callable[[Any], object]:
+    def check(value: Any) -> object:
+        if not isinstance(value, str):
+            raise InputError(f"{value!r}: must be a name or a path")
+        return load(value)
+
+    return check
+
+
+def _count(value: Any) -> None:
+    if value is not None:
+        check_count("value", value)
+
+
+def space_of(layout: Mapping[str, Any]) -> Space:
+    """The search that `layout` leaves: fields by name or key, each a value or some."""
+    return Space(**asked_layout(layout, KEYS, many=True))
+
+
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    **dict.fromkeys(_COUNTS, _count),
+    "model": _text(load_model),
+    "hardware": _text(device_kinds),
+    "precision": lambda value: check_choice("value", value, PRECISIONS),
+    "framework": lambda value: check_choice("value", value, FRAMEWORKS),
+    "stack": lambda value: check_choice("value", value, (None, *STACKS)),
+    "calibration": lambda value: value is None or _text(str)(value),
+    "options": lambda _: None,
+    "layout": space_of,
+}
+
+
+def _own_files(products: Sequence[Product]) -> Iterator[Path]:
+    """Files that the user named."""
+    for product in products:
+        for name in ("model", "hardware", "calibration"):
+            for value in product.get(name, ()):
+                for text in (value or "").split(","):
+                    path = Path(text)
+                    if path.is_file():
+                        yield path
+                    elif (path / "config.json").is_file():
+                        yield path / "config.json"
+
+
+def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The question with the paths that it names made absolute: a worker may stand in another folder."""
+    found = dict(question)
+    for name in ("model", "hardware", "calibration"):
+        path = Path(found.get(name) or "")
+        if len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json"):
+            found[name] = str(path.resolve())
+    return found

@@ -1,0 +1,306 @@
+"""Sweeps: rows against rankings, the same rows however they are worked through, nothing lost where one is killed."""
+
+import json
+import os
+import signal
+import sys
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import simulator
+from simulator import InputError, UnsupportedError
+from simulator.show.answers.sweep import price, run
+from simulator.show.answers.sweep import questions as questions_module
+from simulator.show.answers.sweep.parts import Parts, read_table
+from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES
+from simulator.show.answers.sweep.questions import questions_of, read_questions
+from simulator.show.report.as_json import schema
+from tests.answers.sweeps import FEW, MANY, NEEDS_PARQUET, parts, started, swept, written
+from tests.cli.running import refusal
+from tests.cli.running import run as simulate
+from tests.docs.pages import code_words, page
+from tests.project.tree import ROOT
+from tests.runner.trees import PATIENCE_SECONDS, none_left, processes_with, until
+
+ONE: dict[str, Any] = {"model": "llama3.2-1b", "hardware": "h20", "devices": 2, "global_batch_size": 8}
+
+
+def test_questions_are_the_product_of_the_lists_of_each_block() -> None:
+    found = questions_of([{"model": ["llama3.2-1b", "llama3.1-8b"], "nodes": [1, 2, 4]}, {"model": "llama3.1-8b"}])
+    assert len(found) == 7
+    asked = [(found[number]["model"], found[number].get("nodes")) for number in range(7)]
+    assert asked == [
+        *((model, nodes) for model in ("llama3.2-1b", "llama3.1-8b") for nodes in (1, 2, 4)),
+        ("llama3.1-8b", None),
+    ]
+    assert found[0]["seq_length"] == 8192
+    with pytest.raises(IndexError):
+        found[7]
+
+
+def test_a_catalogue_is_not_laid_out() -> None:
+    found = questions_of({"model": "llama3.1-8b", "seq_length": list(range(1, 3001)), "nodes": list(range(1, 3001))})
+    assert len(found) == 9_000_000
+    assert (found[8_999_999]["seq_length"], found[8_999_999]["nodes"]) == (3000, 3000)
+
+
+def test_a_row_is_the_first_layout_of_its_ranking() -> None:
+    [row] = simulator.sweep(ONE, workers=1).rows()
+    best = simulator.rank(**ONE).estimates[0]
+    assert row["outcome"] == "fits"
+    assert row["step_seconds"] == best.throughput.step_seconds
+    assert best.throughput.interval_seconds is not None
+    assert row["step_seconds_low"] == best.throughput.interval_seconds.low
+    assert row["tokens_per_second"] == best.throughput.tokens_per_second_per_device * 2
+    assert row["device_bytes"] == best.memory.device_bytes
+    assert (row["tp"], row["pp"], row["dp"]) == (
+        best.layout.tensor_parallel,
+        best.layout.pipeline_parallel,
+        best.layout.data_parallel,
+    )
+
+
+def test_a_layout_narrows_the_search() -> None:
+    rows = simulator.sweep(ONE | {"layout": [{"tp": 2}, {"pp": 2, "tp": [1, 2]}, {}]}, workers=1).rows()
+    assert [(row["tp"], row["pp"]) for row in rows[:2]] == [(2, 1), (1, 2)]
+    assert [row["layout"] for row in rows] == ["tp=2", "pp=2 tp=1,2", None]
+
+
+def test_what_cannot_be_answered_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ONE | {"model": ["llama3.2-1b", "llama3.1-405b"], "precision": ["bf16", "fp8"], "hardware": "a100-sxm-40g"}
+    rows = simulator.sweep(asked, workers=1).rows()
+    assert [row["outcome"] for row in rows] == ["fits", "refused", "does_not_fit", "refused"]
+    assert "fp8" in rows[1]["reason"]
+    assert rows[1]["step_seconds"] is None
+    assert rows[2]["device_bytes"] > rows[2]["capacity_bytes"]
+
+    def broken(**_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(price, "fastest", broken)
+    [row] = simulator.sweep(ONE, workers=1).rows()
+    assert (row["outcome"], row["reason"]) == ("failed", "internal error: ZeroDivisionError: a defect")
+
+
+def test_how_sure_a_recommendation_is_can_be_said() -> None:
+    asked = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 1, "precision": "fp8", "layout": {"tp": 1}}
+    sure, any_that_fits = (simulator.sweep(asked, workers=1, min_fit_probability=p).rows()[0] for p in (0.95, 0.0))
+    assert any_that_fits["outcome"] == "fits"
+    assert sure["fit_probability"] >= 0.95 or sure["outcome"] == "risky"
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [
+        ([], "holds no question"),
+        ([8], "must be a mapping"),
+        ({"nodes": [1]}, "needs a model"),
+        ({"model": "llama3.1-8b", "node": 1}, "unknown input 'node', did you mean 'nodes'?"),
+        ({"model": "llama3.1-8c"}, "model: unknown model 'llama3.1-8c'"),
+        ({"model": 8}, "must be a name or a path"),
+        ({"model": "llama3.1-8b", "hardware": ["h100"]}, "hardware: unknown hardware 'h100'"),
+        ({"model": "llama3.1-8b", "nodes": []}, "nodes: is an empty list"),
+        ({"model": "llama3.1-8b", "nodes": [1, 1]}, "nodes: 1 is there twice"),
+        ({"model": "llama3.1-8b", "nodes": [0]}, "nodes: value 0: must be a whole number"),
+        ({"model": "llama3.1-8b", "nodes": 1, "devices": 8}, "nodes and devices exclude each other"),
+        ({"model": "llama3.1-8b", "precision": "bf17"}, "allowed are"),
+        ({"model": "llama3.1-8b", "framework": "jax"}, "allowed are"),
+        ({"model": "llama3.1-8b", "options": {"nothing": 1}}, "options: "),
+        ({"model": "llama3.1-8b", "options": "nothing"}, "options: must be a mapping"),
+        ({"model": "llama3.1-8b", "layout": {"tensor": 1}}, "layout: unknown field 'tensor'"),
+        ({"model": "llama3.1-8b", "layout": {"tp": "four"}}, "'four'"),
+        ({"model": "llama3.1-8b", "calibration": "./none.yaml"}, "calibration: "),
+        ([{"model": "llama3.1-8b"}, {"model": "x"}], "questions[1]: model: unknown model 'x'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_asked(questions: Any, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        simulator.sweep(questions)
+    assert said in str(caught.value)
+
+
+def test_too_many_questions_are_a_slip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions_module, "MOST_QUESTIONS", 3)
+    with pytest.raises(InputError, match="4 questions; at most 3"):
+        questions_of({"model": "llama3.1-8b", "nodes": [1, 2, 4, 8]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "QUESTIONS.yaml"),
+        (("q.yaml",), 2, "--output"),
+        (("none.yaml", "--output", "x.csv"), 2, "none.yaml"),
+        (("q.yaml", "--output", "x.xlsx"), 2, "must end in .csv or .parquet"),
+        (("q.yaml", "--output", "none/x.csv"), 2, "no such folder"),
+        (("q.yaml", "--output", "x.csv", "--shard", "3/2"), 2, "'3/2' is not K/N"),
+        (("q.yaml", "--output", "x.csv", "--shard", "1/2", "--merge"), 2, "exclude each other"),
+        (("q.yaml", "--output", "x.csv", "--merge"), 2, "1 of 1 parts are missing"),
+        (("q.yaml", "--output", "x.csv", "--workers", "2", "--scheduler", "tcp://a:1"), 2, "exclude each other"),
+        (("q.yaml", "--output", "x.csv", "--scheduler", "nowhere"), 2, "tcp://HOST:PORT"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.yaml").write_text("model: llama3.2-1b\n", encoding="utf-8")
+    assert said in refusal("sweep", *arguments, code=code)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [("pyarrow", ("--output", "x.parquet")), ("distributed", ("--output", "x.csv", "--scheduler", "tcp://a:1"))],
+)
+def test_without_the_extra_the_reason_is_one_line(
+    missing: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, missing, None)
+    (tmp_path / "q.yaml").write_text("model: llama3.2-1b\n", encoding="utf-8")
+    assert f"pip install {missing}" in refusal("sweep", "q.yaml", *arguments, code=3)
+
+
+def test_the_answer_keeps_to_the_contract(tmp_path: Path) -> None:
+    file = written(tmp_path, ONE | {"seq_length": [1024, 2048]})
+    table = tmp_path / "rows.csv"
+    done = simulate("sweep", str(file), "--output", str(table), "--workers", "1", "--format", "json")
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, schema())
+    assert (found["questions"], found["priced"], found["outcomes"]) == (2, 2, {"fits": 2})
+    told = simulate("sweep", str(file), "--output", str(table), "--workers", "1").stdout
+    assert f"Rows: {table}" in told
+    assert schema()["$defs"]["sweep"]["properties"]["outcomes"]["propertyNames"]["enum"] == list(OUTCOMES)
+
+
+def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    found = simulator.sweep(FEW, output=table, workers=1)
+    assert list(found.rows()) == list(simulator.sweep(FEW, workers=1).rows())
+    assert list(found.rows()[0]) == list(COLUMNS)
+    assert not Path(f"{table}.parts").exists()
+    assert repr(found).startswith("<Sweep of 24 questions in ")
+
+
+@NEEDS_PARQUET
+def test_parquet_has_the_same_rows_with_types(tmp_path: Path) -> None:
+    rows = simulator.sweep(FEW, workers=1).rows()
+    found = simulator.sweep(FEW, output=tmp_path / "rows.parquet", workers=1)
+    assert list(found.rows()) == list(rows)
+    frame = found.to_frame()
+    assert (frame.step_seconds.dtype, len(frame)) == ("float64", 24)
+
+
+def test_processes_shards_and_one_process_give_the_same_table(tmp_path: Path) -> None:
+    file = written(tmp_path, FEW)
+    tables = [tmp_path / f"{name}.csv" for name in ("one", "pool", "shards")]
+    swept(tmp_path, str(file), "--output", str(tables[0]), "--workers", "1")
+    swept(tmp_path, str(file), "--output", str(tables[1]), "--workers", "2")
+    for shard in (1, 2, 3):
+        assert not tables[2].exists()
+        swept(tmp_path, str(file), "--output", str(tables[2]), "--shard", f"{shard}/3", "--workers", "1")
+    assert "Rows: " in swept(tmp_path, str(file), "--output", str(tables[2]), "--merge")
+    assert len({table.read_bytes() for table in tables}) == 1
+    assert none_left(str(tmp_path)) == {}
+
+
+def test_a_killed_sweep_leaves_nothing_running_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
+    process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
+    until(lambda: parts(table) >= 3)
+    pool = _pool_of(process.pid)
+    assert len(pool) == 2
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE_SECONDS)
+    until(lambda: _gone(pool))
+    kept = parts(table)
+    size = Parts(Path(f"{table}.parts"), 144).size
+    assert 3 <= kept < 144
+    assert not table.exists()
+    done = json.loads(swept(tmp_path, str(file), "--output", str(table), "--workers", "2", "--format", "json"))
+    assert done["priced"] == 144 - kept * size
+    rows = read_table(table)
+    assert [row["question"] for row in rows] == list(range(144))
+    known = questions_of(MANY)
+    for number in (0, 5, 100, 143):
+        [alone] = simulator.sweep(known[number], workers=1).rows()
+        assert {**alone, "question": number} == rows[number]
+
+
+def _pool_of(pid: int) -> list[int]:
+    """Processes that price for a process: those of its pool, which Python's multiprocessing spawned."""
+    found = []
+    for child in processes_with("spawn_main"):
+        with suppress(OSError):
+            stat = Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace")
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.append(child)
+    return found
+
+
+def _gone(pids: list[int]) -> bool:
+    return not set(pids) & set(processes_with("spawn_main"))
+
+
+def test_an_interrupted_sweep_ends_its_processes(tmp_path: Path) -> None:
+    file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
+    process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
+    until(lambda: parts(table) >= 2)
+    pool = _pool_of(process.pid)
+    assert len(pool) == 2
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130, err
+    until(lambda: _gone(pool))
+
+
+def test_a_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
+    process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
+    until(lambda: parts(table) >= 2)
+    os.kill(_pool_of(process.pid)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    assert [row["question"] for row in read_table(table)] == list(range(144))
+
+
+def test_parts_of_other_questions_are_not_taken_over(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    model = tmp_path / "own.yaml"
+    model.write_text((ROOT / "model_specs" / "llama3.2-1b.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    asked = ONE | {"model": str(model)}
+    simulator.sweep(asked, output=table, shard=(1, 1), workers=1)
+    with pytest.raises(InputError, match="parts of other questions"):
+        simulator.sweep(asked | {"seq_length": 1024}, output=table, workers=1)
+    with pytest.raises(InputError, match="parts of other questions"):
+        simulator.sweep(asked, output=table, workers=1, min_fit_probability=0.5)
+    model.write_text(f"{model.read_text(encoding='utf-8')}\n# another\n", encoding="utf-8")
+    with pytest.raises(InputError, match="parts of other questions"):
+        simulator.sweep(asked, output=table, merge=True)
+
+
+def test_pools_that_break_again_and_again_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise BrokenProcessPool("dead")
+
+    monkeypatch.setattr(run, "workers_of", broken)
+    with pytest.raises(UnsupportedError, match=r"0 answers are kept in .*rows\.csv\.parts: run again to go on"):
+        simulator.sweep(ONE, output=tmp_path / "rows.csv", workers=2)
+
+
+def test_a_worker_of_another_version_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"a worker has simulate .*, the sweep 0\.0\.0"):
+        price.price_part([], 0.95, "0.0.0")
+
+
+def test_the_example_is_a_sweep_and_the_page_names_every_column_and_outcome() -> None:
+    assert len(read_questions(ROOT / "examples" / "sweep" / "catalogue.yaml")) == 33
+    known = code_words(page("sweep.md"))
+    assert set(COLUMNS) <= known
+    assert set(OUTCOMES) <= known
+    assert set(questions_module.KEYWORDS) <= known

@@ -1,0 +1,109 @@
+"""Sweeps over Dask's scheduler and workers, in processes by hand and as jobs of a real Slurm."""
+
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import simulator
+from simulator.show.answers.sweep.parts import read_table
+from tests.answers.sweeps import MANY, NEEDS_DASK, dask, parts, started, swept, written
+from tests.cli.running import refusal
+from tests.project.tree import ROOT
+from tests.runner.slurm_cluster import Cluster, cluster, missing
+from tests.runner.trees import PATIENCE_SECONDS, none_left, until
+
+WORKER = ("--nthreads", "1", "--nworkers", "1", "--no-nanny")
+
+
+@pytest.fixture(scope="module")
+def local_rows() -> list[object]:
+    return list(simulator.sweep(MANY, workers=2).rows())
+
+
+@NEEDS_DASK
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, local_rows: list[object]) -> None:
+    file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
+    with ExitStack() as stack:
+        stack.enter_context(dask(tmp_path, "scheduler", "--port", "0"))
+        workers = [stack.enter_context(dask(tmp_path, "worker", *WORKER)) for _ in range(2)]
+        until((tmp_path / "dask.json").exists)
+        address = json.loads((tmp_path / "dask.json").read_text(encoding="utf-8"))["address"]
+        process = started(tmp_path, str(file), "--output", str(table), "--scheduler", address)
+        until(lambda: parts(table) >= 5, lambda: (tmp_path / "worker.log").read_text(encoding="utf-8"))
+        workers[0].send_signal(signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, err
+    assert read_table(table) == local_rows
+    assert none_left(str(tmp_path)) == {}
+
+
+@NEEDS_DASK
+def test_where_the_scheduler_dies_what_is_done_is_kept(tmp_path: Path, local_rows: list[object]) -> None:
+    file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(dask(tmp_path, "scheduler", "--port", "0"))
+        stack.enter_context(dask(tmp_path, "worker", *WORKER))
+        process = started(tmp_path, str(file), "--output", str(table), "--scheduler", str(tmp_path / "dask.json"))
+        until(lambda: parts(table) >= 5, lambda: (tmp_path / "worker.log").read_text(encoding="utf-8"))
+        scheduler.send_signal(signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    last = err.splitlines()[-1]
+    assert process.returncode == 3, err
+    assert last.startswith(f"simulate: error: scheduler {tmp_path / 'dask.json'}")
+    assert "run again to go on" in last
+    assert parts(table) >= 5
+    swept(tmp_path, str(file), "--output", str(table), "--workers", "2")
+    assert read_table(table) == local_rows
+
+
+@NEEDS_DASK
+def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.show.answers.sweep.workers.WAIT_SECONDS", 1.0)
+    file = written(tmp_path, {"model": "llama3.2-1b"})
+    said = refusal("sweep", str(file), "--output", str(tmp_path / "x.csv"), "--scheduler", "tcp://127.0.0.1:1", code=3)
+    assert "tcp://127.0.0.1:1" in said
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with cluster(tmp_path_factory.mktemp("slurm") / "c", nodes=2) as found:
+        yield found
+
+
+def submitted(nodes: Cluster, folder: Path, script: str, *options: str) -> None:
+    """Run an example's script as a job, until it is done."""
+    shutil.copy(ROOT / "examples" / "sweep" / script, folder)
+    written(folder, MANY)
+    environment = f"--export=ALL,SIMULATE_BIN={Path(sys.executable).parent},PYTHONPATH={ROOT}"
+    said = nodes.ask(
+        *("sbatch", "--wait", f"--chdir={folder}", "--output=job-%a.log", environment, *options),
+        *(str(folder / script), "questions.yaml", "rows.csv"),
+    )
+    logs = [file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("job-*.log")]
+    assert "Submitted batch job" in said, (said, logs)
+    until(lambda: not nodes.ask("squeue", "--noheader"), lambda: logs)
+
+
+@NEEDS_DASK
+@pytest.mark.skipif(not (Path(sys.executable).parent / "dask").exists(), reason="dask's command is not installed")
+def test_scheduler_workers_and_sweep_are_one_slurm_job(
+    nodes: Cluster, tmp_path: Path, local_rows: list[object]
+) -> None:
+    submitted(nodes, tmp_path, "dask.sbatch", "--nodes=2")
+    assert read_table(tmp_path / "rows.csv") == local_rows, (tmp_path / "job-0.log").read_text(encoding="utf-8")
+    assert none_left(str(tmp_path)) == {}
+
+
+def test_shards_are_a_job_array(nodes: Cluster, tmp_path: Path, local_rows: list[object]) -> None:
+    submitted(nodes, tmp_path, "array.sbatch", "--array=1-3")
+    swept(tmp_path, "questions.yaml", "--output", "rows.csv", "--merge")
+    assert read_table(tmp_path / "rows.csv") == local_rows
