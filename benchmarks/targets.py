@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.thumb import check
-from simulator.evidence.calibration.accuracy import Accuracy, Errors, Ordering, ordering
+from simulator.evidence.calibration.accuracy import Accuracy, Errors, Ordering
 from simulator.evidence.calibration.apply import PRIMARY_FAMILY
-from simulator.evidence.calibration.assessment import Assessment, Target
+from simulator.evidence.calibration.assessment import ORDERED, Assessment, Target
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.evidence.calibration.verdicts import RowVerdict
 
-TABLE = "z2000-megatron"
+TABLE = ORDERED
 """The user's own experiments: the targets are for its rows, whatever else the family's fit uses."""
 ALLOCATED_TABLE = "b200-megatron"
 """The table that holds allocated memory."""
@@ -39,9 +39,9 @@ def held(found: Assessment) -> Assessment:
     if main is None or not any(sample.row.table == TABLE for sample in main.fitted.samples):
         return found
     coefficients = main.fitted.coefficients()
-    order = ordering(main.fitted, coefficients, table=TABLE)
-    if main.memory is None or main.time is None:
-        return replace(found, ordering=order, rules=check(coefficients))
+    order = found.ordering
+    if order is None or main.memory is None or main.time is None:
+        return replace(found, rules=check(coefficients))
     others = [part for family in found.families if (part := family.memory) and ALLOCATED_TABLE in part.tables]
     evidence = Evidence(
         memory=main.memory.part(table=TABLE),
@@ -51,7 +51,7 @@ def held(found: Assessment) -> Assessment:
         doubts=main.fitted.doubts,
         allocated=others[0].part(table=ALLOCATED_TABLE) if others else None,
     )
-    return replace(found, ordering=order, held_to=TABLE, targets=targets(evidence), rules=check(coefficients))
+    return replace(found, held_to=TABLE, targets=targets(evidence), rules=check(coefficients))
 
 
 def targets(found: Evidence) -> tuple[Target, ...]:

@@ -9,9 +9,10 @@ from itertools import product
 
 import numpy as np
 
-from simulator.cost.pricing.price import FITS
+from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.assessment import Checked
 from simulator.question.coefficients import Coefficients
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
@@ -59,9 +60,11 @@ Ranked = Callable[[str, int, Precision], Sequence[Fitting]]
 
 def _fitting(model: str, devices: int, precision: Precision, coefficients: Coefficients) -> list[Fitting]:
     """Every layout that keeps the rules and fits, fastest first."""
+    hardware = load_hardware(HARDWARE)
     scenario = Scenario(
         model=load_model(model),
-        hardware=load_hardware(HARDWARE),
+        hardware=hardware,
+        framework=framework("megatron", stack=stack_for("megatron", None, hardware.stack)),
         devices=devices,
         precision=precision,
         coefficients=coefficients,
@@ -72,9 +75,10 @@ def _fitting(model: str, devices: int, precision: Precision, coefficients: Coeff
 
 def _priced(scenario: Scenario) -> Iterator[tuple[float, Layout]]:
     for judged in walk(scenario, Space()):
-        if (priced := judged.priced) is not None:
-            for index in np.flatnonzero(priced.verdict == FITS):
-                yield float(priced.step.total[index]), priced.block.layout(int(index))
+        if (sized := judged.sized) is not None and (fits := sized.verdict == FITS).any():
+            priced = price(scenario, sized.block.take(fits))
+            for index, seconds in enumerate(priced.step.total):
+                yield float(seconds), priced.block.layout(index)
 
 
 def _clusters() -> Iterator[tuple[str, int, Precision]]:

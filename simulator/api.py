@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Required, TypedDict, Unpack
 
@@ -12,17 +12,20 @@ from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.frameworks.stacks import DEFAULT, stack_for, stacks_of
+from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.complete import NAMES, Question, Words, asked_layout, devices_taken, resolve
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.question.scenario.typed import LayoutFields
 from simulator.question.specs.catalogue import load_model
-from simulator.question.vocabulary import FrameworkName, Precision
+from simulator.question.vocabulary import FrameworkName, Precision, StackName
+from simulator.search.assumed import with_assumed
 from simulator.search.build import bare_estimate, estimate_layout
+from simulator.search.exchanges import searched
 from simulator.search.rank import Progress, search
-from simulator.search.result import Counts, Ranking, Remedy
+from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 
@@ -44,6 +47,7 @@ class QuestionFields(TypedDict, total=False):
     num_layers: int | None
     framework: FrameworkName
     options: Mapping[str, str] | None
+    stack: StackName | None
     calibration: str | None
 
 
@@ -55,8 +59,10 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
     """The scenario of a question.
 
     `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
-    `nodes` and `devices` it is one node. `calibration` is None for the shipped one of the hardware's family, `none` for
-    the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    `nodes` and `devices` it is one node. `stack` is None for the named stack of the calibration or of the hardware,
+    else the framework's defaults; `options` stand above it. `calibration` is None for the shipped one of the hardware's
+    family, `none` for the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what
+    cannot be priced.
     """
     return question_of(**question).scenario()
 
@@ -74,6 +80,7 @@ def question_of(
     num_layers: int | None = None,
     framework: FrameworkName = "megatron",
     options: Mapping[str, str] | None = None,
+    stack: StackName | None = None,
     calibration: str | None = None,
 ) -> Question:
     """A question with its specs read, as in `scenario_of`."""
@@ -94,7 +101,7 @@ def question_of(
     return Question(
         model=model_spec,
         cluster=machines,
-        framework=framework_profile(framework, dict(options or {})),
+        framework=framework_profile(framework, options, stack_for(framework, stack, *machines.stacks)),
         seq_length=seq_length,
         global_batch_size=global_batch_size,
         precision=precision,
@@ -135,14 +142,16 @@ def resolved(
 
 def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
     """The estimate of a layout, with a note on each of the given switches that changes nothing."""
-    return _with_idle_switches(scenario, estimate_layout(scenario, layout), options or {})
+    told = with_assumed(scenario, estimate_layout(scenario, layout), options or {})
+    return _with_idle_switches(scenario, told, options or {})
 
 
 def _with_idle_switches(scenario: Scenario, priced: Estimate, options: Mapping[str, str]) -> Estimate:
     """Note the switches that change nothing here: an option is never ignored without a word."""
     idle = []
     for name in options:
-        usual = replace(scenario.framework, **{name: getattr(framework_profile(scenario.framework.name), name)})
+        profile = scenario.framework
+        usual = replace(profile, **{name: getattr(framework_profile(profile.name, stack=profile.stack), name)})
         other = bare_estimate(replace(scenario, framework=usual), priced.layout)
         if usual != scenario.framework and _figures(other) == _figures(priced):
             idle.append(f"--option {name}: no effect on this model and layout")
@@ -177,36 +186,40 @@ def rank(
     check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
     least = min_fit_probability
-    found = search(scenario, space, top=top, variants=variants, progress=progress, least=least)
+    told = question.get("options") or {}
+    all_found = searched(scenario, told, space, top=top, variants=variants, progress=progress, least=least)
+    found, counted = all_found.asked, all_found.counts
     if not found.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {scenario.devices} devices, "
             f"with at most {scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = tuple(estimate_layout(scenario, layout) for layout in found.fastest)
+    best = tuple(estimate for _, estimate in all_found.best)
     if best:
-        best = (_with_idle_switches(scenario, best[0], question.get("options") or {}), *best[1:])
+        held, first = all_found.best[0]
+        best = (_with_idle_switches(held, with_assumed(held, first, told), told), *best[1:])
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
-    risky = tuple(estimate_layout(scenario, layout) for layout in found.risky)
     remedies = () if best else tuple(_remedies(scenario, space, least))
-    fp8 = _fp8(scenario, space, least)
+    fp8 = _fp8(scenario, told, space, least)
+    others = tuple(_on_other_stacks(scenario, space, least, told))
     return Ranking(
         query=_query(scenario, question, space) | {"min_fit_probability": least},
         defaults=tuple(name for name in _QUESTION if name not in question),
         counts=Counts(
-            evaluated=found.evaluated,
-            feasible=found.feasible,
-            rejected=found.rejected,
+            evaluated=counted.evaluated,
+            feasible=counted.feasible,
+            rejected=counted.rejected,
             elapsed_seconds=time.perf_counter() - started,
         ),
         estimates=best,
-        risky=risky,
+        risky=all_found.risky,
         starved=starved,
         nearest=nearest,
         remedies=remedies,
         reasons=() if best else tuple(_reasons(scenario, found.examples)),
         fp8=fp8,
+        stacks=others,
     )
 
 
@@ -229,10 +242,14 @@ def fastest(
     """The first layout of `rank`, which takes the same arguments, without what a ranking tells beside it."""
     check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
-    found = search(scenario, space or Space(), top=1, least=min_fit_probability)
-    chosen = found.fastest or found.risky or found.starved or found.nearest
-    priced = estimate_layout(scenario, chosen[0]) if chosen else None
-    return Fastest(priced, None) if found.fastest else Fastest(None, priced)
+    told = question.get("options") or {}
+    found = searched(scenario, told, space or Space(), top=1, least=min_fit_probability)
+    if found.best:
+        return Fastest(found.best[0][1], None)
+    if found.risky:
+        return Fastest(None, found.risky[0])
+    chosen = found.asked.starved or found.asked.nearest
+    return Fastest(None, estimate_layout(scenario, chosen[0]) if chosen else None)
 
 
 def feasible(
@@ -263,6 +280,7 @@ _QUESTION = (
     "num_layers",
     "framework",
     "options",
+    "stack",
     "calibration",
 )
 
@@ -281,19 +299,30 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
         "num_layers": scenario.model.num_hidden_layers,
         "framework": scenario.framework.name,
         "options": dict(question.get("options") or {}),
+        "stack": scenario.framework.stack,
         "calibration": scenario.coefficients.name,
     }
     narrowed = {f.name: getattr(space, f.name) for f in dataclasses.fields(space) if getattr(space, f.name)}
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, space: Space, least: float) -> Estimate | None:
+def _fp8(scenario: Scenario, told: Collection[str], space: Space, least: float) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = search(narrow, space, top=1, least=least)
-    return estimate_layout(narrow, found.fastest[0]) if found.fastest else None
+    found = searched(narrow, told, space, top=1, least=least).best
+    return found[0][1] if found else None
+
+
+def _on_other_stacks(scenario: Scenario, space: Space, least: float, options: Mapping[str, str]) -> Iterator[StackBest]:
+    """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
+    profile = scenario.framework
+    tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
+    for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
+        other = replace(scenario, framework=framework_profile(profile.name, options, name))
+        found = searched(other, options, space, top=1, least=least).best
+        yield StackBest(name, found[0][1] if found else None)
 
 
 def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:

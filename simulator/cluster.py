@@ -39,7 +39,14 @@ def cluster(
 
 def _calibrated(spec: HardwareSpec, devices: int, groups: tuple[NodeGroup, ...], calibration: str | None) -> Cluster:
     used = applied(spec.family, calibration, spec.name)
-    return Cluster(hardware=spec, devices=devices, groups=groups, coefficients=used.coefficients(), calibration=used)
+    return Cluster(
+        hardware=spec,
+        devices=devices,
+        groups=groups,
+        coefficients=used.coefficients(),
+        calibration=used,
+        stacks=tuple(name for name in (used.stack, spec.stack) if name is not None),
+    )
 
 
 def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:

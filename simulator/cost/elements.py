@@ -33,8 +33,31 @@ def element_bytes(scenario: Typed) -> float:
 
 
 def narrow_element_bytes(scenario: Typed) -> float:
-    """Bytes of what fp8 keeps in 8 bits: inputs of the layers' matrix products."""
-    return 1.0 if scenario.precision == "fp8" else element_bytes(scenario)
+    """Bytes of what fp8 keeps in 8 bits: inputs of the layers' matrix products, with their scales."""
+    if scenario.precision != "fp8" or not scenario.framework.fp8_inputs:
+        return element_bytes(scenario)
+    return 1.0 + _SCALES[scenario.framework.fp8_recipe]
+
+
+_SCALES: Final = {"delayed": 0.0, "tensorwise": 0.0, "blockwise": FP32 / 128.0, "mxfp8": 1.0 / 32.0}
+"""Bytes of scales for each number of an activation: fp32 for every 128 (blocks of 1 x 128), or 8 bits for every 32."""
+
+
+def narrow_weight_bytes(scenario: Typed) -> float:
+    """Bytes of the 8-bit copies of a linear weight that stay between micro batches: one for each pass.
+
+    The second is the transpose of the first, or (blocks, mxfp8) scaled along the other side. Weights have blocks of
+    128 x 128, whose scales do not count.
+    """
+    if scenario.precision != "fp8" or not scenario.framework.fp8_weight_cache:
+        return 0.0
+    return 2.0 * (1.0 + (_SCALES["mxfp8"] if scenario.framework.fp8_recipe == "mxfp8" else 0.0))
+
+
+def gathered_narrow(scenario: Typed) -> bool:
+    """Whether linear weights travel in 8 bits: mxfp8's are gathered in 16 and cast then (megatron-core 0.16.1)."""
+    profile = scenario.framework
+    return scenario.precision == "fp8" and profile.fp8_param_gather and profile.fp8_recipe != "mxfp8"
 
 
 def parameter_dtype(scenario: Typed) -> DType:

@@ -131,7 +131,8 @@ def _contents(cut: _Cut) -> StageContents:
         held = tuple(
             (
                 tuple(codes[start : start + count]),
-                tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < start + count)),
+                # A cut that holds layers which the model has not is refused by the rules.
+                tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < min(start + count, len(codes)))),
             )
             for start, count in of_rank
         )

@@ -11,7 +11,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp32"]
 FrameworkName = Literal["megatron", "paddle", "torch"]
 RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
 """Recipes that are written; the last is the one of framework torch."""
-RecomputeMode = Literal["none", "selective", "full", "attention"]
+RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
 RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
 """What selective recompute does again, by Megatron's names (`--recompute-modules`)."""
 AskedRecomputeMethod = Literal["uniform", "block"]
@@ -24,6 +24,17 @@ Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
+ContextExchange = Literal["ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring"]
+"""How ranks that share a sequence exchange: keys and values from rank to rank; gathered at once and then worked on rank
+by rank, as PyTorch does; gathered before attention; tokens for heads; tokens for heads inside a ring."""
+Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
+"""How fp8 scales numbers, by Megatron's names (`--fp8-recipe`)."""
+
+CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
+FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
+StackName = Literal["default", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
+"""Named sets of switches; `default` is what the framework's own arguments set."""
+
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
@@ -34,3 +45,4 @@ ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomp
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+STACKS: tuple[StackName, ...] = get_args(StackName)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import FrameworkName
+from simulator.question.vocabulary import FrameworkName, StackName
 
 Severity = Literal["error", "warning", "note"]
 
@@ -82,6 +82,8 @@ class Recipe:
     """Where given instead of a global batch."""
     precision: str | None
     lora_rank: int | None = None
+    stack: StackName | None = None
+    """Named stack under the switches, where one is named."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Framework switches that the recipe sets, as for `--option`."""
     layout: Layout | None

@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.cost.pricing.violation import Violation
-from simulator.cost.timing.flops import layer_flops_per_token, model_flops_per_token, repeated_flops_per_token
+from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -69,6 +69,7 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
         throughput=_throughput(scenario, priced),
         violations=violations,
         provenance=provenance(scenario),
+        stack=scenario.framework.stack,
     )
 
 
@@ -85,6 +86,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
             allocated_bytes=float(memory.allocated[stage, 0]),
             moment=memory.moment_name(stage, 0),
             parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
+            state_bytes=float(memory.after_step[stage, 0]),
             hardware=hardware[stage].name,
             capacity_bytes=hardware[stage].usable_memory_bytes,
         )
@@ -110,6 +112,7 @@ def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
     outside = priced.memory.outside
     return {
         "context": float(outside.context[0]),
+        "communicators": float(outside.communicators[0]),
         "user_buffers": float(outside.user_buffers[0]),
         "ring_buffers": float(outside.ring_buffers[0]),
         "fragmentation": float(outside.fragmentation[stage, 0]),
@@ -161,7 +164,7 @@ def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
     layers, full = has.ranks @ has.layers, priced.memory.plan.on_rank(has)
     flops = 0.0
     for index, kind in enumerate(has.layer_kinds):
-        flops += float(np.dot(has.ranks, full[index, :, 0])) * layer_flops_per_token(scenario, kind)
+        flops += float(np.dot(has.ranks, full[index, :, 0])) * repeated_flops_per_token(scenario, kind, "full", ())
         if layout.recompute != "full":
             flops += float(layers[index]) * repeated_flops_per_token(
                 scenario, kind, layout.recompute, layout.recompute_modules

@@ -10,7 +10,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import SPLIT, Layout
@@ -43,6 +43,11 @@ class Shortlist:
         """The layouts kept."""
         return [layout for _, _, layout in self.entries]
 
+    @property
+    def bar(self) -> float:
+        """The key from which on nothing is kept any more."""
+        return self.entries[-1][0] if len(self.entries) == self.limit else np.inf
+
     def offer(self, block: LayoutBlock, keys: Array, where: NDArray[np.bool_]) -> None:
         """Consider the layouts of `block` selected by `where`."""
         self._keep(block, keys, self._worth(block, keys, np.flatnonzero(where)))
@@ -67,8 +72,7 @@ class Shortlist:
 
     def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
         """The positions that could still be kept, best first; with `distinct` one of each split."""
-        if len(self.entries) == self.limit:
-            index = index[keys[index] < self.entries[-1][0]]
+        index = index[keys[index] < self.bar]
         index = index[np.argsort(keys[index], kind="stable")]
         if self.variants or not len(index):
             return index
@@ -111,9 +115,9 @@ def _split_code(layout: Layout) -> float:
 def _split_codes(block: LayoutBlock) -> Array:
     """A number per layout, equal where the split is (a block has one pipeline size)."""
     code = np.zeros(len(block))
-    for size in SPLIT:
-        if not size.per_block:
-            code = code * _BASE + getattr(block, size.name)
+    for one in SPLIT:
+        if not one.per_block:
+            code = code * _BASE + getattr(block, one.name)
     return code
 
 
@@ -160,21 +164,32 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             counts[rule.id] += int(np.count_nonzero(hit))
             if rule.id not in examples:
                 examples[rule.id] = judged.block.layout(int(np.argmax(hit)))
-        priced = judged.priced
-        if priced is not None:
-            feasible += _count(priced, counts)
-            refused = np.zeros(len(priced.block), dtype=np.bool_)
-            refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
-            risky.offer(priced.block, priced.step.total, refused)
-            starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
-            nearest.offer(priced.block, priced.device_bytes, priced.verdict == DOES_NOT_FIT)
+        sized = judged.sized
+        if sized is not None:
+            feasible += _count(sized, counts)
+            nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
+            running = sized.verdict != DOES_NOT_FIT
+            if running.any():
+                if 2 * np.count_nonzero(running) < len(running):  # their memory again is less than time of the others
+                    sized = size(scenario, sized.block.take(running))
+                priced = timed(scenario, sized, _bars(sized, fastest, starved))
+                refused = np.zeros(len(priced.block), dtype=np.bool_)
+                refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
+                risky.offer(priced.block, priced.step.total, refused)
+                starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
     return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
 
 
-def _count(priced: Priced, counts: Counter[str]) -> int:
-    counts["memory"] += int(np.count_nonzero(priced.verdict == DOES_NOT_FIT))
-    counts["near_capacity"] += int(np.count_nonzero(priced.verdict == STARVED))
-    return int(np.count_nonzero(priced.verdict == FITS))
+def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:
+    """Seconds from which on a layout is kept in neither list, shape (n,)."""
+    running = np.where(sized.verdict == STARVED, starved.bar, -np.inf)
+    return np.where(sized.verdict == FITS, fastest.bar, running)
+
+
+def _count(sized: Sized, counts: Counter[str]) -> int:
+    counts["memory"] += int(np.count_nonzero(sized.verdict == DOES_NOT_FIT))
+    counts["near_capacity"] += int(np.count_nonzero(sized.verdict == STARVED))
+    return int(np.count_nonzero(sized.verdict == FITS))

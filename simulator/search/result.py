@@ -9,6 +9,7 @@ from typing import Any
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.question.scenario.layout import layout_object
+from simulator.question.vocabulary import StackName
 from simulator.tabular import Tabular
 
 
@@ -34,6 +35,15 @@ class Remedy:
     estimate: Estimate
 
 
+@dataclass(frozen=True, slots=True)
+class StackBest:
+    """The best layout under another named stack."""
+
+    stack: StackName
+    estimate: Estimate | None
+    """None where nothing fits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Tabular):
     """Layouts of one question, fastest first."""
@@ -57,6 +67,8 @@ class Ranking(Tabular):
     """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
     """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
+    stacks: tuple[StackBest, ...] = ()
+    """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
 
     def __repr__(self) -> str:
         """One line: the question, how many layouts fit, the best."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.operations.extents import inner_context
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
@@ -140,11 +141,12 @@ def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
-    if scenario.framework.cp_communication != "all_to_all":
+    if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
         return _every(block, broken=False)
-    split = block.tensor_parallel * block.context_parallel
+    inner = inner_context(scenario, block)
     # Query heads are a multiple of the key-value heads: where those divide, the queries do.
-    return _mask((scenario.model.num_key_value_heads % split != 0) & (block.context_parallel > 1))
+    undivided = (scenario.model.num_key_value_heads % (block.tensor_parallel * inner) != 0) & (inner > 1)
+    return _mask(undivided | (block.context_parallel % inner != 0))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -170,7 +172,9 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
-    degree = scenario.framework.sharding_degree
+    degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_groups
+    if groups > 1:
+        return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
         return _every(block, broken=False)
     return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
@@ -220,6 +224,10 @@ def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
+def _recompute_operations(scenario: Scenario, block: LayoutBlock) -> Mask:
+    return _mask(block.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
+
+
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     """Why modules of selective recompute are refused."""
     told = ",".join(layout.recompute_modules)
@@ -234,6 +242,14 @@ def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     return _mask(
         (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
     )
+
+
+def _overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
+    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
+        return _every(block, broken=False)
+    alone = block.pipeline_parallel > 1 and block.virtual_stages == 1
+    return _mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))
 
 
 RULES: tuple[Rule, ...] = (
@@ -291,6 +307,17 @@ RULES: tuple[Rule, ...] = (
         lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
     ),
     Rule(
+        "expert_overlap",
+        "an overlapped exchange of experts has model chunks in a pipeline and no full recompute",
+        _overlap,
+        lambda _s, x: (
+            "the exchange of experts overlaps only with model chunks where there is a pipeline, and without full "
+            f"recompute; the layout has pipeline parallel {x.pipeline_parallel}, virtual stages {x.virtual_stages}, "
+            f"recompute {x.recompute}"
+        ),
+        lambda _s, _x: "virtual stages of 2 or more, recompute of modules, or --option overlap_expert_exchange=false",
+    ),
+    Rule(
         "node_groups",
         "every pipeline rank lies inside one node group",
         _node_groups,
@@ -341,8 +368,8 @@ RULES: tuple[Rule, ...] = (
         "all-to-all context parallelism splits heads",
         _context,
         lambda s, x: (
-            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor x context "
-            f"parallel {x.tensor_parallel * x.context_parallel}"
+            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor parallel "
+            f"{x.tensor_parallel} x the ranks that exchange, of context parallel {x.context_parallel}"
         ),
         lambda _s, _x: "--option cp_communication=ring, or less context parallelism",
     ),
@@ -382,10 +409,10 @@ RULES: tuple[Rule, ...] = (
         "the ranks with the same parameters divide into groups that ZeRO shards over",
         _sharding_degree,
         lambda s, x: (
-            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into groups of "
-            f"{s.framework.sharding_degree}"
+            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into "
+            + (f"{n} groups" if (n := s.framework.sharding_groups) > 1 else f"groups of {s.framework.sharding_degree}")
         ),
-        lambda _s, _x: "--option sharding_degree=0, or a degree that divides data x context parallel",
+        lambda _s, _x: "--option sharding_degree=0, or a degree or sharding_groups that divides them",
     ),
     Rule(
         "parameters_on_host",
@@ -436,6 +463,13 @@ RULES: tuple[Rule, ...] = (
         _recompute_modules,
         _refused_modules,
         lambda _s, _x: "--recompute selective --recompute-modules core_attn, or another --recompute",
+    ),
+    Rule(
+        "recompute_operations",
+        "only torch keeps what a list of operations puts out and does the others again",
+        _recompute_operations,
+        lambda s, _x: f"recompute operations: {s.framework.name} recomputes modules or whole layers",
+        lambda _s, _x: "--framework torch, or --recompute selective",
     ),
 )
 """In the order they are checked."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
-from simulator.question.scenario.block import Alike, Array, LayoutBlock
+from simulator.question.scenario.block import Alike, Array, LayoutBlock, alike_of
 from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.layout import (
     BY_NAME,
@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
 from simulator.question.scenario.typed import Axes
-from simulator.question.vocabulary import RecomputeMethod, RecomputeModule
+from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
@@ -258,10 +258,16 @@ def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], .
     return tuple(one for one in sets if set(one) <= set(allowed))
 
 
+def searched_modes(scenario: Scenario) -> tuple[RecomputeMode, ...]:
+    """What a search tries; where single operations can be kept, those in place of the attention core."""
+    keeps = scenario.framework.limits.recomputes_operations
+    return tuple("operations" if keeps and mode == "selective" else mode for mode in SEARCHED_RECOMPUTE_MODES)
+
+
 def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ...]]:
     """(mode, modules, method, layers) as numbers of their columns."""
     implied = "full" if space.recompute_layer_list else "selective" if space.recompute_modules else None
-    modes = space.recompute or ((implied,) if implied else SEARCHED_RECOMPUTE_MODES)
+    modes = space.recompute or ((implied,) if implied else searched_modes(scenario))
     methods: tuple[RecomputeMethod, ...] = space.recompute_method or ("uniform",)
     counts = space.recompute_layers or (1,)
     usual = BY_NAME["recompute_modules"].default
@@ -341,4 +347,4 @@ def _alike(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: 
         if any(BY_NAME[name].of_work for name in axis.names):
             code = code * len(axis.values) + chosen
     _, first, kind = np.unique(code, return_index=True, return_inverse=True)
-    return Alike(block.take(first), kind) if 2 * len(first) <= len(block) else None
+    return alike_of(block, first, kind)

@@ -1,4 +1,4 @@
-"""The layouts of a space in turn: what rules forbid is marked, the rest is priced.
+"""The layouts of a space in turn: what rules forbid is marked, of the rest memory is priced; time of those asked for.
 
 Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.pricing.price import Priced, price
+from simulator.cost.pricing.price import Sized, size
 from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
@@ -24,7 +24,7 @@ class Judged:
     block: LayoutBlock
     broken: tuple[tuple[Rule, Mask], ...]
     """Rules that drop any, each with the layouts of the block that break it and none before it."""
-    priced: Priced | None
+    sized: Sized | None
     """Those that break no rule, in their order in the block; None where all do."""
 
 
@@ -40,4 +40,4 @@ def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
                 broken.append((rule, hit))
                 alive &= ~hit
         kept = block if alive.all() else block.take(alive)
-        yield Judged(block, tuple(broken), price(scenario, kept) if len(kept) else None)
+        yield Judged(block, tuple(broken), size(scenario, kept) if len(kept) else None)

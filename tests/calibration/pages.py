@@ -12,13 +12,14 @@ from simulator.evidence.calibration.assessment import Assessment, assess, figure
 from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
-from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration
+from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration, shipped_calibration
 from simulator.question.coefficients.values import Kind
 from simulator.show.report.accuracy import accuracy_text, targets_table
 from simulator.show.report.accuracy_sources import class_table, sources_text
 from simulator.show.report.as_json import dumps
 from simulator.show.report.calibration import meaning_table, value_table
 from tests.calibration.measured import all_rows, shipped_rows
+from tests.docs import walk
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "calibration"
@@ -105,5 +106,7 @@ if __name__ == "__main__":
         for name, block in found.items():
             page = written_anew(page, name, block)
         path.write_text(page, encoding="utf-8")
+    shipped_calibration.cache_clear()  # the walk starts from what was just written
+    walk.write()
     RECORD.write_text(dumps({"figures": record(judged)}) + "\n", encoding="utf-8")
     print(json.dumps(record(judged), indent=1))  # noqa: T201 - run by hand

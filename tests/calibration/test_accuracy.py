@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks.targets import COVERAGE, TABLE, Evidence, targets
 from simulator.errors import InputError
-from simulator.evidence.calibration.accuracy import accuracy
-from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
+from simulator.evidence.calibration.accuracy import accuracy, ordering
+from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy, assess
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.show.report.accuracy_json import accuracy_object
 from tests.calibration.measured import blank, row, shipped_rows
 from tests.calibration.pages import ANEW_HINT, OWN, RECORD, record, shipped
 
@@ -193,6 +194,17 @@ def test_a_missed_target_names_its_reason(assessed: Assessment) -> None:
     missed = {target.id: target.reason for target in found if not target.met}
     assert {"ordering", "best_within", "ran_fits", "out_of_memory", "memory_worst"} <= set(missed)
     assert all(missed.values())
+
+
+def test_ordering_speaks_of_one_table_and_the_family_apart(assessed: Assessment) -> None:
+    fitted = family(assessed, "hopper").fitted
+    printed = accuracy_object(assessed)
+    one = ordering(fitted, fitted.coefficients(), table=TABLE)
+    assert printed["ordering"] == {"pairs": one.pairs, "right": one.right, "best_within": one.best_within}
+    others = assess([found for found in shipped_rows() if found.table == "h100-flagperf"])
+    assert others.ordering is None
+    assert others.family_ordering is not None
+    assert printed["family_ordering"]["pairs"] == one.pairs + others.family_ordering.pairs
 
 
 def test_a_family_with_one_row_is_judged_too() -> None:

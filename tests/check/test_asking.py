@@ -75,11 +75,24 @@ def test_all_devices_of_a_node_are_meant_where_none_are_named(launcher: str, fla
 
 def test_the_vocabulary_has_its_own_message(tmp_path: Path) -> None:
     file = script(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}")
-    (found,) = checked(file, *H100, code=3)
+    (found,) = checked(file, *H100, "--micro-batch-size", "8", code=3)
     assert found["reasons"][0].startswith("the vocabulary is missing")
     assert "--model-field vocab_size=N" in found["reasons"][0]
-    (found,) = checked(file, *H100, "--model-field", "vocab_size=32000")
+    (found,) = checked(file, *H100, "--micro-batch-size", "8", "--model-field", "vocab_size=32000")
     assert found["outcome"] == "fits"
+
+
+@pytest.mark.parametrize(("batch", "outcome", "entries"), [("1", "fits", "262,144"), ("256", "does_not_fit", "32,768")])
+def test_a_verdict_that_no_vocabulary_changes_needs_none(
+    batch: str, outcome: str, entries: str, tmp_path: Path
+) -> None:
+    file = script(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}")
+    (found,) = checked(
+        file, *H100, "--micro-batch-size", batch, "--global-batch-size", "2048", code=int(outcome != "fits")
+    )
+    assert found["outcome"] == outcome
+    (said,) = [remark["message"] for remark in found["remarks"] if remark["rule"] == "vocabulary-assumed"]
+    assert f"{entries} entries are priced" in said
 
 
 def test_positional_parameters_have_one_example_line(tmp_path: Path) -> None:

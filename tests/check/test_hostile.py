@@ -127,13 +127,16 @@ def test_a_patch_is_read_inside_too(repository: Path) -> None:
         "trainer.num_nodes=1 trainer.devices=8 trainer.precision=bf16 model.hidden_size=4096 "
         "model.ffn_hidden_size=11008 model.num_attention_heads=32 model.encoder_seq_length=4096 "
         "++model.vocab_size=32000 model.activation=fast-swiglu model.micro_batch_size=8 "
-        "model.global_batch_size=64 model.num_layers=8 "
+        "model.global_batch_size=64 model.num_layers=9 model.bias=false "
         "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 model.sequence_parallel=False"
     )
     text = f"python megatron_gpt_pretraining.py --config-name=link {keys}\n"
     (found,) = judged(script(repository, text.replace(" model.", " \\\n model.")), "--diff")
     assert found["outcome"] == "does_not_fit"
-    assert any(change["patch"] for change in found["changes"])
+    patches = [change["patch"] for change in found["changes"]]
+    assert any("- model.micro_batch_size=8 " in patch and "+ model.micro_batch_size=4 " in patch for patch in patches)
+    assert not any("use_distributed_optimizer" in patch for patch in patches)
+    assert any("++model.activations_checkpoint_granularity=full" in patch for patch in patches)
 
 
 def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +233,28 @@ def test_messages_cut_what_they_echo() -> None:
         result = run("estimate", *args) if args[0] != "w" * 4000 else run(*args)
         assert result.exit_code == 2
         assert len(result.stderr) < 2200
+
+
+def test_an_argument_of_many_digits_is_no_number_to_tell(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(SCRIPT + f"\ntorchrun pretrain_gpt.py --num-layers ${{{'9' * 4301}}} --seq-length $1\n")
+    found = judged(str(recipe), "--set", "X=2")
+    assert all("internal error" not in reason for one in found for reason in one["reasons"])
+    assert any("--set 1=" in remark["fix"] for one in found for remark in one["remarks"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("|${X//a/b}" * 25000, "more than 65536 bytes of shell text"),
+        ("a|" * 3000, "more than 2000 '|'"),
+        (">a`" * 3000, "more than 400 '`'"),
+        ("$X)" * 5000, "more than 4000 ')'"),
+    ],
+)
+def test_what_the_parser_would_take_long_for_is_not_given_to_it(text: str, told: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(SCRIPT + text, encoding="utf-8")
+    (found,) = judged(str(recipe))
+    assert found["outcome"] == "unreadable"
+    assert told in found["reasons"][0]

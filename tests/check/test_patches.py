@@ -17,6 +17,7 @@ H100 = ("--hardware", "h100-sxm-80g")
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 8 --swiglu --untie-embeddings-and-output-weights --vocab-size 128256 --bf16 "
+    "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope "
     "--seq-length 8192 --max-position-embeddings 8192 --global-batch-size 256 --tensor-model-parallel-size 2 "
     "--sequence-parallel --use-distributed-optimizer"
 )
@@ -89,7 +90,7 @@ def test_the_command_prints_them_fastest_first(tmp_path: Path, monkeypatch: pyte
 
 def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "13312")
+    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "14336")
     Path("train.sh").write_text(text, encoding="utf-8")
     (found,) = checked("train.sh", *H100, "--diff", code=1)
     first = found["changes"][0]

@@ -112,8 +112,9 @@ def test_fsdp_of_megatron_is_not_modelled(flags: str, tmp_path: Path) -> None:
 def test_the_type_of_a_tokenizer_tells_the_vocabulary(tmp_path: Path) -> None:
     flags = BASE.replace("--vocab-size 128256", "--tokenizer-type Llama3Tokenizer --tokenizer-model $2")
     assert launched(tmp_path, flags)["estimate"]["model"] == "llama3-8b"
-    unknown = launched(tmp_path, flags.replace("Llama3Tokenizer", "HuggingFaceTokenizer"), code=3)
-    assert unknown["outcome"] == "cannot_tell"
+    unknown = launched(tmp_path, flags.replace("Llama3Tokenizer", "HuggingFaceTokenizer"))
+    assert unknown["estimate"]["model"] == "recipe"
+    assert "vocabulary-assumed" in [remark["rule"] for remark in unknown["remarks"]]
 
 
 PADDLE = (

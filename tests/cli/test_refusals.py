@@ -1,5 +1,7 @@
 """Bad input gets one line: what, where, what is allowed, the nearest name."""
 
+import json
+
 import pytest
 
 from simulator.errors import UnsupportedError
@@ -86,6 +88,20 @@ def test_what_cannot_be_priced_is_exit_3() -> None:
     question = ("--model", "llama3.2-1b", "--hardware", "bi150-64g", "--precision", "fp8")
     assert "fp8" in refusal(*question, code=3)
     assert "fp8" in refusal("estimate", *question, code=3)
+
+
+@pytest.mark.parametrize(
+    ("cut", "rule"),
+    [
+        (("--pp", "2", "--stage-layers", "9,7", "--vpp", "2"), "virtual_stages"),
+        # Layers that the model has not, one of them done again.
+        (("--pp", "2", "--stage-layers", "20,5", "--recompute", "full", "--recompute-layer-list", "0,20"), "layers"),
+    ],
+)
+def test_a_cut_that_is_none_is_refused_by_its_rule(cut: tuple[str, ...], rule: str) -> None:
+    answer = run("estimate", *TINY, *cut, "--format", "json")
+    assert answer.exit_code == 0, answer.stderr
+    assert rule in {one["rule"] for one in json.loads(answer.stdout)["violations"]}
 
 
 def test_an_unexpected_error_is_one_line_unless_debugged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ LAYOUTS = [
     (
         "megatron",
         (
-            "--model deepseek-v3 --nodes 32 --tp 2 --pp 16 --ep 16 --recompute full "
+            "--model deepseek-v3 --nodes 32 --tp 2 --pp 16 --ep 16 --etp 1 --recompute full "
             "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2"
         ),
     ),
@@ -43,7 +43,7 @@ LAYOUTS = [
     ),
     ("megatron", "--model llama3.1-8b --nodes 2 --zero-stage 0 --tp 8 --precision fp16"),
     ("megatron", "--model llama3.1-8b --nodes 2 --tp 4 --precision fp32"),
-    ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --pp 2 --recompute selective"),
+    ("megatron", "--model ernie-4.5-21b-a3b --nodes 2 --tp 4 --ep 4 --etp 1 --pp 2 --recompute selective"),
     (
         "paddle",
         (
@@ -78,10 +78,47 @@ LAYOUTS = [
     ("megatron", "--model llama3.1-8b --nodes 1 --offload optimizer_tensorwise --option offload_fraction=0.5"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 2 --global-batch-size 64 --option sharding_degree=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 1 --global-batch-size 64"),
+    ("torchtitan", "--model llama3.1-8b --nodes 4 --global-batch-size 64 --option sharding_groups=4"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 4 --global-batch-size 64 --option cp_communication=ring"),
+    ("megatron", "--model llama3.1-8b --nodes 2 --cp 4 --option cp_communication=all_gather"),
+    (
+        "megatron",
+        "--model llama3.1-8b --nodes 2 --cp 8 --option cp_communication=all_to_all_ring --option cp_inner_degree=2",
+    ),
+    (
+        "torchtitan",
+        (
+            "--model llama3.1-8b --global-batch-size 64 --precision fp8 --option fp8_param_gather=true "
+            "--recompute operations"
+        ),
+    ),
+    (
+        "torchtitan",
+        "--model llama3.1-8b --global-batch-size 64 --option fused_cross_entropy=true --option loss_bytes_per_logit=4",
+    ),
+    (
+        "megatron",
+        "--model llama3.1-8b --nodes 2 --precision fp8 --option fp8_recipe=mxfp8 --option fp8_param_gather=true",
+    ),
+    (
+        "megatron",
+        "--model llama3.1-8b --option sharding_groups=2 --option fused_rotary=false --option optimizer_dtype=fp8",
+    ),
     ("torchtitan", "--model llama3.1-70b --nodes 8 --tp 8 --global-batch-size 64 --recompute full"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --tp 2 --zero-stage 2 --global-batch-size 64"),
     ("torchtitan", "--model qwen3-30b-a3b --nodes 2 --ep 8 --global-batch-size 64"),
-    ("torchtitan", "--model llama3.1-8b --nodes 4 --tp 4 --pp 4 --vpp 2 --global-batch-size 64 --recompute selective"),
+    (
+        "torchtitan",
+        "--model llama3.1-8b --nodes 4 --tp 4 --pp 4 --vpp 2 --global-batch-size 64 --recompute operations",
+    ),
+    (
+        "torchtitan",
+        "--model llama3.1-8b --nodes 1 --global-batch-size 64 --option compiled=true --recompute operations",
+    ),
+    (
+        "torchtitan",
+        "--model llama3.1-8b --nodes 1 --global-batch-size 64 --recompute-layer-list 2,5,8,11,14,17,20,23,26,29",
+    ),
     ("torchtitan", "--model deepseek-v3 --nodes 32 --ep 64 --global-batch-size 512 --recompute full --precision fp8"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --zero-stage 2 --global-batch-size 64 --precision fp32"),
 ]
@@ -165,8 +202,8 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ),
         ("paddle", "--model llama3.1-8b --model-field hidden_size=8192", "names a published model"),
         ("paddle", "--model llama3.1-8b --option expandable_segments=true", "has no setting"),
-        ("megatron", "--model llama3.1-8b --recompute attention", "core or whole layers"),
-        ("torchtitan", "--model llama3.1-8b --recompute attention", "keeps some operators"),
+        ("megatron", "--model llama3.1-8b --recompute attention", "modules or whole layers"),
+        ("torchtitan", "--model llama3.1-8b --recompute attention", "keeps some operations"),
         (
             "torchtitan",
             "--model llama3.1-8b --nodes 2 --cp 4 --option sharding_degree=2",
@@ -180,7 +217,7 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("torchtitan", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "always has it"),
         ("torchtitan", "--model llama3.1-8b --nodes 1 --stage-layers 10,22", "cuts the layers by itself"),
         ("torchtitan", "--model llama3.1-8b --num-layers 8", "names a published model"),
-        ("torchtitan", "--model llama3.1-8b --recompute-method block --recompute-layers 4", "every layer or none"),
+        ("torchtitan", "--model llama3.1-8b --recompute-method block --recompute-layers 4", "every n-th, or none"),
         ("megatron", "--model ernie-4.5-21b-a3b --hardware h800-sxm-80g:1,bi150-64g:1x8 --pp 2", "one kind of device"),
     ],
 )

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, framework, switches
+from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.stacks import framework
 
 
 def test_the_profiles() -> None:
@@ -18,7 +19,9 @@ def test_the_profiles() -> None:
 
 
 def test_every_switch_is_described_and_its_values_are_allowed() -> None:
-    assert {f.name for f in switches()} == {f.name for f in dataclasses.fields(FrameworkProfile)} - {"name", "limits"}
+    assert {f.name for f in switches()} == {f.name for f in dataclasses.fields(FrameworkProfile)} - {
+        *("name", "limits", "version", "stack")
+    }
     for one in switches():
         about = one.metadata["about"]
         assert about
@@ -71,7 +74,7 @@ def test_other_values() -> None:
         ),
         ("torch", {"name": "x"}, "--option name: unknown switch"),
         ("torch", {"mtp": "maybe"}, "--option mtp=maybe: allowed are true and false"),
-        ("torch", {"cp_communication": "star"}, "--option cp_communication=star: allowed are ring, all_to_all"),
+        ("torch", {"cp_communication": "star"}, "--option cp_communication=star: allowed are ring, gathered_ring"),
         ("torch", {"gradient_dtype": "fp16"}, "--option gradient_dtype=fp16: allowed are fp32, bf16"),
         (
             "torch",
@@ -79,9 +82,9 @@ def test_other_values() -> None:
             "--option loss_bytes_per_logit=64: must be a whole number from 2 to 32",
         ),
         ("torch", {"loss_bytes_per_logit": "8.5"}, "--option loss_bytes_per_logit=8.5: must be a whole number"),
-        ("torch", {"expert_imbalance": "0.5"}, "--option expert_imbalance=0.5: must be a number from 1"),
-        ("torch", {"expert_imbalance": "nan"}, "--option expert_imbalance=nan: must be a number from 1"),
-        ("torch", {"expert_imbalance": "inf"}, "--option expert_imbalance=inf: must be a number from 1"),
+        ("torch", {"expert_imbalance": "0.001"}, "--option expert_imbalance=0.001: must be a number from 0.01"),
+        ("torch", {"expert_imbalance": "nan"}, "--option expert_imbalance=nan: must be a number from 0.01"),
+        ("torch", {"expert_imbalance": "inf"}, "--option expert_imbalance=inf: must be a number from 0.01"),
         (
             "torch",
             {"cross_entropy_chunk_tokens": "-1"},

@@ -34,17 +34,37 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
+    ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
+    ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8}, {"zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
+    ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
+    (
+        {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
+        {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
+    ),
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "probabilities_in_experts": {"probabilities_in_experts": "true"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "release_grads": {"fully_shard": "false"},
+    "fp8_recipe": {"fp8_inputs": "true"},
+    "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
+    "composed_norm_bytes": {"fused_rms_norm": "false"},
+    "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
+    "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},
+    "widened_gradients": {
+        "fully_shard": "false",
+        "parameter_dtype": "bf16",
+        "gradient_dtype": "bf16",
+        "master_weights": "true",
+    },
 }
 
 
@@ -54,9 +74,16 @@ def other(name: str, current: object) -> str:
         return "false" if current else "true"
     (spec,) = [f for f in switches() if f.name == name]
     if isinstance(current, str):
-        return next(choice for choice in spec.metadata["choices"] if choice != current)
+        return (
+            "mxfp8"
+            if name == "fp8_recipe"
+            else next(choice for choice in spec.metadata["choices"] if choice != current)
+        )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"labelled_token_fraction": "0.5", "offload_fraction": "0.5", "expert_wait_ms": "1.0"}
+    values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
+    values |= {"expert_wait_ms": "2.0"}
+    if name.startswith("recomputed"):
+        return "0.5"
     return values.get(name) or str(int(str(current)) + 2)
 
 
@@ -75,7 +102,8 @@ def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) ->
 @pytest.mark.parametrize("name", [f.name for f in switches()])
 def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     beside = BESIDE.get(name, {})
-    changed = beside | {name: other(name, getattr(PROFILES[profile], name))}
+    usual = scenario_of(profile=profile).framework
+    changed = beside | {name: other(name, getattr(usual, name))}
     differs = [
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
         for i in range(len(SETTINGS))

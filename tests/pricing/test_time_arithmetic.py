@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.timing.layers import gemm_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
@@ -94,11 +95,18 @@ def test_zero_3_gathers_half_of_its_traffic_in_either_pass() -> None:
 
 
 def test_few_tokens_read_the_experts_parts_of_a_rank() -> None:
-    """Reading 2 bytes per weight in each pass, and reading and writing fp32 gradients, outlast the products."""
+    """Reading 2 bytes per weight in each pass, and reading and writing fp32 gradients, outlast dense products.
+
+    To the experts' it adds, with what goes in and comes out of 128 copies: of 64 tokens, 2 each, over both ranks.
+    """
     scenario = llama("mixtral-8x7b-v0.1", seq_length=64)
     found = parts(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=2, expert_tensor_parallel=2)
     weights = PROJECTIONS / 2 + 8 * 4096 + 8 * 3 * 4096 * 14_336 / (2 * 2)
-    assert found["gemm"] == pytest.approx(2 * M * 32 * weights * (2 + 2 + 8) / 1675e9)
+    copies, wide = 128, 14_336 / 2
+    tokens = copies * ((4096 + 2 * wide) + (wide + 4096)) * 2
+    products = 2 * copies * 3 * 4096 * wide / gemm_rate(scenario)
+    each = weights * (2 + 2 + 8) / 1675e9 + 3 * tokens / 1675e9 + 3 * products
+    assert found["gemm"] == pytest.approx(2 * M * 32 * each)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -207,7 +215,8 @@ def test_adapters_of_recomputed_attention_are_multiplied_again() -> None:
     sizes: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "recompute": "attention"}
     options = {"tp_comm_overlap": "false"}
     small, large = (parts(llama(lora_rank=rank, options=options), **sizes)["recompute"] for rank in (8, 16))
-    widths = 2 * (4096 + 4096) + 2 * (4096 + 1024)
+    # One adapter for q, k and v.
+    widths = (4096 + 4096) + (4096 + 4096 + 2 * 1024)
     assert large - small == pytest.approx(2 * M * LAYERS * 2 * T * 8 * widths / 2 / 494.5e12, rel=1e-6)
 
 
@@ -241,6 +250,6 @@ def test_every_exchange_of_a_layer_takes_its_time(zero_stage: int, exchanges: in
 
 def test_replicas_exchange_what_is_trained() -> None:
     """Adapters of rank 8: 4 bytes of gradients and 2 of parameters; a quarter of what overlaps is exposed."""
-    adapters = LAYERS * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14_336))
+    adapters = LAYERS * 8 * (3 * 4096 + 4096 + 2 * 1024 + 4096 + 2 * 14_336 + 4096 + 14_336)
     per_byte = 7 / 8 / 337.5e9 + 7 * 2e-6 / 2**30
     assert parts(llama(lora_rank=8))["data_parallel"] == pytest.approx(adapters * 6 * per_byte / 4)

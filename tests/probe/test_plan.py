@@ -178,5 +178,6 @@ def test_the_covariance_is_updated_as_if_from_scratch() -> None:
 
 def test_cheap_launches_come_first() -> None:
     slow = Effort(launches=8, start_seconds=0.1, freedom=WIDE)
-    quick = plan(SOME, BASE, slow).launches
-    assert math.fsum(p.step_seconds for p in quick) < math.fsum(p.step_seconds for p in DESIGN.launches)
+    # Few candidates are of use, and in the end all are taken; what differs is the order.
+    quick, ready = (math.fsum(p.step_seconds for p in d.launches[:4]) for d in (plan(SOME, BASE, slow), DESIGN))
+    assert quick < ready

@@ -1,9 +1,13 @@
-"""The flag tables of docs/recipes.md, made of the readers' own; run as a script, it prints them."""
+"""The flag tables of docs/recipes.md, made of the readers' own; run as a script, it writes them into the page."""
 
+import re
 from collections.abc import Mapping
 
 from simulator.recipes.readers import deepspeed, nemo, torchtitan
 from simulator.recipes.readers.given import Flag
+from tests.recipes.seeds import ROOT
+
+PAGE = ROOT / "docs" / "recipes.md"
 
 TABLES: Mapping[str, Mapping[str, Flag]] = {
     "NeMo and Megatron-Bridge keys": nemo.FLAGS,
@@ -19,5 +23,9 @@ def rendered(heading: str) -> str:
 
 
 if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
     for name in TABLES:
-        print(f"### {name}\n\n{rendered(name)}\n")  # noqa: T201  its output is pasted into the page
+        start, rest = text.split(f"\n### {name}\n\n", 1)
+        _, table, end = re.split(r"((?:^\|.*\n)+)", rest, maxsplit=1, flags=re.MULTILINE)
+        text = f"{start}\n### {name}\n\n{rest[: rest.index(table)]}{rendered(name)}\n{end}"
+    PAGE.write_text(text, encoding="utf-8")

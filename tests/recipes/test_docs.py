@@ -16,7 +16,7 @@ SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simula
 @pytest.mark.parametrize("heading", TABLES)
 def test_flag_tables_are_the_readers_own(heading: str) -> None:
     section = PAGE.split(f"\n### {heading}\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
-    assert rendered(heading) in section, "run `python -m tests.recipes.flag_tables` and paste"
+    assert rendered(heading) in section, "run `python -m tests.recipes.flag_tables`"
 
 
 def test_the_page_of_flags_is_current() -> None:

@@ -10,7 +10,7 @@ from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from tests.recipes.seeds import DATA, about, rules
+from tests.recipes.seeds import DATA, rules
 
 
 def titan(folder: Path, *changes: tuple[str, str]) -> Recipe:
@@ -66,7 +66,7 @@ def test_torchtitan(tmp_path: Path) -> None:
         pipeline_parallel=2,
         virtual_stages=2,
         sequence_parallel=True,
-        zero_stage=3,
+        zero_stage=2,
         recompute="full",
         recompute_method="list",
         recompute_layer_list=tuple(range(1, 32, 2)),
@@ -84,7 +84,8 @@ def test_torchtitan(tmp_path: Path) -> None:
         (("context_parallel_degree = 1", 'fsdp_reshard_after_forward = "never"'), "zero_stage", 2),
         (('mode = "selective"', 'mode = "none"'), "recompute", "none"),
         (('mode = "selective"', 'mode = "full"'), "recompute_method", "uniform"),
-        (('option = "2"', 'option = "op"'), "recompute", "selective"),
+        (("context_parallel_degree = 1", 'fsdp_reshard_after_forward = "always"'), "zero_stage", 3),
+        (('option = "2"', 'option = "op"'), "recompute", "operations"),
         (("context_parallel_degree = 1", "context_parallel_degree = 4"), "context_parallel", 4),
     ],
 )
@@ -97,7 +98,7 @@ def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, t
     [
         (('flavor = "8B"', 'flavor = "9000B"'), "unknown-model"),
         (('name = "AdamW"', 'name = "Muon"'), "not-modelled"),
-        (('option = "2"', 'option = "op"'), "upper-bound"),
+        (('mode = "selective"', 'mode = "memory_budget"'), "upper-bound"),
         (('"Interleaved1F1B"', '"ZBVZeroBubble"'), "not-modelled"),
         (("context_parallel_degree = 1", "tensor_paralel_degree = 1"), "unknown-flag"),
     ],
@@ -314,7 +315,8 @@ def test_the_launch_of_torchtitan(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel) == (4, 2)
     assert (recipe.places["tp"].file, recipe.places["pp"].file) == (str(file), str(tmp_path / "t.toml"))
-    assert about(recipe, "upper-bound") == ["--compile.enable: what compiling saves is not priced"]
+    compiled = {"compiled": "true", "fused_cross_entropy": "true", "loss_bytes_per_logit": "4"}
+    assert compiled.items() <= recipe.options.items()
     file.write_text(f"{TITAN} $MORE\n", encoding="utf-8")
     (recipe,) = read_recipe(file, {"CONFIG": "t.toml"})
     assert [unknown.affects for unknown in recipe.unknowns] == [("any_other_flag",)]
@@ -387,6 +389,11 @@ def test_replicas_of_torchtitan(degrees: str, replicas: int, options: dict[str, 
     assert {name: text for name, text in recipe.options.items() if name == "sharding_degree"} == options
 
 
-def test_torchtitan_s_open_groups_are_not_modelled(tmp_path: Path) -> None:
+def test_torchtitan_s_open_groups(tmp_path: Path) -> None:
+    """Two replicas of groups whose size the cluster decides; 8-bit gathers."""
     degrees = "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 2"
-    assert "not-modelled" in rules(titan(tmp_path, ("data_parallel_shard_degree = -1", degrees)))
+    recipe = titan(tmp_path, ("data_parallel_shard_degree = -1", degrees))
+    assert recipe.options["sharding_groups"] == "2"
+    assert "not-modelled" not in rules(recipe)
+    gathers = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n\n[optimizer]"
+    assert titan(tmp_path, ("[optimizer]", gathers)).options["fp8_param_gather"] == "true"

@@ -16,7 +16,7 @@ from tests.recipes.seeds import DATA, about, rules
 
 SHAPE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
  --num-query-groups 8 --swiglu --untie-embeddings-and-output-weights --max-position-embeddings 8192
- --vocab-size 128256"""
+ --vocab-size 128256 --normalization RMSNorm --disable-bias-linear --position-embedding-type rope"""
 FIRST_AND_LAST = (
     "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7"
 )
@@ -143,7 +143,9 @@ def test_experts_and_latent_attention(tmp_path: Path) -> None:
         --moe-layer-freq ([0]*1+[1]*26) --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128
         --qk-pos-emb-head-dim 64 --v-head-dim 128 --untie-embeddings-and-output-weights --vocab-size 102400
         --tensor-model-parallel-size 2 --expert-model-parallel-size 8 --sequence-parallel --seq-length 4096
-        --global-batch-size 8""".replace("([0]*1+[1]*26)", "'([0]*1+[1]*26)'"),
+        --global-batch-size 8 --disable-bias-linear --normalization RMSNorm --position-embedding-type rope""".replace(
+            "([0]*1+[1]*26)", "'([0]*1+[1]*26)'"
+        ),
         tmp_path,
     )
     assert recipe.model == "deepseek-v2-lite"
@@ -170,18 +172,15 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
         ("--optimizer sgd", "not-modelled", "sgd: only Adam"),
         ("--optimizer muon", "not-modelled", "muon: only Adam"),
-        ("--fp8-param-gather", "not-modelled", "weights of fewer bits"),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),
-        ("--normalization LayerNorm", "not-modelled", "LayerNorm"),
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
-        ("--moe-layer-freq 2 --num-experts 8", "not-modelled", "leading dense"),
+        ("--moe-layer-freq x --num-experts 8", "not-modelled", "of which some have experts"),
         ("--num-experts 8 8 16", "not-modelled", "unequal numbers of experts"),
         ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
         ("--recompute-granularity selective --recompute-modules router", "not-modelled", "allowed are core_attn,"),
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
-        ("--moe-expert-capacity-factor 0.5", "not-modelled", "drop tokens"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
         ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
     ],
@@ -225,8 +224,51 @@ def test_dispatchers(flags: str, dispatch: str | None, tmp_path: Path) -> None:
     assert overlapped.options["overlap_expert_exchange"] == "true"
 
 
-def test_no_swiglu_is_not_modelled(tmp_path: Path) -> None:
-    assert "not-modelled" in rules(read(BASE.replace("--swiglu", ""), tmp_path))
+@pytest.mark.parametrize(
+    ("old", "new", "fields"),
+    [
+        ("--swiglu", "", {"gated": False, "activation": "gelu"}),
+        ("--swiglu", "--squared-relu", {"gated": False, "activation": "squared_relu"}),
+        ("--swiglu", "--quick-geglu", {"activation": "gelu"}),
+        ("--normalization RMSNorm", "", {"norm": "layer_norm"}),
+        ("--position-embedding-type rope", "", {"rotary": False, "learned_positions": 8192}),
+        ("--position-embedding-type rope", "--position-embedding-type none", {"rotary": False}),
+        ("--position-embedding-type rope", "--use-rotary-position-embeddings", {}),
+        (
+            "--disable-bias-linear",
+            "",
+            {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True},
+        ),
+        ("--disable-bias-linear", "--disable-bias-linear --add-qkv-bias", {"attention_bias": True}),
+    ],
+)
+def test_what_layers_are_made_of(old: str, new: str, fields: dict[str, object], tmp_path: Path) -> None:
+    recipe = read(BASE.replace(old, new), tmp_path)
+    assert recipe.model_fields == fields
+    assert recipe.remarks == ()
+
+
+def test_a_gpt_of_its_own_size_is_priced(tmp_path: Path) -> None:
+    """Megatron's defaults alone: no gate, LayerNorm, biases, learned positions."""
+    flags = """--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 1024
+ --seq-length 1024 --micro-batch-size 4 --global-batch-size 64 --fp16 --vocab-file v --merge-file m"""
+    found = check_recipe(read(flags, tmp_path), Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.case is not None
+    model = found.case.scenario.model
+    assert (model.intermediate_size, model.vocab_size, model.gated, model.tie_word_embeddings) == (
+        4096,
+        50304,
+        False,
+        True,
+    )
+    assert found.outcome == "fits"
+
+
+def test_models_with_an_encoder_are_not_modelled(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"torchrun --nproc_per_node 8 pretrain_bert.py {' '.join(BASE.split())}\n")
+    (recipe,) = read_recipe(file)
+    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates()).outcome == "not_modelled"
 
 
 def test_all_offloaded_layers_and_adam_are_silent(tmp_path: Path) -> None:

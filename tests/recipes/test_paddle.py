@@ -93,7 +93,13 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
     ],
 )
 def test_options(flags: str, options: dict[str, str], tmp_path: Path) -> None:
-    assert read(f"{DENSE} {flags}", tmp_path).options == options
+    # Keys of PaddleFormers, whose norms are one kernel unless told otherwise.
+    assert read(f"{DENSE} {flags}", tmp_path).options == {"fused_rms_norm": "true"} | options
+
+
+def test_paddlenlp_has_norms_in_pieces(tmp_path: Path) -> None:
+    flags = DENSE.replace("--max_seq_len", "--max_seq_length")
+    assert "fused_rms_norm" not in read(flags, tmp_path).options
 
 
 @pytest.mark.parametrize(

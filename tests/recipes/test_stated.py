@@ -45,8 +45,6 @@ def test_a_stated_peak() -> None:
         ("swift", "megatron/muon.sh"),
         ("swift", "mcore_bridge/lora/new_special_tokens.sh"),
         ("llamafactory", "ascend/qwen3_full_sft_fsdp2.yaml"),
-        ("primus", "MI325X/llama3.1_8B-BF16-pretrain.yaml"),
-        ("torchtitan", "deepseek_v3/train_configs/deepseek_v3_16b.toml"),
     ],
 )
 def test_what_is_only_bounded_is_not_said_to_be_too_large(family: str, end: str) -> None:

@@ -36,7 +36,19 @@ def _modules(*modules: str) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": modules}
 
 
+OVERLAP = {"options": {"overlap_expert_exchange": "true"}}
+
 CASES: dict[str, list[Case]] = {
+    "expert_overlap": [
+        Case(
+            {"pipeline_parallel": 2, "expert_parallel": 2},
+            {"pipeline_parallel": 2, "expert_parallel": 2, "virtual_stages": 2},
+            small_moe(),
+            OVERLAP,
+        ),
+        Case({"expert_parallel": 2, "recompute": "full"}, {"expert_parallel": 2}, small_moe(), OVERLAP),
+        Case({"pipeline_parallel": 2, "expert_parallel": 2}, {"pipeline_parallel": 2}, small_moe(), OVERLAP),
+    ],
     "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
     # Latent attention has no key-value heads of its own to divide.
     "heads": [Case({"tensor_parallel": 8}, {"tensor_parallel": 4}, small_mla())],
@@ -194,6 +206,10 @@ CASES: dict[str, list[Case]] = {
         Case(_modules("core_attn", "moe_act"), _modules("core_attn", "moe")),
         Case(_modules("mla_up_proj"), _modules("mla_up_proj"), small_mla(), {"profile": "paddle"}, {}),
         Case(_modules("layernorm"), _modules("core_attn"), small_moe(), {"profile": "torch"}),
+    ],
+    "recompute_operations": [
+        Case({"recompute": "operations"}, {"recompute": "selective"}),
+        Case({"recompute": "operations"}, {"recompute": "full"}, small_moe(), {"profile": "paddle"}),
     ],
     "recompute_layers": [
         Case({"recompute": "full", "recompute_layers": 5}, {"recompute": "full", "recompute_layers": 4}),

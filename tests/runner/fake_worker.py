@@ -1,6 +1,7 @@
 """A rank that trains nothing: it behaves as `FAKE_RANKS` says of its layout, and leaves a result like a real one.
 
-`FAKE_RANKS` is a JSON object from a layout (`tp2pp1dp1`) to what its rank 1 does; `hang` is for all of them. The
+`FAKE_RANKS` is a JSON object from a layout (`tp2pp1dp1`) to what its rank 1 does; `hang` is for all of them.
+`FAKE_STEPS` is another, to the seconds of its steps. The
 standard library is all it needs, so that a test is quick.
 """
 
@@ -29,6 +30,7 @@ def main() -> int:
     if does != "ok" and rank == 1:
         return fail(does, path.parent)
     stage = rank // (sizes[0] * sizes[2])
+    base = float(json.loads(os.environ.get("FAKE_STEPS", "{}")).get(name, 0.5))
     result = {
         "rank": rank,
         "stage": stage,
@@ -39,7 +41,7 @@ def main() -> int:
         "reserved_bytes": None,
         "device_bytes": int(os.environ["FAKE_DEVICE_MIB"]) * MIB if "FAKE_DEVICE_MIB" in os.environ else None,
         "step_seconds": [
-            0.5 + float(os.environ.get("FAKE_SLOPE", "0.01")) * step + 0.1 * rank for step in range(job["steps"])
+            base + float(os.environ.get("FAKE_SLOPE", "0.01")) * step + 0.1 * rank for step in range(job["steps"])
         ],
         "losses": [],
         "forward_seconds": None,

@@ -11,7 +11,7 @@ from simulator.cost.memory.schedule import RecomputePlan
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
-from simulator.question.frameworks.profile import framework
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
@@ -32,6 +32,7 @@ ROUND = Coefficients(
         memory_efficiency=0.5,
         link_efficiency=0.75,
         layer_overhead_seconds=300e-6,
+        launch_seconds=0.0,
         tensor_exposed=0.5,
         overlap_slowdown=0.125,
         ring_bytes_per_query_element=16.0,
@@ -46,6 +47,9 @@ ROUND = Coefficients(
     ),
 )
 """Rates that are easy to work with by hand; the tests that name numbers use them, not the priors."""
+
+OUTSIDE = {"probabilities_in_experts": "false"}
+"""Experts' outputs are weighted behind them, as in most of what is worked by hand."""
 
 load_model = lru_cache(catalogue.load_model)
 load_hardware = lru_cache(catalogue.load_hardware)
@@ -116,11 +120,12 @@ def scenario_of(
     **fields: Any,
 ) -> Scenario:
     """A scenario; models and hardware by shipped name or as specs."""
+    machine = load_hardware(hardware) if isinstance(hardware, str) else hardware
     return Scenario(
         model=load_model(model) if isinstance(model, str) else model,
-        hardware=load_hardware(hardware) if isinstance(hardware, str) else hardware,
+        hardware=machine,
         devices=devices,
-        framework=framework(profile, options),
+        framework=framework(profile, OUTSIDE | (options or {}), stack_for(profile, None, machine.stack)),
         **fields,
     )
 

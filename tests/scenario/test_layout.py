@@ -127,3 +127,9 @@ def test_interleaved_chunks_take_turns_over_the_ranks() -> None:
 @pytest.mark.parametrize(("cut", "chunks"), [((3, 5), 1), ((3, 5), 2), ((3, 3), 2)])
 def test_a_cut_without_equal_chunks_is_one_chunk_on_each_rank(cut: tuple[int, ...], chunks: int) -> None:
     assert model_chunks(cut, chunks) == (((0, cut[0]),), ((cut[0], cut[1]),))
+
+
+@pytest.mark.parametrize("value", [[], "yes", None, 2])
+def test_a_flag_is_on_or_off(value: Any) -> None:
+    with pytest.raises(InputError, match=r"sequence_parallel .*: allowed are False, True"):
+        Layout(sequence_parallel=value)

@@ -90,7 +90,7 @@ def test_a_wrong_file_names_file_and_key(tmp_path: Path) -> None:
         (
             "topology: switch",
             "topology: mesh",
-        ): "device_links[0]: pair_bandwidth is given for topology 'mesh'",
+        ): "device_links[0]: pair_bandwidth is given for topology 'mesh',",
         ("topology: switch", "topology: network"): "device_links[0].topology: 'network' is not allowed",
         (
             "devices: {value: 8",

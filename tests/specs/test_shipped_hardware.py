@@ -23,6 +23,8 @@ NAMES = {
     "a800-sxm-80g",
     "ascend-910b-64g",
     "ascend-910b-64g-8",
+    "ascend-910b-280t",
+    "ascend-910b-376t",
     "ascend-910c",
     "bi150-64g",
     "bi150-32g",
@@ -85,6 +87,8 @@ def test_links_go_outwards_to_the_network(name: str) -> None:
             assert link.devices is not None
             expected = link.bandwidth_bytes_per_second / (link.devices - 1)
             assert link.pair_bandwidth_bytes_per_second == pytest.approx(expected)
+        elif link.topology == "pcie":
+            assert link.pair_bandwidth_bytes_per_second <= link.bandwidth_bytes_per_second
         else:
             assert link.pair_bandwidth_bytes_per_second == link.bandwidth_bytes_per_second
 
@@ -120,6 +124,10 @@ def test_numbers_that_the_facts_single_out() -> None:
     chip = load_hardware("bi150-64g")
     assert (chip.devices_per_node, chip.memory_capacity_bytes) == (16, 32768 * MIB)
     assert chip.peak("bf16") == 96e12
+    assert chip.links[0].pair_bandwidth_bytes_per_second == 28.4e9
+    bins = {"ascend-910b-280t": (20, 1.5e9), "ascend-910b-64g-8": (20, 1.8e9), "ascend-910b-376t": (24, 1.8e9)}
+    for name, (cores, clock) in bins.items():
+        assert load_hardware(name).peak("bf16") == pytest.approx(cores * 8192 * clock, rel=1e-3)
     dies = load_hardware("ascend-910c").links
     assert [link.devices for link in dies] == [2, 768, None]
     assert load_hardware("z2000").peak("fp8") == 1979e12

@@ -1,10 +1,14 @@
 """How tokens reach their experts: volumes, nodes and ranks reached, seconds, worked by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from simulator.cost.operations.extents import expected_islands
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, expected_islands
+from simulator.cost.operations.work import layer_work
+from simulator.cost.timing.layers import LayerTimer, sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import ROUND, block, load_model, only, scenario_of
@@ -48,7 +52,7 @@ def test_one_island_is_reached_once() -> None:
 def two_nodes(dispatch: str, **options: str) -> Scenario:
     """A model of 8 experts, 2 a token, on 16 devices of which 8 share a node."""
     model = load_model("mixtral-8x7b-v0.1").model_copy(update={"num_experts": 16})
-    merged = {"expert_dispatch": dispatch} | options
+    merged = {"expert_dispatch": dispatch, "expert_wait_ms": "0"} | options
     return scenario_of(
         model, "h100-sxm-80g", devices=16, coefficients=ROUND, seq_length=T, global_batch_size=16, options=merged
     )
@@ -113,3 +117,48 @@ def test_groups_must_divide_the_experts() -> None:
     values = V3.model_dump() | {"n_group": 7}
     with pytest.raises(ValueError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
         ModelSpec.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "precision", "each"),
+    [("h100-sxm-80g", "bf16", 6), ("h100-sxm-80g", "fp8", 26), ("b200-sxm", "fp8", 10)],
+)
+def test_a_layer_takes_no_less_than_its_launches(hardware: str, precision: str, each: int) -> None:
+    # 103 kernels, and per expert on the device six products, in fp8 four casts of one or of five.
+    slow = replace(ROUND, time=replace(ROUND.time, launch_seconds=1e-3))
+    scenario = scenario_of(
+        "mixtral-8x7b-v0.1", hardware, devices=8, coefficients=slow, precision=precision, global_batch_size=8
+    )
+    layer = LayerTimer(scenario, block(scenario, expert_parallel=4)).layer(scenario.model.layer_kinds[0])
+    host = 1e-3 * (103 + 2 * each)
+    assert only(sum_parts(layer.forward)) == pytest.approx(host / 3)
+    assert only(sum_parts(layer.backward)) == pytest.approx(2 * host / 3)
+    fast = replace(scenario, coefficients=ROUND)
+    quick = LayerTimer(fast, block(fast, expert_parallel=4)).layer(scenario.model.layer_kinds[0])
+    assert only(quick.forward["overhead"]) == pytest.approx(100e-6)
+
+
+def test_fp8_casts_every_copy() -> None:
+    # 16 bit in, 8 bit and its transpose out: 4 bytes each; of the gradient the same once, not twice.
+    kind = load_model("mixtral-8x7b-v0.1").layer_kinds[0]
+
+    def moved(precision: str) -> float:
+        scenario = scenario_of(
+            "mixtral-8x7b-v0.1", "h100-sxm-80g", devices=8, precision=precision, global_batch_size=8, seq_length=T
+        )
+        return only(Extents(scenario, block(scenario)).total(layer_work(conditions_of(scenario), kind).moved))
+
+    experts = 4 * 2 * T * (2 / 3 * 4096 + 14_336)
+    attention = 4 * T * (4096 + 4096)
+    assert moved("fp8") - moved("bf16") == pytest.approx(experts + attention)
+
+
+def test_biases_of_experts_are_kernels_of_their_own() -> None:
+    with_bias = load_model("gpt-oss-20b")
+    without = with_bias.model_copy(update={"mlp_bias": False})
+    kind = with_bias.layer_kinds[0]
+
+    def copies(model: ModelSpec) -> float:
+        return layer_work(conditions_of(scenario_of(model)), kind).moved["copies"]
+
+    assert copies(with_bias) - copies(without) == pytest.approx(2 / 3 * 28 * 2880)

@@ -40,8 +40,8 @@ def test_tied_tables_multiply_all_the_same() -> None:
 
 def test_frozen_weights_have_no_gradient() -> None:
     full, adapters = scenario_of("llama3.1-8b"), scenario_of("llama3.1-8b", lora_rank=16)
-    # Per layer and rank: q, o 2 x (4096 + 4096), k, v 2 x (4096 + 1024), gate, up, down 3 x (4096 + 14336).
-    adapter = 16 * 32 * (2 * 8192 + 2 * 5120 + 3 * 18_432)
+    # Per layer and rank: q, k, v together 4096 + 6144, o 8192, gate and up together 4096 + 28672, down 18432.
+    adapter = 16 * 32 * (4096 + 6144 + 8192 + 4096 + 28_672 + 18_432)
     assert model_flops_per_token(adapters) == 2 / 3 * model_flops_per_token(full) + 6 * adapter
 
 

@@ -91,8 +91,9 @@ def test_bytes_in_flight_are_the_most_of_the_run(name: str, micro_batches: int, 
         assert found[rank] == pytest.approx(most, rel=1e-9)
 
 
-def test_a_block_says_what_its_layouts_say_alone() -> None:
-    scenario = scenario_of(small_dense(num_hidden_layers=30), devices=16)
+@pytest.mark.parametrize("batch", [16, 48, 1024])  # of the smaller ones the layouts fill other numbers of cycles
+def test_a_block_says_what_its_layouts_say_alone(batch: int) -> None:
+    scenario = scenario_of(small_dense(num_hidden_layers=30), devices=16, global_batch_size=batch)
     layouts = [
         complete_layout(scenario, pipeline_parallel=4, virtual_stages=2, micro_batch_size=size, recompute=recompute)
         for size in (1, 2, 4)

@@ -58,6 +58,26 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         1,
     ),
+    "operations, two sequences": (
+        {"num_layers": 4, "micro_batch_size": 2, "global_batch_size": 16, "recompute": "operations"},
+        0,
+    ),
+    "operations, first of four": (
+        {"num_layers": 8, "devices": 32, "pipeline_parallel": 4, "global_batch_size": 64, "recompute": "operations"},
+        0,
+    ),
+    "operations, TP 8, middle": (
+        {
+            "model": "llama3.1-70b",
+            "num_layers": 8,
+            "devices": 64,
+            "tensor_parallel": 8,
+            "pipeline_parallel": 4,
+            "recompute": "operations",
+            "global_batch_size": 64,
+        },
+        1,
+    ),
     "last": (
         {
             "model": "llama3.1-70b",

@@ -13,7 +13,7 @@ import numpy as np
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents
-from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.recompute import freed, returning
 from simulator.cost.operations.record import Spread, summed
 from simulator.cost.operations.sums import kept_amounts
@@ -68,6 +68,18 @@ def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind
                 again = _bytes(scenario, block, back) - _bytes(scenario, block, gone)
                 result = np.where(chosen, np.maximum(again, result), result)
     return result
+
+
+def returning_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
+    """What comes back in a layer's backward pass, shape (n,): two layers swapped to the host, or one done again."""
+    given = conditions_of(scenario)
+    profile = scenario.framework
+    shares = profile.recomputed_expert_share, profile.recomputed_network_share
+    if not profile.swapped_attention and not any(shares):
+        return np.zeros(len(block))
+    whole = summed(tensor for one in whole_operations(given, kind) for tensor in one.kept)
+    layers = 2.0 if profile.swapped_attention else 1.0
+    return layers * (_bytes(scenario, block, whole) - _bytes(scenario, block, kept_amounts(given, kind)))
 
 
 def score_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from simulator.cost.elements import (
     FP32,
     element_bytes,
+    gathered_narrow,
     gradient_bytes,
+    narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
@@ -26,6 +28,7 @@ from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch,
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.parameters import (
     device_parameters,
+    largest_linear_layer,
     linear_parameters,
     model_totals,
     optimizer_on_device,
@@ -104,8 +107,11 @@ class _Step:
         self.parts = device_parameters(scenario, block, has)
         self.units = _units(scenario, block, has, self.parts.dense + self.parts.routed)
         self.shards = FP32 * shard(scenario, block, self.parts, 1)
-        cached = scenario.precision == "fp8" and scenario.framework.fp8_weight_cache
-        self.narrow = 2.0 * linear_parameters(scenario, block, has) if cached else np.zeros_like(self.shards)
+        self.narrow = narrow_weight_bytes(scenario) * linear_parameters(scenario, block, has)
+        # Gathered weights, of which linear ones may be of 8 bits.
+        slim = (self.element - 1.0) * gathered_narrow(scenario)
+        self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
+        self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
         self.depth = self.layers / block.virtual_stages
         self.first, self.last = has.embeddings[:, None], has.heads[:, None]
@@ -130,7 +136,7 @@ class _Step:
         self.buffered = np.maximum(self.reduces_each, whole)
         # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
         others = self.pipelined * self.reshards * (1.0 - 1.0 / block.virtual_stages)
-        self.other_chunks = others * self.element * self.units.layer * self.layers
+        self.other_chunks = others * self.gathered_layer * self.layers
 
     def _activations(self, activations: StageActivations) -> None:
         scenario, block, has, plan = self.scenario, self.block, self.has, self.plan
@@ -253,7 +259,7 @@ class _Step:
     ) -> Moment:
         """A moment; `copied` is 1 where all gathered weights are alive, by default where they are kept."""
         copies = self.copied if copied is None else copied
-        parameters = self.shards + copies * self.element * self.units.all + self.narrow
+        parameters = self.shards + copies * self.gathered_all + self.narrow
         resident, _ = self._optimizer()
         values = self.scenario.coefficients.memory
         model = self.scenario.model
@@ -267,11 +273,11 @@ class _Step:
 
     def _passes(self, flight: StageArray, gradients: KindArray) -> Iterator[Moment]:
         """Loss, output layer, and the last layers' backward passes, with so many micro batches in flight."""
-        units, element = self.units, self.element
+        units = self.units
         held = self.held(flight)
         yield from self._loss(held, gradients)
         # While one unit is used, the next one's gathered weights come in.
-        gathered = element * units.layer * (self.reshards + self.collects * ((self.depth > 1.0) | (self.first > 0.0)))
+        gathered = self.gathered_layer * (self.reshards + self.collects * ((self.depth > 1.0) | (self.first > 0.0)))
         gathered = gathered + self.other_chunks
         of_head = self.buffered * FP32 * units.head * self.last
         received = self.pipelined * self.boundary * (1.0 - self.last)
@@ -284,7 +290,7 @@ class _Step:
         )
         several = self.depth > 1.0
         of_layer = self.buffered * FP32 * units.layer
-        behind = self.pipelined * self.reshards * element * units.layer
+        behind = self.pipelined * self.reshards * self.gathered_layer
         yield self._moment(
             "backward",
             gradients,
@@ -304,7 +310,7 @@ class _Step:
         loss = kept + np.maximum(forward, 0.0) + of_table * self.first + self.sent + self.other_chunks
         widest = loss_bytes(scenario, block)
         yield self._moment("loss", gradients, held, self.last * loss, logits=self.last * widest)
-        ahead = self.collects * element * units.layer
+        ahead = self.collects * self.gathered_layer
         used = self.reshards * element * units.head
         product = kept + used + element * units.head + self.boundary + ahead + of_table * self.first
         reduction = self._reduction_buffers(units.head, units.head) + ahead
@@ -320,7 +326,7 @@ class _Step:
         others = self.pipelined * self.reshards * element
         ahead = np.where(self.first > 0.0, units.table, 0.0)
         before = np.where(self.depth > 1.0, units.layer, 0.0)
-        used = element * (self.wrapped - ending.copied) * units.layer
+        used = (self.wrapped - ending.copied) * self.gathered_layer
         done = others * np.maximum(units.all - units.table - units.layer, 0.0)
         outputs = self.pipelined * self.boundary * (1.0 - self.last)
         # The first layer's input is a receive buffer, counted already; the gradient sent last is not.

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
@@ -25,7 +25,7 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
     """
     extents = Extents(scenario, block)
-    kept = layer_bytes(scenario, block, kind)
+    kept = layer_bytes(scenario, block, kind) + repeated_working_set(scenario, block, kind)
     incoming = layer_input_bytes(scenario, block)
     if kind.feed_forward == "experts":
         return kept + incoming + _experts(scenario, block, extents, kind)
@@ -105,7 +105,16 @@ def _attention(
     projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
-    return outside + np.maximum(rotation, inputs)
+    # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
+    core = 3.0 * query + key_value + _gathered_context(scenario, extents, kind)
+    return outside + np.maximum(np.maximum(rotation, inputs), core)
+
+
+def _gathered_context(scenario: Scenario, extents: Extents, kind: LayerKind) -> Array:
+    """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
+    operations = layer_operations(conditions_of(scenario), kind)
+    context = ("key_value_context", "sliding_key_value_context")
+    return extents.total(summed(a for one in operations for a in one.temporary if a.spread in context))
 
 
 def _weight_bytes(scenario: Scenario, block: LayoutBlock, width: int) -> Array:

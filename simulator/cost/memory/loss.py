@@ -27,7 +27,7 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
 def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(scenario, block)
-    vocabulary = model.vocab_size / block.tensor_parallel
+    vocabulary = scenario.outputs_per_token / block.tensor_parallel
     split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
     per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
     if not profile.cross_entropy_chunk_tokens:
@@ -41,7 +41,7 @@ def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
 def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
     """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
     parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
-    return labelled_tokens(scenario, block) * scenario.model.vocab_size / parts
+    return labelled_tokens(scenario, block) * scenario.outputs_per_token / parts
 
 
 def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:

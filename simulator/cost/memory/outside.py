@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.elements import element_bytes
-from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.operations.extents import inner_context, tokens_per_device
 from simulator.question.scenario.block import Array, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class OutsideAllocator:
     """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
 
     context: Array
-    """Device context, loaded kernels, buffers of the collective library."""
+    """Device context, loaded kernels, and buffers of the collective library where they are not known apart."""
+    communicators: Array
+    """Buffers of the collective library's groups, where a device's documents give them."""
     user_buffers: Array
     """Pre-allocated buffers of overlapped tensor-parallel collectives."""
     ring_buffers: Array
@@ -28,26 +31,80 @@ class OutsideAllocator:
     @property
     def total(self) -> StageArray:
         """Everything outside the tensors."""
-        return self.context + self.user_buffers + self.ring_buffers + self.fragmentation
+        return self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
 
 
 def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageArray) -> OutsideAllocator:
     """Price the parts outside the tensors, given the tensors' peak."""
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
+    if scenario.hardware.communicator_buffer_bytes is not None:
+        return _documented(scenario, block, allocated, scenario.hardware.communicator_buffer_bytes)
     per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
     overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
-    if profile.expandable_segments:
+    if profile.growing_pool:
+        fragmentation = values.fragmentation * allocated
+    elif profile.expandable_segments:
         fragmentation = values.fragmentation_expandable * allocated
     else:
         split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
         fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),
+        communicators=np.zeros(len(block)),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(block.context_parallel > 1.0, ring, 0.0),
+        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
         fragmentation=fragmentation,
     )
+
+
+def _ring_ranks(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Ranks that pass keys and values on in a ring, shape (n,).
+
+    What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
+    """
+    if scenario.framework.cp_communication not in ("ring", "all_to_all_ring"):
+        return np.ones(len(block))
+    return np.asarray(block.context_parallel / inner_context(scenario, block))
+
+
+def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, buffer: float) -> OutsideAllocator:
+    """The parts on a device whose collective library has a documented buffer for every group.
+
+    What NVIDIA's libraries register for overlapped collectives is not there, and of a caching allocator's holes the
+    share that grows with the tensors alone is taken: the rest was seen on NVIDIA devices only. A ring of contexts holds
+    two blocks of keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
+    """
+    values, profile, model = scenario.coefficients.memory, scenario.framework, scenario.model
+    if profile.communicator_buffer_mib:
+        buffer = profile.communicator_buffer_mib * float(MIB)
+    tokens = tokens_per_device(scenario, block) / block.tensor_parallel
+    ring = tokens * (4.0 * element_bytes(scenario) * model.kv_width + FP32 * model.query_width)
+    share = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
+    return OutsideAllocator(
+        context=np.full(len(block), values.context_bytes),
+        communicators=buffer * communicator_groups(scenario, block),
+        user_buffers=np.zeros(len(block)),
+        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
+        fragmentation=share * allocated,
+    )
+
+
+def communicator_groups(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Groups of the collective library that a rank is in, a count: as Megatron makes them, those of one rank apart.
+
+    All ranks; tensor, context, data and pipeline parallel; the model-parallel group that adds up norms; the ends of a
+    pipeline that share the table; experts, and the replicas of theirs.
+    """
+    model_parallel = block.tensor_parallel * block.pipeline_parallel
+    several = [block.tensor_parallel, block.context_parallel, block.replicas, model_parallel]
+    if scenario.model.is_moe:
+        several += [block.expert_ranks, block.expert_replicas]
+    pipelined = np.full(len(block), 2.0 if block.pipeline_parallel > 1 else 0.0)
+    count: Array = np.full(len(block), 1.0 if scenario.devices > 1 else 0.0) + pipelined
+    for ranks in several:
+        count = count + (np.asarray(ranks) > 1.0)
+    return count

@@ -13,6 +13,7 @@ from simulator.cost.elements import (
     element_bytes,
     gradient_bytes,
     master_bytes,
+    narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
@@ -20,7 +21,7 @@ from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
-from simulator.cost.operations.sums import WeightTotals, adapter_totals, classed, weight_totals, weights_of
+from simulator.cost.operations.sums import WeightTotals, adapters_of, classed, weight_totals, weights_of
 from simulator.cost.stages import StageContents, over_kinds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -49,7 +50,7 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 @lru_cache(maxsize=64)
 def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapter_totals(operations, given.lora_rank or 0) if adapters else weight_totals(operations)
+        return adapters_of(given, operations) if adapters else weight_totals(operations)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
@@ -81,7 +82,7 @@ def device_parameters(
     head = totals.head
     # A prediction layer embeds the next token: the last rank has its own copy of the table.
     embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
-    if scenario.model.tie_word_embeddings:
+    if scenario.model.tie_word_embeddings and not scenario.framework.score_head:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = totals.head - totals.embedding
         embeddings = np.maximum(has.embeddings, has.heads)
@@ -115,9 +116,15 @@ class ShardDegrees:
 
 
 def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
-    """All ranks with the same parameters, or the profile's `sharding_degree` of them; experts in proportion."""
-    degree = float(scenario.framework.sharding_degree)
-    if not degree:
+    """All ranks with the same parameters, those of one of `sharding_groups`, or `sharding_degree` of them.
+
+    Experts' in proportion.
+    """
+    groups = float(scenario.framework.sharding_groups)
+    degree: Array | float = float(scenario.framework.sharding_degree)
+    if groups > 1.0:
+        degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)
+    elif not degree:
         return ShardDegrees(block.once(lambda each: each.replicas), block.once(lambda each: each.expert_replicas))
     dense = np.minimum(degree, block.replicas)
     return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
@@ -141,6 +148,8 @@ class TrainingState:
     """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
     step_temporary: KindArray
     """What only the optimizer step needs."""
+    widened: KindArray
+    """fp32 copies of 16-bit gradients, from the optimizer step until the next step begins."""
     parameters_on_host: KindArray
     """The rank's part of the parameters where it is kept in host memory."""
 
@@ -149,20 +158,28 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     """Bytes of parameters, gradients and optimizer state by kind of pipeline rank.
 
     ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
-    (Rajbhandari et al. 2020, section 5). fp8 keeps the 16-bit weights and adds two 8-bit copies of every linear
-    weight (measured: fp8 runs take more memory than bf16 ones).
+    (Rajbhandari et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to those of 16 bits, or with
+    `fp8_param_gather` puts them in their place (measured: fp8 runs take more memory than bf16 ones without it).
     """
     profile = scenario.framework
     weights = device_parameters(scenario, block, has)
     lora = scenario.lora_rank is not None
+    frozen = 1.0 if profile.frozen_reference else 0.0
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     parameters = _stored_bytes(scenario, block, weights, cast=profile.parameter_dtype == "fp32" and not lora)
+    if lora and profile.quantised_base:
+        parameters = parameters - linear_parameters(scenario, block, has) * (element_bytes(scenario) - _FOUR_BIT)
+    parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
-    if scenario.precision == "fp8" and profile.fp8_weight_cache:
-        parameters = parameters + linear_parameters(scenario, block, has) * 2.0
+    if scenario.precision == "fp8":
+        parameters = parameters + narrow_bytes(scenario, block, has)
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+    if profile.master_gradients and gradient_bytes(scenario) < FP32:
+        gradients = gradients + trained_shard * FP32
+    if frozen and not lora:
+        gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(scenario, block, has)
@@ -178,9 +195,45 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         gradients=gradients,
         optimizer=optimizer,
         gathered=_gathered(scenario, block, has),
-        step_temporary=trained_shard * (4.0 if profile.foreach_optimizer else 0.0),
+        step_temporary=_step_temporary(scenario, block, trained_shard),
+        widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
+
+
+_FOUR_BIT = 0.5 + HALF / 64.0
+"""Bytes of a 4-bit weight with its share of a 16-bit scale for every 64 (bitsandbytes' and MindSpeed's nf4 blocks)."""
+
+
+def _widens(scenario: Scenario) -> bool:
+    """Whether the optimizer makes fp32 copies of gradients: where it has master weights and they come in 16 bits."""
+    return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
+
+
+def _step_temporary(scenario: Scenario, block: LayoutBlock, trained: KindArray) -> KindArray:
+    """An fp32 temporary of all a rank updates, or of the largest tensor of it."""
+    if scenario.framework.foreach_optimizer:
+        return trained * FP32
+    if scenario.framework.largest_tensor_step:
+        return np.minimum(trained, largest_weight(scenario, block)) * FP32
+    return np.zeros_like(trained)
+
+
+def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
+    given = conditions_of(scenario)
+    largest = np.zeros(len(block))
+    for operation in (
+        embedding(given),
+        *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)),
+    ):
+        fused: dict[tuple[int, str], float] = {}
+        for weight in operation.weights:
+            fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
+        for weight in operation.weights:
+            size = fused[weight.inputs, weight.split]
+            largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
+    return largest
 
 
 def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
@@ -209,11 +262,39 @@ def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameter
     return shard(scenario, block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
+def narrow_bytes(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+    """Bytes that fp8 adds to the stored weights: its copies, less the 16-bit weights that they stand for.
+
+    Weights stored in fp32, or in parts (ZeRO 3), stay as they are.
+    """
+    instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
+    saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, 1.0, 0.0))
+    added: KindArray = linear_parameters(scenario, block, has) * (copies - saved)
+    return added
+
+
 def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
+    parts = linear_by_class(scenario, block, has)
+    return parts.dense + parts.routed
+
+
+def largest_linear_layer(scenario: Scenario, block: LayoutBlock) -> Array:
+    """The linear weights of a layer on one device, of the kind that has most, shape (n,)."""
     given = conditions_of(scenario)
-    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds)
-    return over_kinds(has.with_prediction, [whole_layer(block, kind) for kind in kinds])
+    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in scenario.model.layer_kinds)
+    largest: Array = np.max([whole_layer(block, kind) for kind in kinds], axis=0)
+    return largest
+
+
+def linear_by_class(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
+    """The same, by the group that could shard them further."""
+    given = conditions_of(scenario)
+    kinds = [weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds]
+    dense = [whole_layer(block, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [whole_layer(block, WeightTotals(routed=kind.routed)) for kind in kinds]
+    return DeviceParameters(over_kinds(has.with_prediction, dense), over_kinds(has.with_prediction, routed))
 
 
 def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:

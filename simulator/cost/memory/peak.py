@@ -14,6 +14,7 @@ from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
 from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, training_state
+from simulator.cost.memory.retained import retained_bytes
 from simulator.cost.memory.schedule import (
     RecomputePlan,
     StageActivations,
@@ -38,6 +39,10 @@ class MemoryByStage:
 
     has: StageContents
     state: TrainingState
+    after_step: StageArray
+    """What is still there when a step has ended: parameters, gradients, optimizer state, what is kept between steps."""
+    retained: StageArray
+    """What of it is neither parameters nor gradients nor optimizer state; alive at every moment."""
     activations: StageActivations
     plan: RecomputePlan
     moments: tuple[Moment, ...]
@@ -72,7 +77,7 @@ class MemoryByStage:
             "optimizer": at_peak([m.resident for m in self.moments]),
             "activations": np.choose(self.moment, held),
             "logits": at_peak([m.logits for m in self.moments]),
-            "temporary": at_peak([m.temporary for m in self.moments]),
+            "temporary": at_peak([m.temporary for m in self.moments]) + self.retained,
             "outside_allocator": self.outside.total,
         }
 
@@ -82,6 +87,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     state = training_state(scenario, block, has)
     plan = recompute_plan(block, has)
     activations = stage_activations(scenario, block, has, plan)
+    retained = retained_bytes(scenario, block, has)[has.kind]
     if shards_by_unit(scenario):
         moments = sharded_moments(scenario, block, has, activations, plan)
     else:
@@ -92,8 +98,14 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
         value = candidate.total(has)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
+    peak = peak + retained
     outside = outside_allocator(scenario, block, peak)
-    return MemoryByStage(has, state, activations, plan, moments, moment, peak, outside, peak + outside.total)
+    resident, _ = optimizer_on_device(scenario, block, state.optimizer)
+    gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
+    after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
+    return MemoryByStage(
+        has, state, after, retained, activations, plan, moments, moment, peak, outside, peak + outside.total
+    )
 
 
 def _moments(
@@ -110,7 +122,8 @@ def _moments(
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(scenario, block)
-    losses = heads + has.prediction_layers[:, None]
+    predicted = has.prediction_layers[:, None]
+    losses = np.maximum(heads, predicted > 0.0) if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.first_chunk(has)
@@ -119,11 +132,12 @@ def _moments(
     parameters, gradients = state.parameters, state.gradients
     losses_held = losses * loss_bytes(scenario, block)
     table = steady + embedding_gradient
+    in_step_alone = state.step_temporary + state.widened
     return (
         Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
         Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
         Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table),
-        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, state.step_temporary),
+        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, in_step_alone),
     )
 
 
@@ -165,7 +179,8 @@ def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     Library workspaces, and what each model chunk of a pipeline rank sends and receives (boundary activations).
     """
     values = scenario.coefficients.memory
-    chunks = float(block.virtual_stages) if block.pipeline_parallel > 1 else 0.0
+    pipelined = block.pipeline_parallel > 1 and not scenario.framework.kept_boundaries
+    chunks = float(block.virtual_stages) if pipelined else 0.0
     boundary = layer_input_bytes(scenario, block)
     return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set, returning_bytes
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import StageContents
@@ -110,7 +110,9 @@ def stage_activations(
     largest = np.max(of_kind, axis=0)
     offloaded = block.offloads("activations")
     recomputed = plan.on_rank(has).sum(axis=0) > 0.0
-    again_in_layers = [repeated_working_set(scenario, block, kind) for kind in has.layer_kinds]
+    again_in_layers = [
+        repeated_working_set(scenario, block, kind) + returning_bytes(scenario, block, kind) for kind in has.layer_kinds
+    ]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
@@ -163,29 +165,29 @@ def _most_in_flight(
     held = np.zeros((ranks, len(block)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
+        every = len(of_count) == len(cycles)
         for rank, kind in enumerate(has.kind):
-            kept = [one[kind, of_count] for one in by_chunk]
-            for alive in _alive(schedule, rank, ranks, chunks, int(count) * ranks):
-                now = sum(number * size for number, size in zip(alive, kept, strict=True))
-                held[rank, of_count] = np.maximum(held[rank, of_count], now)
+            kept = [one[kind] if every else one[kind, of_count] for one in by_chunk]
+            alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
+            now = alive[:, 0, None] * kept[0]
+            for number, size in zip(alive.T[1:], kept[1:], strict=True):
+                now += number[:, None] * size
+            held[rank, of_count] = np.max(now, axis=0)
     return held
 
 
 @lru_cache(maxsize=4096)
 def _alive(
     schedule: Schedule, rank: int, ranks: int, chunks: tuple[int, ...], micro_batches: int
-) -> tuple[tuple[int, ...], ...]:
+) -> NDArray[np.float64]:
     """Passes of each distinct chunk in flight on a rank, at every moment that no other holds as much of each.
 
-    `chunks` is which of the distinct ones a model chunk is.
+    `chunks` is which of the distinct ones a model chunk is; shape (moments, distinct chunks).
     """
-    now = [0] * (max(chunks) + 1)
-    seen: dict[tuple[int, ...], None] = {}
-    for one in schedule.order(rank, ranks, len(chunks), micro_batches):
-        now[chunks[one.chunk]] += 1 if one.kind == "forward" else -1
-        seen[tuple(now)] = None
-    most: list[tuple[int, ...]] = []
-    for alive in sorted(seen, key=sum, reverse=True):
-        if not any(all(more >= few for more, few in zip(other, alive, strict=True)) for other in most):
-            most.append(alive)
-    return tuple(most)
+    kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
+    begun = np.zeros((len(kind), max(chunks) + 1))
+    begun[np.arange(len(kind)), np.array(chunks)[chunk]] = 1.0 - 2.0 * kind
+    most = (kind == 0) & (np.append(kind[1:], 1) == 1)  # the last forward pass before a backward pass
+    alive = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
+    as_much = np.count_nonzero((alive[:, None] <= alive).all(axis=2), axis=1)
+    return np.asarray(alive[as_much == 1])

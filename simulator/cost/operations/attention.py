@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
+from typing import cast as as_type
 
 from simulator.cost.elements import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
 from simulator.question.specs.model import Heads, Mixer
+from simulator.question.vocabulary import ContextExchange
 
 
 def heads_of(given: Conditions, mixer: Mixer) -> Heads:
@@ -33,35 +35,65 @@ def attention_width(heads: Heads) -> float:
 
 
 def rotation(given: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
-    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps."""
+    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps.
+
+    Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
+    """
     model, element, heads = given.model, element_bytes(given), heads_of(given, mixer)
     tables: tuple[Kept, ...] = ()
     if given.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         width = float(model.qk_rope_head_dim or heads.size)
         tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
-    moved = Amount(2.0 * element * (heads.query_width + heads.key_width), "tensor")
+    one_kernel = given.framework.fused_rotary or given.framework.compiled
+    each = 2.0 * element if one_kernel else 5.0 * FP32
+    moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
     return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
 
 
 def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Operation:
-    """Context-parallel exchange.
+    """Context-parallel exchange, by kind; the backward pass exchanges twice as much.
 
     Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
-    starts from; of a sliding layer only what lies inside a window. All-to-all: q, k, v and the output change from
-    sequence to head splits. The backward pass exchanges twice as much.
+    starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
+    once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
+    and the output change from sequence to head splits; within a ring over some ranks, and keys and values go round
+    the others.
     """
     element, heads = element_bytes(given), heads_of(given, mixer)
-    keys_values = float(heads.key_width + heads.value_width)
-    if given.framework.cp_communication == "ring":
-        passed: Spread = "window" if mixer == "sliding" else "key_value"
-        exchange = Collective("context", "ring", element * keys_values, passed, "core_attention", backward=2.0)
-        kept: tuple[Kept, ...] = (Kept("ring_key_value", element * joined_width, shared_spread(mixer, "ring")),)
-    else:
-        width = heads.query_width + heads.output_width + keys_values
-        exchange = Collective("context", "all_to_all", element * width, "tensor", "core_attention", backward=2.0)
-        kept = ()
-    return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=(exchange,))
+    shared = element * float(heads.key_width + heads.value_width)
+    passed: Spread = "window" if mixer == "sliding" else "key_value"
+    everything = element * float(heads.query_width + heads.output_width) + shared
+    kind = as_type("ContextExchange", given.framework.cp_communication)
+    kept: tuple[Kept, ...] = ()
+    match kind:
+        case "ring":
+            exchanges = [Collective("context", "ring", shared, passed, "core_attention", backward=2.0)]
+        case "gathered_ring":
+            exchanges = [Collective("context", "gather_each", shared, passed, "first_block", backward=2.0)]
+        case "all_gather":
+            exchanges = [Collective("context", "gather_each", shared, passed, "attention_apart", backward=2.0)]
+        case "all_to_all":
+            exchanges = [Collective("context", "all_to_all", everything, "tensor", "attention_apart", backward=2.0)]
+        case "all_to_all_ring":
+            exchanges = [
+                Collective("context_inner", "all_to_all", everything, "tensor", "attention_apart", backward=2.0),
+                Collective("context_outer", "ring", shared, passed, "core_attention", backward=2.0),
+            ]
+        case _:
+            assert_never(kind)
+    if kind in ("ring", "all_to_all_ring"):
+        kept = (Kept("ring_key_value", element * joined_width, shared_spread(mixer, "ring")),)
+    return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
+
+
+def gathered_context(given: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
+    """Keys and values of the whole context and their gradients, alive in attention's backward pass where gathered."""
+    if given.framework.cp_communication not in ("gathered_ring", "all_gather"):
+        return ()
+    heads = heads_of(given, mixer)
+    each = 2.0 * element_bytes(given) * float(heads.key_width + heads.value_width)
+    return (Amount(each, "sliding_key_value_context" if mixer == "sliding" else "key_value_context"),)
 
 
 def core_attention(given: Conditions, mixer: Mixer) -> Operation:
@@ -88,7 +120,7 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
             if fused
             else Kept("attention_scores", scores, "scores"),
         ),
-        temporary=(Amount(gradients, "tensor"),),
+        temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
         moved=() if fused else (Amount(4.5 * scores, "scores"),),
         core_width=attention_width(heads),
         core_window=_bound(given, mixer) if fused else None,
@@ -123,7 +155,8 @@ def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 def output_projection(given: Conditions, width: int) -> Operation:
     """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
     model = given.model
-    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if given.precision == "fp8" else ()
+    copied = given.precision == "fp8" and given.framework.fp8_inputs
+    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",

@@ -19,25 +19,46 @@ def norm(given: Conditions, name: str, weight: str) -> Operation:
     """One norm with the linear layer behind it: its input, fp32 statistics of every token, and its output.
 
     RMSNorm has a scale and keeps one number per token; LayerNorm a scale, mostly a bias, and keeps two. A fused norm
-    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps two fp32 copies instead. fp8
-    keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
+    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps `composed_norm_bytes` a feature instead.
+    fp8 keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
     group and gathered again in the backward pass (Korthikanti et al. 2022, section 4.2.2). It reads and writes the
-    residual stream.
+    residual stream; composed of operations it casts to fp32 and back, squares, averages and multiplies twice: 36 bytes.
     """
     model, element = given.model, element_bytes(given)
     hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
-    one_kernel = mean_kept or given.framework.fused_rms_norm
+    one_kernel = mean_kept or given.framework.fused_rms_norm or given.framework.compiled
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(given, weight, model.hidden_size),
         kept=(
-            Kept(f"{name}_input", (element if one_kernel else 2.0 * FP32) * hidden, "sequence"),
+            Kept(f"{name}_input", (element if one_kernel else _composed(given)) * hidden, "sequence"),
             Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
             linear_input(given, f"{name}_output"),
         ),
-        moved=(Amount(2.0 * element * hidden, "sequence"),),
+        moved=(
+            Amount(
+                _again(given.framework.recomputed_norm_share) * (2.0 * element if one_kernel else 9.0 * FP32) * hidden,
+                "sequence",
+            ),
+        ),
     )
+
+
+def _composed(given: Conditions) -> float:
+    """Bytes of a feature that a composed norm keeps; in fp32 training every copy is one of fp32."""
+    kept = float(given.framework.composed_norm_bytes)
+    return kept if element_bytes(given) == HALF else max(kept, 2.0 * FP32)
+
+
+def _again(share: float) -> float:
+    """Passes over what a share of the layers does again in the backward pass, in units of the three they do at all."""
+    return 1.0 + share / 3.0
+
+
+def _product(given: Conditions, width: float) -> float:
+    """Bytes kept of what an activation function makes: nothing where it is done again."""
+    return (1.0 - given.framework.recomputed_activation_share) * narrow_element_bytes(given) * width
 
 
 def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]:
@@ -54,7 +75,8 @@ def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]
 def linear_input(given: Conditions, name: str) -> Kept:
     """The hidden state that a block's first products keep; 8 bits under fp8."""
     output: Spread = "whole" if given.framework.keep_gathered_inputs else "sequence"
-    return Kept(name, narrow_element_bytes(given) * given.model.hidden_size, output)
+    kept = 1.0 - given.framework.recomputed_norm_share
+    return Kept(name, kept * narrow_element_bytes(given) * given.model.hidden_size, output)
 
 
 def post_norm(given: Conditions, name: str, weight: str) -> Operation:
@@ -123,7 +145,7 @@ def plain_activation(given: Conditions, name: str, group: Group, width: float, s
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", narrow_element_bytes(given) * width, spread)),
+        kept=(*entered, Kept(f"{name}_product", _product(given, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(given, width, spread)),
     )
@@ -135,16 +157,18 @@ def gated_activation(given: Conditions, name: str, group: Group, width: float, s
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
     """
-    element, fused = element_bytes(given), given.framework.fused_swiglu
-    silu = () if fused else (Kept(f"{name}_silu", element * width, spread),)
+    element, fused = element_bytes(given), given.framework.fused_swiglu or given.framework.compiled
+    share = given.framework.recomputed_activation_share
+    again = _again(share)
+    silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
         kept=(
             Kept(f"{name}_gate_up", 2.0 * element * width, spread),
             *silu,
-            Kept(f"{name}_product", narrow_element_bytes(given) * width, spread),
+            Kept(f"{name}_product", _product(given, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
-        moved=(Amount((6.0 if fused else 10.0) / HALF * element * width, spread), *cast(given, width, spread)),
+        moved=(Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread), *cast(given, width, spread)),
     )

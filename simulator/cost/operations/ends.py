@@ -40,6 +40,8 @@ def output_layer(given: Conditions) -> tuple[Operation, ...]:
     inputs, statistics, output = last.kept
     labelled = element_bytes(given) * model.hidden_size * given.framework.labelled_token_fraction
     head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
+    if given.framework.score_head:
+        head = Weight("score", model.hidden_size, 1, "replicated")
     return (
         replace(last, kept=(inputs, statistics, replace(output, amount=labelled)), moved=()),
         Operation(name="output_layer", group="output", weights=(head,)),

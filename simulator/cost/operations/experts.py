@@ -123,7 +123,7 @@ def _dispatch(given: Conditions) -> Operation:
         name="dispatch",
         group="dispatch",
         kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
-        moved=(*_permuted(given), *cast(given, hidden, "sequence")),
+        moved=(*_permuted(given), *cast(given, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(given, "gather"),
     )
 
@@ -145,8 +145,19 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
     return (
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
         replace(inner, temporary=(*inner.temporary, ends)),
-        Operation(name="experts_down", group="experts", weights=tuple(last)),
+        Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(given)),
     )
+
+
+def _biased(given: Conditions) -> tuple[Amount, ...]:
+    """Adding each expert's bias to its outputs, weighted by the router's fp32 probabilities, in kernels of their own.
+
+    The product and the sum are fp32, then joined and cast: 28 bytes for each output, backward as many (megatron-core,
+    experts.py, `_apply_bias`).
+    """
+    if not given.model.mlp_bias:
+        return ()
+    return (Amount(2.0 / 3.0 * 28.0 * given.model.expert_width, "copies"),)
 
 
 def _combine(given: Conditions) -> Operation:

@@ -7,15 +7,20 @@ from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.operations.record import HeadSpread, Spread
+from simulator.cost.operations.record import CopySpread, HeadSpread, Spread
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
 def tokens_per_device(scenario: Scenario, block: LayoutBlock) -> Array:
-    """T: tokens of one micro batch that a device sees, `b s / cp`, shape (n,)."""
-    return block.micro_batch_size * float(scenario.seq_length) / block.context_parallel
+    """T: tokens of one micro batch that a device sees, `b s / cp` of every sequence in a sample, shape (n,)."""
+    return sequences(scenario, block) * float(scenario.seq_length) / block.context_parallel
+
+
+def sequences(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Sequences of one micro batch, shape (n,): where pairs are compared two for each sample."""
+    return block.micro_batch_size * float(scenario.framework.sequences_per_sample)
 
 
 def sequence_split(block: LayoutBlock) -> Array:
@@ -34,6 +39,20 @@ def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
     copies = tokens_per_device(scenario, block) / split * scenario.model.num_experts_per_tok
     gathered = np.where((split > 1.0) | (block.tensor_parallel == 1.0), block.expert_tensor_parallel, 1.0)
     return copies * gathered * scenario.framework.expert_imbalance
+
+
+def inner_context(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Ranks of the context-parallel group that exchange tokens for heads, shape (n,): none, all, or those of a node."""
+    profile, context = scenario.framework, block.context_parallel
+    match profile.cp_communication:
+        case "all_to_all":
+            return context
+        case "all_to_all_ring":
+            node = np.floor_divide(float(scenario.hardware.devices_per_node), block.tensor_parallel)
+            inside = float(profile.cp_inner_degree) if profile.cp_inner_degree else np.maximum(node, 1.0)
+            return np.minimum(inside, context)
+        case _:
+            return np.ones_like(context)
 
 
 def expected_islands(model: ModelSpec, islands: Array) -> Array:
@@ -71,7 +90,7 @@ class Extents:
 
     def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
         self._scenario, self._block = scenario, block
-        self._known: dict[Spread, Array] = {}
+        self._known: dict[Spread, Array] = block.known(scenario)
 
     def of(self, spread: Spread) -> Array:
         """The extent of a spread, shape (n,)."""
@@ -94,22 +113,34 @@ class Extents:
                 extent = tokens_per_device(scenario, block)
             case "sequence":
                 extent = self.of("whole") / sequence_split(block)
+            case "scattered":
+                extent = np.where(block.tensor_parallel > 1.0, self.of("sequence"), 0.0)
             case "tensor":
                 extent = self.of("whole") / block.tensor_parallel
-            case "copies":
-                extent = routed_tokens(scenario, block)
-            case "copies_tensor":
-                extent = self.of("copies") / block.expert_tensor_parallel
             case "scores":
                 extent = self.of("tensor") * float(scenario.seq_length)
             case "positions":
                 extent = float(scenario.seq_length) / block.context_parallel
-            case "reached":
-                spread_over = expected_islands(scenario.model, block.expert_ranks)
-                extent = self.of("sequence") * spread_over * scenario.framework.expert_imbalance
+            case "copies" | "copies_exchanged" | "copies_tensor" | "reached":
+                extent = self._of_copies(spread)
             case _:
                 extent = self._by_heads(spread)
         return extent
+
+    def _of_copies(self, spread: CopySpread) -> Array:
+        """An extent that goes by the copies of tokens that experts work on."""
+        scenario, block = self._scenario, self._block
+        match spread:
+            case "copies":
+                return routed_tokens(scenario, block)
+            case "copies_exchanged":
+                return np.where(block.expert_parallel > 1.0, self.of("copies"), 0.0)
+            case "copies_tensor":
+                return self.of("copies") / block.expert_tensor_parallel
+            case "reached":
+                spread_over = expected_islands(scenario.model, block.expert_ranks)
+                return self.of("sequence") * spread_over * scenario.framework.expert_imbalance
+        assert_never(spread)
 
     def _by_heads(self, spread: HeadSpread) -> Array:
         """An extent that goes by the key-value heads of attention."""
@@ -127,8 +158,10 @@ class Extents:
                 return np.where(few, whole, 0.0)
             case "ring" | "sliding_ring":
                 return np.where(block.context_parallel > 1.0, held, 0.0)
+            case "key_value_context" | "sliding_key_value_context":
+                return np.where(block.context_parallel > 1.0, block.context_parallel * held, 0.0)
             case "window":
-                halo = 2.0 * block.micro_batch_size * float(scenario.model.sliding_window or 0)
+                halo = 2.0 * sequences(scenario, block) * float(scenario.model.sliding_window or 0)
                 passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
                 return np.minimum(passed * held / whole, held)
         assert_never(spread)

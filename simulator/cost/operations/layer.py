@@ -5,6 +5,7 @@ An architecture is a file that lists its operations, and its name here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -53,7 +54,30 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 
 @lru_cache(maxsize=256)
 def layer_operations(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """The operations of one layer, in the order of its forward pass."""
+    """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
+    return tuple(_left(given, one) for one in whole_operations(given, kind))
+
+
+def _left(given: Conditions, operation: Operation) -> Operation:
+    """An operation with what is swapped to the host, or done again by a share of the experts, not kept."""
+    profile = given.framework
+    if profile.swapped_attention and operation.group in SWAPPED:
+        return replace(operation, kept=())
+    shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
+    left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
+    if left < 1.0:
+        return replace(operation, kept=tuple(replace(one, amount=left * one.amount) for one in operation.kept))
+    return operation
+
+
+_EXPERTS = frozenset(("experts", "dispatch"))
+_NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
+SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
+"""Groups whose tensors move to the host with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
+
+
+def whole_operations(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """The operations of one layer with all that they keep, wherever it is."""
     mixer = _block(given, MIXERS[kind.mixer](given), "attention", "input_norm")
     feed_forward = _block(given, FEED_FORWARDS[kind.feed_forward](given), "ffn", "post_attention_norm")
     if given.model.parallel_residual and mixer and feed_forward:

@@ -6,14 +6,15 @@ by layer, in `memory.schedule`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
 
+from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Group, Kept, Operation, Spread, summed
+from simulator.cost.operations.record import Group, Kept, Operation, Split, Spread, Weight, summed
 from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 
@@ -48,9 +49,9 @@ _ATTENTION: frozenset[Group] = frozenset(
 
 
 def parts(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Part, ...]:
-    """What a mode does inside a layer: nothing for `none`, and for `full`, which is about whole layers."""
+    """The parts that a mode does again as a whole; `full` is about whole layers, `operations` has its own rule."""
     match mode:
-        case "none" | "full":
+        case "none" | "full" | "operations":
             return ()
         case "selective":
             return tuple(_module(given, kind, module) for module in modules)
@@ -100,15 +101,123 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
 
 @lru_cache(maxsize=512)
 def repeated(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
-    """The operations of a layer that a policy does again, each once."""
-    chosen = parts(given, kind, mode, modules)
-    return tuple(one for one in layer_operations(given, kind) if any(part.repeats(one) for part in chosen))
+    """The operations of a layer that a policy does again, each once; of those that it keeps in part, the rest."""
+    match mode:
+        case "full":
+            return _needed(given, kind)
+        case "operations":
+            return tuple(_rest(given, kind))
+        case _:
+            chosen = parts(given, kind, mode, modules)
+            return tuple(one for one in layer_operations(given, kind) if any(part.repeats(one) for part in chosen))
+
+
+def _needed(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """What recomputation of a whole layer does: it ends with the last tensor that is read, or with the layer."""
+    ends = given.framework.recompute_stops_early or given.framework.compiled
+    return _read(given, kind) if ends else layer_operations(given, kind)
+
+
+def _read(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """A layer up to the last tensor that its backward pass reads."""
+    operations = layer_operations(given, kind)
+    last = max((i for i, one in enumerate(operations) if one.kept and one.group != "adapter"), default=-1)
+    return operations[: last + 1]
+
+
+def _rest(given: Conditions, kind: LayerKind) -> Iterator[Operation]:
+    """What per-operation checkpointing does again: all but attention, every second product, and exchanges that end one.
+
+    Scatters of tensor parallelism and the experts' all-to-alls are kept; gathers are done again.
+    """
+    kept = {weight.name for weight in _kept_products(given, kind)}
+    for one in _needed(given, kind):
+        if one.group in ("core_attention", "context_exchange"):
+            continue
+        yield replace(
+            one,
+            weights=tuple(weight for weight in one.weights if weight.name not in kept),
+            collectives=tuple(each for each in one.collectives if each.pattern not in ("reduce", "all_to_all")),
+        )
+
+
+_LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
+"""Products of latent attention as torchtitan runs them: queries first."""
+
+
+def _kept_products(given: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+    """The products whose outputs per-operation checkpointing keeps: the first, third and so on of a layer.
+
+    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not those of routed experts,
+    which are grouped, and not the router's, whose shape its configuration leaves out.
+    """
+    found = [
+        weight
+        for one in layer_operations(given, kind)
+        for weight in one.weights
+        if weight.matmul and not weight.routed and one.group != "router"
+    ]
+    if kind.mixer in LATENT:
+        # What stands behind the projections stays behind them.
+        found.sort(key=lambda weight: (*_LATENT_ORDER, weight.name).index(weight.name))
+    return tuple(found[::2])
+
+
+_OUTPUTS: Mapping[Split, Spread] = {
+    "column": "tensor",
+    # Every rank's own part of the sum, before it is scattered.
+    "row": "whole",
+    "replicated": "sequence",
+}
+"""How the output of a product is spread, by the way its weight is cut."""
+
+
+def _kept_outputs(given: Conditions, kind: LayerKind) -> Iterator[Kept]:
+    """What per-operation checkpointing keeps of a layer: its input, attention, every second product, what is exchanged.
+
+    A compiled layer keeps none that nothing reads: what the last product puts out goes into the residual stream.
+    """
+    hidden = float(given.model.hidden_size)
+    yield Kept("layer_input", element_bytes(given) * hidden, "sequence")
+    for one in layer_operations(given, kind):
+        if one.group in ("core_attention", "adapter"):
+            yield from one.kept
+    unread = {output.name for output in _unread(given, kind)} if given.framework.compiled else set()
+    yield from (output for output in _outputs(given, kind, layer_operations(given, kind)) if output.name not in unread)
+
+
+def _unread(given: Conditions, kind: LayerKind) -> Iterator[Kept]:
+    """Outputs behind the last tensor that the backward pass reads."""
+    yield from _outputs(given, kind, layer_operations(given, kind)[len(_read(given, kind)) :])
+
+
+def _outputs(given: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
+    """What some of a layer's operations put out and per-operation checkpointing keeps."""
+    kept = {weight.name for weight in _kept_products(given, kind)}
+    for one in operations:
+        for weight in one.weights:
+            if weight.name in kept:
+                amount = element_bytes(given) * weight.outputs
+                yield Kept(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
+        for each in one.collectives:
+            if each.pattern == "reduce" and each.group == "tensor":
+                yield Kept(f"{one.name}_scattered", each.amount, "scattered")
+            elif each.pattern == "all_to_all" and each.group == "expert":
+                yield Kept(f"{one.name}_exchanged", each.amount, "copies_exchanged")
 
 
 @lru_cache(maxsize=512)
 def freed(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
-    """Bytes that a policy does not keep of a layer, by spread."""
+    """Bytes that a policy does not keep of a layer, by spread; below zero where it keeps others instead."""
+    if mode == "operations":
+        everything = summed(tensor for one in layer_operations(given, kind) for tensor in one.kept)
+        return _added(everything, summed(_kept_outputs(given, kind)), sign=-1.0)
     return _bytes_of(given, kind, parts(given, kind, mode, modules))
+
+
+def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
+    spreads = dict.fromkeys((*first, *second))
+    return {spread: first.get(spread, 0.0) + sign * second.get(spread, 0.0) for spread in spreads}
 
 
 def _bytes_of(given: Conditions, kind: LayerKind, chosen: tuple[Part, ...]) -> Mapping[Spread, float]:
@@ -125,6 +234,10 @@ def returning(
     given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
 ) -> tuple[tuple[Mapping[Spread, float], Mapping[Spread, float]], ...]:
     """For each part of a policy: bytes back while it is done again, and bytes kept behind it that have gone by then."""
+    if mode == "operations":
+        # All of the layer is back before its backward pass begins, beside what that does not read.
+        unread = () if given.framework.compiled else _unread(given, kind)
+        return ((_added(freed(given, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(given, kind), parts(given, kind, mode, modules)
     found = []
     for part in chosen:

@@ -23,20 +23,26 @@ HeadSpread = Literal[
     "sliding_projection",
     "sliding_gathered",
     "sliding_ring",
+    "key_value_context",
+    "sliding_key_value_context",
     "window",
 ]
 """Spreads that go by the number of key-value heads."""
-Spread = Literal["whole", "sequence", "tensor", "copies", "copies_tensor", "reached", "scores", "positions", HeadSpread]
+CopySpread = Literal["copies", "copies_exchanged", "copies_tensor", "reached"]
+"""Spreads that go by the copies of tokens that experts work on."""
+Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", "positions", CopySpread, HeadSpread]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
-`whole`: T. `sequence`: T over the sequence-parallel group. `tensor`: T / t. `copies`: routed token copies.
+`whole`: T. `sequence`: T over the sequence-parallel group. `scattered`: the same where tensor parallel is above 1, else
+nothing. `tensor`: T / t. `copies`: routed token copies; `copies_exchanged`: the same where expert parallel is above 1.
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
 `reached`: a copy of each token for every rank with experts of it.
 `key_value`: T over the smaller of t and the key-value heads: a rank holds one head at least. `ring`: the same where
 context is parallel, else nothing. `projection`: T / t, but T where there are fewer key-value heads than ranks, which
 gather the projection to take their heads from it; `gathered`: T there, else nothing. The `sliding_` forms go by the
-key-value heads of sliding layers. `window`: what a ring step hands on where only tokens inside the window are needed:
+key-value heads of sliding layers. `key_value_context`: that of the whole context. `window`: what a ring step hands on
+where only tokens inside the window are needed:
 2 b w over c - 1 steps, and no more than `key_value`.
 """
 
@@ -112,15 +118,17 @@ class Kept:
 class Collective:
     """One collective of the forward pass; the backward pass mirrors it."""
 
-    group: Literal["tensor", "context", "expert", "expert_tensor", "expert_ranks"]
-    """`expert_ranks`: expert parallel times expert tensor parallel."""
+    group: Literal["tensor", "context", "context_inner", "context_outer", "expert", "expert_tensor", "expert_ranks"]
+    """`expert_ranks`: expert parallel times expert tensor parallel. `context_inner`, `context_outer`: neighbours of the
+    context-parallel group that exchange tokens for heads, and the ring of such groups."""
     pattern: Literal["gather", "reduce", "all_to_all", "ring", "gather_each", "reduce_each", "once"]
     amount: float
     """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring; `gather_each` and
     `reduce_each`: brought in by every member; `once`: of one copy to every rank that a token reaches."""
     spread: Spread
-    beside: Literal["products", "core_attention", "experts", "nothing"]
-    """What it may hide behind, where the stack overlaps it."""
+    beside: Literal["products", "core_attention", "first_block", "experts", "nothing", "attention_apart"]
+    """What it may hide behind, where the stack overlaps it; `first_block`: attention over a rank's own tokens;
+    `nothing` and `attention_apart` are whole, among what tensor and what context parallelism send."""
     backward: float = 1.0
     """Times the forward pass's volume that the backward pass moves."""
 

@@ -51,24 +51,36 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
     return result
 
 
+def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
+    """LoRA parameters on operations; nothing without."""
+    if given.lora_rank is None:
+        return WeightTotals()
+    return adapter_totals(operations, given.lora_rank, fused=given.framework.shared_adapters)
+
+
 @lru_cache(maxsize=1024)
-def adapter_totals(operations: tuple[Operation, ...], rank: int) -> WeightTotals:
+def adapter_totals(operations: tuple[Operation, ...], rank: int, *, fused: bool = False) -> WeightTotals:
     """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
-    matrix on the unsplit side is replicated.
+    matrix on the unsplit side is replicated. Where products of one input are `fused`, they share an adapter.
     """
     result = WeightTotals()
-    for weight in weights_of(operations):
-        if not weight.matmul or weight.split == "vocabulary":
-            continue
-        first, second = float(rank * weight.inputs * weight.copies), float(rank * weight.outputs * weight.copies)
-        if weight.split == "column":
-            result += WeightTotals(split=second, replicated=first)
-        elif weight.split == "row":
-            result += WeightTotals(split=first, replicated=second)
-        else:
-            result += classed(weight, first + second)
+    for operation in operations:
+        shared: set[tuple[int, str]] = set()
+        for weight in operation.weights:
+            if not weight.matmul or weight.split == "vocabulary":
+                continue
+            joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
+            shared.add((weight.inputs, weight.split))
+            first = 0.0 if joined else float(rank * weight.inputs * weight.copies)
+            second = float(rank * weight.outputs * weight.copies)
+            if weight.split == "column":
+                result += WeightTotals(split=second, replicated=first)
+            elif weight.split == "row":
+                result += WeightTotals(split=first, replicated=second)
+            else:
+                result += classed(weight, first + second)
     return result
 
 

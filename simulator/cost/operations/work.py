@@ -12,7 +12,7 @@ from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
 from simulator.cost.operations.sums import (
     WeightTotals,
-    adapter_totals,
+    adapters_of,
     chosen_parameters,
     core_width,
     moved_amounts,
@@ -45,6 +45,8 @@ class Work:
     """The same, of the routed experts the chosen ones only."""
     shapes: tuple[Product, ...]
     """The products with everything but routed experts, one by one."""
+    grouped: tuple[Product, ...]
+    """The products of one routed expert."""
     adapters: WeightTotals
     """LoRA parameters on those products; nothing without."""
     core_width: float
@@ -68,17 +70,18 @@ def layer_work(given: Conditions, kind: LayerKind) -> Work:
 
 @lru_cache(maxsize=512)
 def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
-    """The work that a recompute policy does again in a layer; `full` is the whole layer, `none` nothing."""
-    return layer_work(given, kind) if mode == "full" else _work(given, repeated(given, kind, mode, modules))
+    """The work that a recompute policy does again in a layer; `full` the layer, `none` nothing."""
+    return _work(given, repeated(given, kind, mode, modules))
 
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
-    adapters = WeightTotals() if given.lora_rank is None else adapter_totals(operations, given.lora_rank)
+    adapters = WeightTotals() if given.lora_rank is None else adapters_of(given, operations)
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),
-        shapes=_shapes(given, operations),
+        shapes=_shapes(given, operations, routed=False),
+        grouped=_shapes(given, operations, routed=True),
         adapters=adapters,
         core_width=core_width(operations),
         windows=windowed_widths(operations),
@@ -89,13 +92,13 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     )
 
 
-def _shapes(given: Conditions, operations: tuple[Operation, ...]) -> tuple[Product, ...]:
+def _shapes(given: Conditions, operations: tuple[Operation, ...], *, routed: bool) -> tuple[Product, ...]:
     """Weights of one operation that share inputs and cut are one product where the stack fuses them."""
     products: list[Product] = []
     for operation in operations:
         fused: dict[tuple[int, Split], int] = {}
         for weight in operation.weights:
-            if not weight.matmul or weight.routed:
+            if not weight.matmul or weight.routed != routed:
                 continue
             if given.framework.fused_projections:
                 fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0) + weight.outputs

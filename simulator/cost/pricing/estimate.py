@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.cost.pricing.violation import Violation
@@ -39,6 +39,8 @@ class StageMemory:
     """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Named parts; they add up to `device_bytes`."""
+    state_bytes: float = 0.0
+    """What is allocated between two steps: training state, and what else is kept."""
     hardware: str = ""
     """The device the rank is on."""
     capacity_bytes: float = 0.0
@@ -119,6 +121,25 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedSwitch:
+    """A switch that nobody gave and that matters: what it is taken as, and what another value of it is worth."""
+
+    switch: str
+    value: str
+    """What is assumed."""
+    other: str
+    """The value it is compared with."""
+    because: str
+    """Whose value it is: a framework's default, or a named stack's."""
+    speed_change: float
+    """Tokens per second with what is assumed over those with the other value, less one."""
+    memory_bytes: float
+    """What the fullest device needs more with what is assumed than with the other value; negative for less."""
+    verdict: Verdict
+    """With the other value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(Tabular):
     """One layout, priced."""
 
@@ -131,11 +152,17 @@ class Estimate(Tabular):
     framework: str
     lora_rank: int | None
     layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
     verdict: Verdict
     memory: MemoryEstimate
     throughput: ThroughputEstimate
     violations: tuple[Violation, ...]
     provenance: Provenance
+    stack: str = "default"
+    """Named stack of the switches."""
+    assumed: tuple[AssumedSwitch, ...] = field(default=(), compare=False)
+    """Switches that nobody gave and that matter, what weighs most on the speed first; of single answers only."""
 
     def __repr__(self) -> str:
         """One line: the question, the layout, the verdict."""

@@ -18,12 +18,11 @@ FITS, STARVED, DOES_NOT_FIT = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """A priced block; arrays of shape (n,)."""
+class Sized:
+    """A block with its memory; arrays of shape (n,)."""
 
     block: LayoutBlock
     memory: MemoryByStage
-    step: StepSeconds
     binding_stage: NDArray[np.intp]
     """The rank that needs most of its device."""
     device_bytes: Array
@@ -32,14 +31,31 @@ class Priced:
     """FITS, STARVED or DOES_NOT_FIT."""
 
 
-def price(scenario: Scenario, block: LayoutBlock) -> Priced:
-    """Price every layout of `block`. The one entry to the formulas, for a grid and for a single layout."""
+@dataclass(frozen=True, slots=True)
+class Priced(Sized):
+    """A block priced in full."""
+
+    step: StepSeconds
+
+
+def size(scenario: Scenario, block: LayoutBlock) -> Sized:
+    """Memory of every layout of `block`, and whether it fits."""
     memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
-    step = step_seconds(scenario, block, memory)
     share = memory.device / usable_bytes(scenario, memory)[:, None]
     binding = np.argmax(share, axis=0)
     device = memory.device[binding, np.arange(len(block))]
-    return Priced(block, memory, step, binding, device, verdicts(scenario, np.max(share, axis=0)))
+    return Sized(block, memory, binding, device, verdicts(scenario, np.max(share, axis=0)))
+
+
+def price(scenario: Scenario, block: LayoutBlock) -> Priced:
+    """Price every layout of `block`, for a grid and for a single layout."""
+    return timed(scenario, size(scenario, block))
+
+
+def timed(scenario: Scenario, sized: Sized, below: Array | float = np.inf) -> Priced:
+    """Add the time of every layout; `below` as in `step_seconds`."""
+    step = step_seconds(scenario, sized.block, sized.memory, below)
+    return Priced(sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.verdict, step)
 
 
 def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.cost.schedule.schedule import Pass, Schedule
+from simulator.cost.schedule.schedule import PASSES, Pass, Schedule
 from simulator.question.scenario.block import Array
-
-Seconds = TypeVar("Seconds", float, Array)
-"""Of one step, or of many at once, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,83 +71,119 @@ class EventRun:
 
 def run(schedule: Schedule, pipeline: Pipeline) -> EventRun:
     """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent)."""
-    taken = pipeline.forward_seconds, pipeline.backward_seconds
-    events: list[list[Event]] = [[] for _ in taken[0]]
-    for rank, one, start, end in _passes(schedule, taken, pipeline.micro_batches, (0.0, pipeline.send_seconds), max):
-        events[rank].append(Event(rank, one, start, end))
+    passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
+    taken = np.array((pipeline.forward_seconds, pipeline.backward_seconds))
+    ends = _ends(passes, taken[passes.kind, passes.rank, passes.chunk, None], pipeline.send_seconds)
+    starts = np.maximum(ends[passes.previous], ends[passes.needed] + passes.sent(pipeline.send_seconds))
+    events: list[list[Event]] = [[] for _ in range(pipeline.ranks)]
+    columns = (passes.rank, passes.kind, passes.micro_batch, passes.chunk, starts[:, 0], ends[:-1, 0])
+    for rank, kind, micro_batch, chunk, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        events[rank].append(Event(rank, Pass(PASSES[kind], micro_batch, chunk), start, end))
     return EventRun(tuple(map(tuple, events)))
 
 
-def makespan_seconds(
-    schedule: Schedule, forward: Sequence[Sequence[Array]], backward: Sequence[Sequence[Array]], micro_batches: int
-) -> Array:
+def makespan_seconds(schedule: Schedule, seconds: Array, kind: NDArray[np.intp], micro_batches: int) -> Array:
     """From the first pass to the end of the last, of many steps at once, shape (n,); sends apart.
 
-    `forward` and `backward` are seconds of every chunk's passes by rank and then by chunk, shape (n,) each.
+    `seconds` are those of forward and of backward passes, by chunk and kind of rank: shape (2, chunks, kinds, n);
+    `kind` is that of every rank.
     """
-    last = zero = np.zeros_like(forward[0][0])
-    for *_, end in _passes(schedule, (forward, backward), micro_batches, (zero, zero), np.maximum):
-        last = np.maximum(last, end)
+    passes = _fronts(schedule, len(kind), seconds.shape[1], micro_batches)
+    row = passes.kind, passes.chunk, kind[passes.rank]
+    last: Array = np.empty(seconds.shape[-1])
+    at_once = max(_AT_ONCE // len(passes.rank), 1)
+    for start in range(0, len(last), at_once):
+        part = slice(start, start + at_once)
+        last[part] = np.max(_ends(passes, seconds[..., part][row], 0.0), axis=0)
     return last
 
 
-def _passes(
-    schedule: Schedule,
-    taken: tuple[Sequence[Sequence[Seconds]], Sequence[Sequence[Seconds]]],
-    micro_batches: int,
-    begin_and_send: tuple[Seconds, Seconds],
-    later: Callable[[Seconds, Seconds], Seconds],
-) -> Iterator[tuple[int, Pass, Seconds, Seconds]]:
-    """Rank, pass, start and end of every pass of one step, or of many; those of a rank in the order they run."""
-    ranks, chunks = len(taken[0]), len(taken[0][0])
-    begin, send = begin_and_send
-    free = [begin] * ranks
-    ended: dict[tuple[int, Pass], Seconds] = {}
-    for at, before in _sequence(schedule, ranks, chunks, micro_batches):
-        rank, one = at
-        start = free[rank]
-        if before is not None:
-            # A pass is needed by one other: what has been waited for is dropped.
-            there = ended.pop(before)
-            start = later(start, there if before[0] == rank else there + send)
-        free[rank] = ended[at] = start + taken[one.kind == "backward"][rank][one.chunk]
-        yield rank, one, start, free[rank]
+_AT_ONCE = 2**20
+"""Ends of passes held at once."""
 
 
-_At = tuple[int, Pass]
-"""A pass of a rank."""
+@dataclass(frozen=True, slots=True)
+class _Fronts:
+    """The passes of a step, in fronts: those of one need only what ran in earlier ones. Arrays of shape (passes,)."""
+
+    bounds: tuple[int, ...]
+    """Where fronts begin, and where the last one ends."""
+    rank: NDArray[np.int16]
+    kind: NDArray[np.int8]
+    """Index of PASSES."""
+    micro_batch: NDArray[np.int32]
+    chunk: NDArray[np.int16]
+    needed: NDArray[np.int32]
+    """The pass whose result it takes; the number of passes where there is none."""
+    previous: NDArray[np.int32]
+    """The pass of its rank before it; the number of passes for the first."""
+
+    def sent(self, send_seconds: float) -> Array:
+        """Seconds that a needed result takes from its rank to the one that waits, shape (passes, 1)."""
+        on_own = (self.needed == len(self.rank)) | (np.append(self.rank, 0)[self.needed] == self.rank)
+        return np.where(on_own, 0.0, send_seconds)[:, None]
 
 
-@lru_cache(maxsize=2)  # the blocks of one shape come one after the other, and a long pipeline has many passes
-def _sequence(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[tuple[_At, _At | None], ...]:
-    """All passes of a step, each behind the one it needs, with that one. Raises ValueError where there is no such."""
-    left = [list(reversed(schedule.order(rank, ranks, chunks, micro_batches))) for rank in range(ranks)]
-    done: set[_At] = set()
-    result: list[tuple[_At, _At | None]] = []
-    while any(left):
-        known = len(result)
-        for rank, passes in enumerate(left):
-            while passes:
-                before = _before(passes[-1], rank, ranks, chunks)
-                if before is not None and before not in done:
-                    break
-                at = rank, passes.pop()
-                done.add(at)
-                result.append((at, before))
-        if len(result) == known:
+def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
+    """When every pass ends, shape (passes + 1, n) with a zero behind the last; `seconds` have shape (passes, n)."""
+    ends = np.zeros((len(seconds) + 1, seconds.shape[1]))
+    sent = passes.sent(send_seconds) if send_seconds else None
+    for first, last in pairwise(passes.bounds):
+        now = ends[passes.needed[first:last]]
+        if sent is not None:
+            now += sent[first:last]
+        np.maximum(now, ends[passes.previous[first:last]], out=now)
+        np.add(now, seconds[first:last], out=ends[first:last])
+    return ends
+
+
+@lru_cache(maxsize=64)  # a search comes back to its shapes; the longest run that is priced takes 4 MB
+def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> _Fronts:
+    """All passes of a step in fronts. Raises ValueError where a pass waits for itself."""
+    turns = np.stack([schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)])
+    each = turns.shape[1]
+    count = ranks * each
+    kind, micro_batch, chunk = np.ascontiguousarray(turns.reshape(count, 3).T)
+    at = np.arange(count)
+    rank = at // each
+    # A forward pass needs that of the chunk before it, a backward pass that behind; the last chunk turns round.
+    place, last = chunk * ranks + rank, ranks * chunks - 1
+    turned = (kind == 1) & (place == last)
+    before = np.where(turned, place, place + 2 * kind - 1)
+    found = np.empty((last + 1, 2, micro_batches), dtype=np.intp)
+    found[place, kind, micro_batch] = at
+    needed = np.where(before < 0, count, found[before, np.where(turned, 0, kind), micro_batch])
+    previous = np.where(at % each == 0, count, at - 1)
+    front = np.array(_front_numbers(needed.tolist(), ranks, each))
+    order = np.argsort(front, kind="stable")
+    moved = np.empty(count + 1, dtype=np.intp)
+    moved[order], moved[count] = at, count
+    return _Fronts(
+        bounds=(0, *np.cumsum(np.bincount(front)[1:]).tolist()),
+        rank=rank[order].astype(np.int16),
+        kind=kind[order].astype(np.int8),
+        micro_batch=micro_batch[order].astype(np.int32),
+        chunk=chunk[order].astype(np.int16),
+        needed=moved[needed[order]].astype(np.int32),
+        previous=moved[previous[order]].astype(np.int32),
+    )
+
+
+def _front_numbers(needed: list[int], ranks: int, each: int) -> list[int]:
+    """The front of every pass, from 1: one behind the later of the pass it needs and the one of its rank before it."""
+    numbers = [0] * len(needed) + [-1]  # what needs no pass needs the last entry; zero is not known yet
+    reached, last = [rank * each for rank in range(ranks)], [0] * ranks
+    left = len(needed)
+    while left:
+        known = left
+        for rank in range(ranks):
+            at, number, end = reached[rank], last[rank], (rank + 1) * each
+            while at < end and (there := numbers[needed[at]]):
+                number = max(there, number) + 1
+                numbers[at] = number
+                at += 1
+            left -= at - reached[rank]
+            reached[rank], last[rank] = at, number
+        if left == known:
             raise ValueError("the schedule's order waits for itself")
-    return tuple(result)
-
-
-def _before(one: Pass, rank: int, ranks: int, chunks: int) -> tuple[int, Pass] | None:
-    """Rank and pass whose result a pass needs; the first forward pass needs none."""
-    place = one.chunk * ranks + rank
-    if one.kind == "forward":
-        if place == 0:
-            return None
-        chunk, before = divmod(place - 1, ranks)
-        return before, Pass("forward", one.micro_batch, chunk)
-    if place == ranks * chunks - 1:
-        return rank, Pass("forward", one.micro_batch, one.chunk)
-    chunk, behind = divmod(place + 1, ranks)
-    return behind, Pass("backward", one.micro_batch, chunk)
+    return numbers[:-1]

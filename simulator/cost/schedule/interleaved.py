@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.schedule.schedule import Pass, Schedule
+from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn
 from simulator.question.scenario.block import Array, StageArray
 
 
 class Interleaved(Schedule):
     """Chunks take turns, each for as many micro batches as there are ranks."""
 
-    def order(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> tuple[Pass, ...]:
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """`2 (p - i - 1) + (v - 1) p` forward passes ahead, all of them where m equals p; then one of each in turn."""
         total = micro_batches * chunks
         ahead = total if micro_batches == ranks else min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
-
-        def turn(index: int) -> tuple[int, int]:
-            """Micro batch, and chunk in the order of the passes, of a rank's pass."""
-            cycle, rest = divmod(index, ranks * chunks)
-            return cycle * ranks + rest % ranks, rest // ranks
-
-        def forward(index: int) -> Pass:
-            micro_batch, chunk = turn(index)
-            return Pass("forward", micro_batch, chunk)
-
-        def backward(index: int) -> Pass:
-            micro_batch, chunk = turn(index)
-            return Pass("backward", micro_batch, chunks - 1 - chunk)
-
-        passes = [forward(index) for index in range(ahead)]
-        for index in range(total - ahead):
-            passes += [forward(ahead + index), backward(index)]
-        passes += [backward(index) for index in range(total - ahead, total)]
-        return tuple(passes)
+        kind, index = one_of_each_in_turn(ahead, total)
+        cycle, rest = np.divmod(index, ranks * chunks)
+        chunk = rest // ranks  # backward passes take the chunks from the last to the first
+        return np.column_stack((kind, cycle * ranks + rest % ranks, np.where(kind == 1, chunks - 1 - chunk, chunk)))
 
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
         """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, all `m v` of them when m equals p."""

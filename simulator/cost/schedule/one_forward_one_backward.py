@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.schedule.schedule import Pass, Schedule
+from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn
 from simulator.question.scenario.block import Array, StageArray
 
 
 class OneForwardOneBackward(Schedule):
     """Ranks without model chunks of their own."""
 
-    def order(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> tuple[Pass, ...]:
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """`p - i - 1` forward passes ahead, then one of each in turn, then the backward passes left."""
         del chunks
-        ahead = min(ranks - rank - 1, micro_batches)
-        passes = [Pass("forward", index, 0) for index in range(ahead)]
-        for index in range(micro_batches - ahead):
-            passes += [Pass("forward", ahead + index, 0), Pass("backward", index, 0)]
-        passes += [Pass("backward", index, 0) for index in range(micro_batches - ahead, micro_batches)]
-        return tuple(passes)
+        kind, micro_batch = one_of_each_in_turn(min(ranks - rank - 1, micro_batches), micro_batches)
+        return np.column_stack((kind, micro_batch, np.zeros_like(kind)))
 
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
         """`min(p - i, m)`."""

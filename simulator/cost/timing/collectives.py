@@ -39,6 +39,16 @@ def context_group(block: LayoutBlock) -> Group:
     return Group(block.context_parallel, block.tensor_parallel)
 
 
+def inner_context_group(block: LayoutBlock, ranks: Array) -> Group:
+    """Neighbours of the context-parallel group, so many."""
+    return Group(ranks, block.tensor_parallel)
+
+
+def outer_context_group(block: LayoutBlock, ranks: Array) -> Group:
+    """The ring over groups of so many neighbours."""
+    return Group(block.context_parallel / ranks, block.tensor_parallel * ranks)
+
+
 def shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
     """Ranks with the same parameters: data x context parallel, or so many of them."""
     return Group(block.replicas if degree is None else degree, block.tensor_parallel)

@@ -42,7 +42,7 @@ def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: Recomput
 
 def head_parameters(scenario: Scenario) -> float:
     """Parameters of the output layer's product."""
-    return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).split
+    return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
 
 
 def prediction_projection(scenario: Scenario) -> float:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never, cast
 
 import numpy as np
 
-from simulator.cost.elements import element_bytes, gradient_bytes
+from simulator.cost.elements import element_bytes, gradient_bytes, narrow_element_bytes
 from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, sequence_split, tokens_per_device
+from simulator.cost.operations.extents import Extents, inner_context, sequence_split, tokens_per_device
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
+    Group,
     all_to_all_seconds,
     context_group,
     expert_group,
     expert_ranks_group,
     expert_tensor_group,
     gather_seconds,
+    inner_context_group,
     neighbour_seconds,
     once_seconds,
+    outer_context_group,
     tensor_group,
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
@@ -49,6 +54,9 @@ PARTS = (
 
 Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
+
+WAITS_WITH_OVERLAP = 0.22
+"""What is left of waiting for counts of tokens beside other compute (Megatron-Bridge: 0.67 of 3.11 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +217,17 @@ class LayerTimer:
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
         gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
         tensor = self._exchange(work, "products", index)
+        products = experts + gemm
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
+            products = products + tensor
+        context = (
+            exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
+            + exposed(
+                values.context_exposed, self._exchange(work, "first_block", index), attention / block.context_parallel
+            )
+            + self._exchange(work, "attention_apart", index)
+        )
         tensor = tensor + self._exchange(work, "nothing", index)
         parts: Parts = {
             "gemm": gemm + experts + compute.adapters * repeats,
@@ -218,19 +235,23 @@ class LayerTimer:
             "memory_bound": compute.elementwise * repeats,
             "tensor_parallel": tensor,
             "overlap": overlap_seconds(scenario, block, gemm),
-            "context_parallel": exposed(
-                values.context_exposed, self._exchange(work, "core_attention", index), attention
-            ),
+            "context_parallel": context,
             "ring_attention": repeats * ring_seconds(scenario, block, work),
         }
         if work.products.routed:
             exchange = self._exchange(work, "experts", index)
             waits = np.where(block.expert_ranks > 1.0, scenario.framework.expert_wait_ms / 2e3, 0.0)
             if scenario.framework.overlap_expert_exchange:
-                exchange = exposed(values.expert_exposed, exchange, experts + gemm + attention)
+                # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
+                exchange = exposed(values.expert_exposed, exchange, products + attention + context)
+                waits = WAITS_WITH_OVERLAP * waits
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
-        return parts | {"overhead": work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)}
+        parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
+        if work.products.routed:
+            host = values.launch_seconds * expert_launches(scenario, block) / 3.0 * repeats
+            parts["overhead"] = parts["overhead"] + np.maximum(host - sum_parts(parts), 0.0)
+        return parts
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
@@ -250,14 +271,38 @@ class LayerTimer:
         experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
-            routed=product_seconds(scenario, at_rate(routed, gemm_rate(scenario)), experts)
-            if products.routed
-            else (experts, experts),
+            routed=self._grouped(work, routed, experts) if products.routed else (experts, experts),
             adapters=adapters,
             attention=attention_seconds(scenario, self.extents, work.core_width)
             + bounded_seconds(scenario, self.extents, work),
             elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
+
+    def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
+        """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
+
+        Its many small products overlap computing with little of what they read and write, so both add up: weights,
+        tokens in and out, and for the weights' gradient the accumulated gradients, read and written.
+        """
+        scenario, tensor = self.scenario, self.block.expert_tensor_parallel
+        compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
+        narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
+        entered = left = 0.0 * flops
+        for one in work.grouped:
+            entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
+            left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
+        copies = self.extents.of("copies")
+        weights = narrow * parameters
+        forward = compute + (weights + (narrow * entered + wide * left) * copies) / rate
+        inputs = compute + (weights + (narrow * left + wide * entered) * copies) / rate
+        if scenario.lora_rank is not None:
+            return forward, inputs
+        tokens = narrow * (entered + left) * copies
+        if scenario.framework.fused_gradient_accumulation:
+            gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
+        else:
+            gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
+        return forward, inputs + compute + tokens / rate + gradients
 
     def _exchange(self, work: Work, beside: str, index: int) -> Array:
         """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""
@@ -274,11 +319,28 @@ class LayerTimer:
         return self._exchanges[one]
 
 
+def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
+
+    Exchanges wait for counts of tokens on the host, so that it cannot run ahead, and a layer takes no less than its
+    launches: about a hundred (463,348 in a step of Qwen3-30B with 8 experts a device are 151 a layer and micro batch:
+    Megatron-Bridge), and of every expert on the device six products. In fp8 what enters either of its two linear
+    layers, and its gradient, are also cast: by one kernel where products take scales of blocks, else by five that find
+    the largest value and the scale, cast and transpose.
+    """
+    casts = 0.0 if scenario.precision != "fp8" else 1.0 if scenario.hardware.block_scales else 5.0
+    held: Array = scenario.model.num_experts / block.expert_parallel
+    return 103.0 + (6.0 + 4.0 * casts) * held
+
+
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:
     """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
-    groups = {
+    inner = inner_context(scenario, block)
+    groups: dict[str, Callable[[LayoutBlock], Group]] = {
         "tensor": tensor_group,
         "context": context_group,
+        "context_inner": partial(inner_context_group, ranks=inner),
+        "context_outer": partial(outer_context_group, ranks=inner),
         "expert": expert_group,
         "expert_tensor": expert_tensor_group,
         "expert_ranks": expert_ranks_group,
@@ -394,12 +456,18 @@ def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Arra
 
 
 def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array:
-    """Merging the partial results of `c - 1` further ring steps in a forward pass, at the rate of memory."""
-    if not any(one.pattern == "ring" for one in work.collectives):
+    """Merging the partial results of a ring's further steps in a forward pass, at the rate of memory.
+
+    Steps are `c - 1`, whether keys and values come one by one or were gathered; within all-to-alls those of the ring
+    that is left. A single attention over gathered tokens merges nothing.
+    """
+    exchanged = any(one.group.startswith("context") and one.beside != "attention_apart" for one in work.collectives)
+    if not exchanged:
         return np.zeros(len(block))
+    steps = block.context_parallel / inner_context(scenario, block) - 1.0
     queries = tokens_per_device(scenario, block) * scenario.model.query_width / block.tensor_parallel
     moved = scenario.coefficients.time.ring_bytes_per_query_element * queries
-    return (block.context_parallel - 1.0) * moved / memory_rate(scenario)
+    return steps * moved / memory_rate(scenario)
 
 
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
@@ -413,11 +481,11 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(scenario, block)
     hidden = scenario.model.hidden_size + 0.0 * labelled
-    compute = shaped_seconds(scenario, rate, labelled, scenario.model.vocab_size / block.tensor_parallel, hidden)
+    compute = shaped_seconds(scenario, rate, labelled, scenario.outputs_per_token / block.tensor_parallel, hidden)
     forward_products = np.maximum(compute.forward, reads)
     parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * (labelled * scenario.model.vocab_size / parts) / memory_rate(scenario)
+    passes = per_logit * (labelled * scenario.outputs_per_token / parts) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
@@ -431,7 +499,7 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     backward: Parts = {"vocabulary": backward_products + around + accumulates}
     if not scenario.framework.vocabulary_parallel_loss:
         # Every rank takes its own part of the gradient: nothing is sent back.
-        whole = element_bytes(scenario) * labelled * scenario.model.vocab_size
+        whole = element_bytes(scenario) * labelled * scenario.outputs_per_token
         forward["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         backward["tensor_parallel"] = np.zeros(len(block))
     return PassSeconds(forward, backward)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +23,13 @@ from simulator.cost.timing.layers import (
     projection_seconds,
     sum_parts,
 )
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
 
 MOST_PASSES = 200_000
 """Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
 CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
-_AT_ONCE = 4096
-"""Layouts run at once, so that what waits for a pass of another rank stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,8 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
             np.where(chosen, block.spread(timer.repeated(kind, mode, modules)), before)
             for kind, before in zip(has.layer_kinds, inside, strict=True)
         ]
-    return Pieces((*layers, *ends), tuple(sum_parts(seconds.forward) for seconds in layers), tuple(inside))
+    again = tuple(timer.repeated(kind, "full", ()) for kind in has.layer_kinds)
+    return Pieces((*layers, *ends), again, tuple(inside))
 
 
 def piece_counts(has: StageContents) -> Counts:
@@ -143,7 +142,7 @@ class PipelineSeconds:
     pace_seconds: Array
     """Its work per micro batch."""
     fill: Array
-    """Its idle time while the pipeline fills and drains."""
+    """Its idle time while the pipeline fills and drains; none yet where chunks are unequal (see `with_waits`)."""
     sends: Array
     """Exposed activation and gradient sends of the step."""
     micro_batches: Array
@@ -164,9 +163,7 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     for kind, ranks in enumerate(has.ranks):
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
-    fill = schedule.fill_seconds(whole - slowest, chunks)
-    if work.by_chunk and 2 * chunks * ranks * CYCLES * ranks <= MOST_PASSES:
-        fill = unequal_fill_seconds(schedule, has, work, m)
+    fill = np.zeros(len(block)) if _runs(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
     send = block.once(lambda each: _send_seconds(scenario, each))
     hidden = scenario.framework.overlap_p2p and chunks > 1
     exposed = values.point_to_point_exposed if hidden else 1.0
@@ -174,38 +171,58 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
-def unequal_fill_seconds(schedule: Schedule, has: StageContents, work: StageWork, micro_batches: Array) -> Array:
-    """Idle time of the pacing rank where chunks are unequal, shape (n,): that of the schedule, run pass by pass.
+def _runs(work: StageWork, ranks: int) -> bool:
+    """Whether the pipeline is run pass by pass: chunks are unequal, and not too many passes."""
+    return 0 < 2 * len(work.by_chunk) * ranks * CYCLES * ranks <= MOST_PASSES
+
+
+def with_waits(
+    block: LayoutBlock, has: StageContents, work: StageWork, pipeline: PipelineSeconds, where: Mask
+) -> PipelineSeconds:
+    """The same with the idle time of unequal chunks, of the layouts asked for; elsewhere none stays a lower bound."""
+    if not _runs(work, block.pipeline_parallel) or not where.any():
+        return pipeline
+    fill, at = pipeline.fill.copy(), np.flatnonzero(where)
+    fill[at] = unequal_fill_seconds(schedule_of(block), has, work, pipeline.micro_batches, at)
+    return replace(pipeline, fill=fill)
+
+
+def unequal_fill_seconds(
+    schedule: Schedule, has: StageContents, work: StageWork, micro_batches: Array, at: NDArray[np.intp]
+) -> Array:
+    """Idle time of the pacing rank where chunks are unequal, of the layouts at an index: the schedule run pass by pass.
 
     Ranks then wait for each other between filling and draining too. As many micro batches as there are ranks are a
     cycle; beyond `CYCLES` of them each takes what the last took, and no less than the pacing rank works. Held to runs
     of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
     """
     ranks = float(len(has.kind))
-    cycles = np.maximum(np.ceil(micro_batches / ranks), 1.0)
-    pace = ranks * np.max(work.forward + work.backward, axis=0)
-    fill: Array = np.zeros(len(micro_batches))
-    for start in range(0, len(pace), _AT_ONCE):
-        part = np.arange(start, min(start + _AT_ONCE, len(pace)))
-        for run in range(1, CYCLES + 1):
-            many = cycles > CYCLES
-            at = part[(cycles[part] == run) | (many[part] & (run >= CYCLES - 1))]
-            if len(at):
-                idle = _run_seconds(schedule, has, work, at, run) - run * pace[at]
-                further = cycles[at] - CYCLES
-                grown = further * np.maximum(idle - fill[at], 0.0)
-                fill[at] = idle + np.where(many[at] & (run == CYCLES), grown, 0.0)
-    return fill
-
-
-def _run_seconds(schedule: Schedule, has: StageContents, work: StageWork, at: NDArray[np.intp], cycles: int) -> Array:
-    """A step of so many cycles of the layouts at an index, pass by pass."""
+    cycles = np.maximum(np.ceil(micro_batches[at] / ranks), 1.0)
+    pace = ranks * np.max((work.forward + work.backward)[:, at], axis=0)
     shape = work.forward.shape
-    forward, backward = (
-        [[np.broadcast_to(chunk[which], shape)[kind, at] for chunk in work.by_chunk] for kind in has.kind]
-        for which in (0, 1)
-    )
-    return makespan_seconds(schedule, forward, backward, cycles * len(has.kind))
+    seconds = np.stack([[np.broadcast_to(chunk[which], shape)[:, at] for chunk in work.by_chunk] for which in (0, 1)])
+    first, alike = _alike(seconds, pace, cycles)
+    cycles, pace, seconds = cycles[first], pace[first], seconds[..., first]
+    fill: Array = np.zeros(len(first))
+    many = cycles > CYCLES
+    for run in range(1, CYCLES + 1):
+        now = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
+        if len(now):
+            idle = makespan_seconds(schedule, seconds[..., now], has.kind, run * len(has.kind)) - run * pace[now]
+            further = cycles[now] - CYCLES
+            grown = further * np.maximum(idle - fill[now], 0.0)
+            fill[now] = idle + np.where(many[now] & (run == CYCLES), grown, 0.0)
+    return fill[alike]
+
+
+def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
+    _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
+    same = first[alike]
+    if (seconds[..., same] == seconds).all() and (cycles[same] == cycles).all():
+        return first, alike
+    every = np.arange(len(pace))
+    return every, every
 
 
 def _send_seconds(scenario: Scenario, block: LayoutBlock) -> Array:

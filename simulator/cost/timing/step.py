@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.cost.elements import (
     element_bytes,
+    gathered_narrow,
     gradient_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
@@ -16,14 +17,23 @@ from simulator.cost.elements import (
 from simulator.cost.memory.parameters import (
     DeviceParameters,
     device_parameters,
+    linear_by_class,
     shard,
     shard_degrees,
 )
 from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.memory.schedule import micro_batches
 from simulator.cost.stages import StageContents
 from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.layers import Parts, exposed, memory_rate
-from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pace_parts, pipeline_seconds, stage_work
+from simulator.cost.timing.pipeline import (
+    PipelineSeconds,
+    StageWork,
+    pace_parts,
+    pipeline_seconds,
+    stage_work,
+    with_waits,
+)
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -54,26 +64,29 @@ class StepSeconds:
         }
 
 
-def step_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> StepSeconds:
-    """Price a block's time. The memory result supplies what is recomputed and offloaded."""
+def step_seconds(
+    scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, below: Array | float = np.inf
+) -> StepSeconds:
+    """Price a block's time. The memory result supplies what is recomputed and offloaded.
+
+    A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
+    a lower bound that does.
+    """
     values = scenario.coefficients.time
     has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
     pipeline = pipeline_seconds(scenario, block, has, work)
-    data = _largest(data_parallel_seconds(scenario, block, has, work, pipeline))
+    moves = host_moves(scenario, block, memory)
+    forward = np.maximum(work.forward, moves.each_pass)
+    micro_batch = _largest(forward + np.maximum(work.backward, moves.each_pass))
+    data = _largest(data_parallel_seconds(scenario, block, has, forward, micro_batch))
     optimizer = _largest(optimizer_seconds(scenario, block, has))
-    offload = offload_seconds(scenario, block, memory, pipeline)
+    offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
-    total = (
-        pipeline.micro_batches * pipeline.pace_seconds
-        + pipeline.fill
-        + pipeline.sends
-        + data
-        + optimizer
-        + offload
-        + overhead
-    )
-    return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
+    rest = data + optimizer + offload + overhead
+    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
+    pipeline = with_waits(block, has, work, pipeline, passes + pipeline.fill + rest < below)
+    return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 
 def _largest(by_kind: KindArray) -> Array:
@@ -92,24 +105,29 @@ def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Sc
 
 
 def data_parallel_seconds(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, work: StageWork, pipeline: PipelineSeconds
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    forward: KindArray,
+    micro_batch: Array,
 ) -> KindArray:
     """Exposed gradient reduction and parameter gathering of a step.
 
     ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
     parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What
-    overlaps hides behind the passes it belongs to.
+    overlaps hides behind the passes it belongs to: `forward` seconds of a rank's pass, of `micro_batch` for both of the
+    slowest rank, shape (n,), with what they wait for the host.
     """
     profile, values = scenario.framework, scenario.coefficients.time
     lora = scenario.lora_rank is not None
     weights = device_parameters(scenario, block, has)
     trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
     gradient = gradient_bytes(scenario)
-    zero, micro_batches = block.zero_stage, pipeline.micro_batches
-    each_time = np.where(zero >= 2, micro_batches, 1.0)
+    zero, batches = block.zero_stage, micro_batches(scenario, block)
+    each_time = np.where(zero >= 2, batches, 1.0)
     # An all-reduce is a reduction and a gather.
     scatters = each_time * (values.reduce_slowdown + np.where(zero == 0, 1.0, 0.0))
-    gathers = np.select([zero >= 3, zero >= 1], [2.0 * micro_batches, np.ones(len(block))], 0.0)
+    gathers = np.select([zero >= 3, zero >= 1], [2.0 * batches, np.ones(len(block))], 0.0)
     gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
     gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
     dense = block.once(
@@ -119,22 +137,26 @@ def data_parallel_seconds(
         lambda each: _seconds_per_byte(scenario, has, expert_shard_group(each, shard_degrees(scenario, each).routed))
     )
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
-    if profile.sharding_degree:
+    if profile.sharding_degree or profile.sharding_groups > 1:
         reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
+    if gathered_narrow(scenario) and not lora:
+        linear = linear_by_class(scenario, block, has)
+        gathering = gathering - gathers * (element_bytes(scenario) - 1.0) * (
+            dense * linear.dense + routed * linear.routed
+        )
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
     in_forward = gathering - in_backward
-    forward = np.where(zero >= 3, micro_batches, 1.0) * work.forward
     beside_forward = in_forward if profile.overlap_param_gather else 0.0
     beside_backward = (in_backward if profile.overlap_param_gather else 0.0) + (
         reducing if profile.overlap_grad_reduce else 0.0
     )
     # A rank that waits for the pacing one goes on communicating meanwhile.
-    backward = pipeline.pace_seconds - work.forward
+    beside = np.where(zero >= 3, batches, 1.0) * forward, each_time * (micro_batch - forward)
     waited = reducing + gathering - beside_forward - beside_backward
     share = values.data_exposed
-    hidden = exposed(share, beside_forward, forward) + exposed(share, beside_backward, each_time * backward)
+    hidden = exposed(share, beside_forward, beside[0]) + exposed(share, beside_backward, beside[1])
     return waited + hidden + _exchange_overhead(scenario, has, block, each_time + gathers)
 
 
@@ -180,23 +202,30 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     return shard(scenario, block, trained, 1) * per_parameter * per_byte
 
 
-def offload_seconds(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, pipeline: PipelineSeconds) -> Array:
-    """Host traffic that compute does not hide.
+@dataclass(frozen=True, slots=True)
+class HostMoves:
+    """Seconds of traffic between device and host."""
 
-    Optimizer state goes out after and comes back before the step: both ways are exposed. Activations move under the
-    pacing rank's compute; what takes longer than it is exposed. So do parameters on the host, in for the forward and
-    for the backward pass of every micro batch, and out after the step.
+    each_pass: KindArray
+    """Moved under each of the two passes of a micro batch, shape (kinds, n): a pass takes no less."""
+    each_step: Array
+    """Moved on the slowest rank while nothing is computed, shape (n,)."""
+
+
+def host_moves(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> HostMoves:
+    """What offload moves between device and host, one after the other.
+
+    Optimizer state goes out after and comes back before the step. Activations go out in the forward and come back in
+    the backward pass; parameters on the host come in for both passes of every micro batch, and go out after the step.
     """
     per_byte = _on_own_devices(
         scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
     )
-    optimizer = block.offloads("optimizer") | (block.offloads("optimizer_tensorwise"))
+    each_pass = memory.activations.offload_traffic * per_byte
+    optimizer = block.offloads("optimizer", "optimizer_tensorwise")
     state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
-    traffic = 2.0 * _largest(memory.activations.offload_traffic * per_byte)
-    beyond = np.maximum(traffic - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
-    seconds = np.where(optimizer, state, 0.0) + beyond
-    if not scenario.framework.offload_parameters:
-        return seconds
-    parameters = _largest(memory.state.parameters_on_host * per_byte)
-    copied = np.maximum(2.0 * parameters - pipeline.pace_seconds, 0.0) * pipeline.micro_batches
-    return seconds + copied + parameters
+    each_step = np.where(optimizer, state, 0.0)
+    if scenario.framework.offload_parameters:
+        parameters = memory.state.parameters_on_host * per_byte
+        each_pass, each_step = each_pass + parameters, each_step + _largest(parameters)
+    return HostMoves(each_pass, each_step)

@@ -24,6 +24,7 @@ from simulator.question.coefficients.values import Kind, replaced
 from simulator.question.scenario.block import Mask
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import StackName
 
 Index = NDArray[np.intp]
 
@@ -62,6 +63,11 @@ class Applied:
         memory, time = (c.name if c else "priors" for c in (self.memory, self.time))
         return f"memory: {memory}; time: {time}"
 
+    @property
+    def stack(self) -> StackName | None:
+        """The named stack that the rows ran, where the calibration names one."""
+        return next((one.stack for one in (self.time, self.memory) if one is not None and one.stack), None)
+
     def judged(self, scenario: Scenario, estimate: Estimate) -> Estimate:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""
         return with_calibration(scenario, estimate, self)
@@ -75,11 +81,14 @@ class Applied:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
         outside = _own(self.memory, part, "memory", "analytic")
-        spread = relative_deviations("memory", scenario, block, part)
+        spread = np.empty(len(block))
+        of_own = np.ones(len(block), dtype=np.bool_)
         if outside is not part:
             covered = (_status("memory", self.memory, scenario, block.layout(i)) in _COVERED for i in range(len(block)))
-            beyond = relative_deviations("memory", scenario, block, outside)
-            spread = np.where(np.fromiter(covered, dtype=np.bool_, count=len(block)), spread, beyond)
+            of_own = np.fromiter(covered, dtype=np.bool_, count=len(block))
+        for where, known in ((of_own, part), (~of_own, outside)):
+            if where.any():
+                spread[where] = relative_deviations("memory", scenario, block.take(where), known)
         capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
         margins = np.log(capacity / priced.device_bytes[index]) / spread
         return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)

@@ -17,6 +17,9 @@ from simulator.evidence.calibration.verdicts import RowVerdict, row_verdicts
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
 
+ORDERED = "z2000-megatron"
+"""Table that the report's `ordering` speaks of: programs read it as that one's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -66,7 +69,9 @@ class Assessment:
 
     families: tuple[FamilyAccuracy, ...]
     ordering: Ordering | None
-    """Of the primary family's rows, or of the table that targets are for; None where the family has none."""
+    """Of the rows of the table ORDERED; None where that is not among them."""
+    family_ordering: Ordering | None = None
+    """Of all rows of the primary family, whatever their table; None where the family has none."""
     held_to: str = ""
     """Table that the targets are for."""
     targets: tuple[Target, ...] = ()
@@ -103,8 +108,15 @@ def assess(rows: Sequence[MeasuredRow], families: Sequence[str] = ()) -> Assessm
             primary = fitted.coefficients()
         judged.append(_judge(fitted, rows, None if name == PRIMARY_FAMILY else primary or _shipped()))
     main = next((f for f in judged if f.fitted.family == PRIMARY_FAMILY), None)
-    order = None if main is None else ordering(main.fitted, main.fitted.coefficients())
-    return Assessment(tuple(judged), order)
+    if main is None:
+        return Assessment(tuple(judged), None)
+    known = any(sample.row.table == ORDERED for sample in main.fitted.samples)
+    coefficients = main.fitted.coefficients()
+    return Assessment(
+        tuple(judged),
+        ordering(main.fitted, coefficients, table=ORDERED) if known else None,
+        ordering(main.fitted, coefficients),
+    )
 
 
 def _shipped() -> Coefficients:

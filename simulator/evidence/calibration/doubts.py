@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from simulator.cost.pricing.price import price
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.evidence.calibration.fit import Fit
 from simulator.evidence.calibration.ranges import signature
@@ -178,13 +179,16 @@ def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypo
     stated = signature(scenario, sample.layout)
     found: list[Hypothesis] = []
     for judged in walk(scenario, space):
-        priced = judged.priced
-        if priced is None:
+        sized = judged.sized
+        if sized is None:
             continue
-        memory = priced.device_bytes / (sample.row.memory_bytes or np.nan) - 1.0
+        memory = sized.device_bytes / (sample.row.memory_bytes or np.nan) - 1.0
+        near = np.abs(memory) <= MEMORY_TOLERANCE
+        if not near.any():
+            continue
+        priced, memory = price(scenario, sized.block.take(near)), memory[near]
         speed = _tflops(scenario, priced.step.total) / (sample.measured_tflops or np.nan) - 1.0
-        close = (np.abs(memory) <= MEMORY_TOLERANCE) & (np.abs(speed) <= SPEED_TOLERANCE)
-        for index in np.flatnonzero(close):
+        for index in np.flatnonzero(np.abs(speed) <= SPEED_TOLERANCE):
             layout = priced.block.layout(int(index))
             if signature(scenario, layout) != stated:
                 found.append(Hypothesis(layout, float(memory[index]), float(speed[index])))

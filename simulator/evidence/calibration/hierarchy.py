@@ -124,7 +124,8 @@ class Hyper:
     cluster: float
     """The same for a cluster beside its family's."""
     noise: Mapping[str, float]
-    """Relative scatter by group of rows, and under the sorts alone that of a source not seen."""
+    """Relative scatter by group of rows, `SOURCE/SORT`; of a source not seen under `FAMILY/SORT`, and of a family not
+    seen under the sort alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,8 @@ class State:
     def deviation(self, found: Gauss, index: int, group: str) -> float:
         """Relative standard deviation of a row predicted by `found`, its scatter included."""
         slopes = self.slopes[index]
-        return float(np.sqrt(slopes @ found.covariance @ slopes + scatter_of(self.hyper, group) ** 2))
+        scatter = scatter_of(self.hyper, group, str(self.design.families[index]))
+        return float(np.sqrt(slopes @ found.covariance @ slopes + scatter**2))
 
     @cached_property
     def _variance(self) -> Vector:
@@ -257,13 +259,15 @@ class State:
 
 def noises(found: Design, hyper: Hyper) -> Vector:
     """Scatter of each row by its group."""
-    return np.array([scatter_of(hyper, group) for group in found.groups])
+    pairs = zip(found.groups, found.families, strict=True)
+    return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
 
 
-def scatter_of(hyper: Hyper, group: str) -> float:
-    """Relative scatter of a group of rows; of one not seen, the usual one of its sort."""
-    usual = hyper.noise.get(group.rpartition("/")[2], FIRST_NOISE)
-    return hyper.noise.get(group, usual)
+def scatter_of(hyper: Hyper, group: str, family: str) -> float:
+    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort."""
+    sort = group.rpartition("/")[2]
+    known = (hyper.noise[name] for name in (group, f"{family}/{sort}", sort) if name in hyper.noise)
+    return next(known, FIRST_NOISE)
 
 
 def learned(state: State, rounds: int, without: Collection[str] = ()) -> State:
@@ -309,17 +313,28 @@ def _second_moment(above: Gauss, told: Gauss, spread: float) -> float:
 
 
 def _scatter(found: Design, asked: Mask, squares: Vector) -> dict[str, float]:
-    """Scatter of each group of rows, and the usual one of each sort."""
-    mine = {str(group): squares[found.groups == group] for group in dict.fromkeys(found.groups[asked])}
+    """Scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
+    families = dict(zip(found.groups[asked].tolist(), found.families[asked].tolist(), strict=True))
+    mine = {group: squares[(found.groups == group) & asked] for group in families}
     result = {}
     for sort in SORTS[found.kind]:
-        groups = {group: values for group, values in mine.items() if group.endswith(f"/{sort}")}
-        usual = float(np.exp(np.mean([np.log(np.mean(v)) for v in groups.values()]))) if groups else FIRST_NOISE**2
+        groups = [group for group in mine if group.endswith(f"/{sort}")]
+        usual = _usual([mine[group] for group in groups], FIRST_NOISE**2)
         result[sort] = float(np.sqrt(usual))
-        for group, values in groups.items():
-            shrunk = (values.sum() + _SHRINK * usual) / (len(values) + _SHRINK)
-            result[group] = max(float(np.sqrt(shrunk)), LEAST_NOISE)
+        for family in dict.fromkeys(families[group] for group in groups):
+            same = [group for group in groups if families[group] == family]
+            # As if one more source of the family scattered as all do.
+            typical = _usual([*(mine[group] for group in same), np.array([usual])], usual)
+            result[f"{family}/{sort}"] = float(np.sqrt(typical))
+            for group in same:
+                shrunk = (mine[group].sum() + _SHRINK * typical) / (len(mine[group]) + _SHRINK)
+                result[group] = max(float(np.sqrt(shrunk)), LEAST_NOISE)
     return result
+
+
+def _usual(squares: Sequence[Vector], without: float) -> float:
+    """Geometric mean over groups of the mean square of their rows; `without` any group, that."""
+    return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 
 def linearised(found: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.hierarchy import SORTS, Gauss, State
+from simulator.evidence.calibration.hierarchy import SORTS, Gauss, State, scatter_of
 from simulator.evidence.calibration.run import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sources import PLATFORMS, SourcesJudged, interval_factor
@@ -54,7 +54,7 @@ def _part(found: SourcesJudged, family: str) -> FittedPart:
     factors = {sort: interval_factor(found.rows, platform, sort) for sort in (usual, *others)}
     values = _values(found, known)
     scale = values * state.design.spread * factors[usual]
-    noise = {sort: factors[sort] * state.hyper.noise[sort] for sort in (usual, *others)}
+    noise = {sort: factors[sort] * scatter_of(state.hyper, sort, family) for sort in (usual, *others)}
     return FittedPart(
         values=dict(zip(state.design.names, values.tolist(), strict=True)),
         covariance=known.covariance * np.outer(scale, scale),

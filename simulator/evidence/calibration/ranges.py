@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Status
-from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 
@@ -33,12 +33,6 @@ def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
 def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
     """Features that are one of a few words, by name."""
     profile = scenario.framework
-    default = PROFILES[profile.name]
-    changed = sorted(
-        f"{f.name}={getattr(profile, f.name)}"
-        for f in switches()
-        if getattr(profile, f.name) != getattr(default, f.name)
-    )
     return {
         "hardware": scenario.hardware_name,
         "framework": profile.name,
@@ -50,14 +44,32 @@ def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
         "offload": layout.offload,
         "zero_stage": str(layout.zero_stage),
         "sequence_parallel": str(layout.sequence_parallel == (layout.tensor_parallel > 1)),
-        "options": " ".join(changed),
+        **_switched(profile, layout),
     }
+
+
+def _switched(profile: FrameworkProfile, layout: Layout) -> dict[str, str]:
+    """Every switch that may do something in the layout."""
+    idle = {"tp_comm_overlap"} if layout.tensor_parallel == 1 else set()
+    return {f"{_SWITCH}{f.name}": str(getattr(profile, f.name)) for f in switches() if f.name not in idle}
+
+
+_SWITCH = "option "
+"""In front of a switch's name, as a feature."""
+
+
+def usual_words(feature: str) -> frozenset[str]:
+    """Of a switch, what the frameworks' defaults are: rows that have nothing else are not listed."""
+    name = feature.removeprefix(_SWITCH)
+    return frozenset() if name == feature else frozenset(str(getattr(one, name)) for one in PROFILES.values())
 
 
 def signature(scenario: Scenario, layout: Layout) -> str:
     """One line that two identical runs share."""
     sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
-    described = words(scenario, layout)
+    usual = _switched(PROFILES[scenario.framework.name], layout)
+    told = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
+    described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in told}
     parts = (scenario.model.name, scenario.model.num_hidden_layers, scenario.devices, scenario.seq_length)
     return " ".join([*map(str, parts), sizes, *described.values()]).strip()
 
@@ -80,7 +92,7 @@ class CalibratedRange:
             if not low <= value <= high:
                 yield f"{name} {value:g} (calibrated {low:g} to {high:g})"
         for name, word in words(scenario, layout).items():
-            seen = self.seen.get(name, ())
+            seen = self.seen.get(name, tuple(sorted(usual_words(name))))
             if word not in seen:
                 yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 

@@ -10,7 +10,7 @@ import numpy as np
 from simulator._version import __version__
 from simulator.evidence.calibration.doubts import Doubt, device_doubts, is_starved, misfits, standing_out
 from simulator.evidence.calibration.fit import Fit, Freedom, fit
-from simulator.evidence.calibration.ranges import CalibratedRange, numbers, signature, words
+from simulator.evidence.calibration.ranges import CalibratedRange, numbers, signature, usual_words, words
 from simulator.evidence.calibration.sample import Sample, sample_of
 from simulator.evidence.calibration.store import Calibration, FittedPart, shipped_calibration
 from simulator.evidence.measurements.rows import MeasuredRow
@@ -160,6 +160,6 @@ def range_of(samples: Sequence[Sample]) -> CalibratedRange:
             seen.setdefault(name, set()).add(word)
     return CalibratedRange(
         sizes=sizes,
-        seen={name: tuple(sorted(found)) for name, found in seen.items()},
+        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= usual_words(name)},
         runs=tuple(sorted({signature(s.scenario, s.layout) for s in samples})),
     )

@@ -105,7 +105,7 @@ def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
     kinds = {"allocated": memory.allocated, "device": memory.device}
     stages = kinds.get(row.compares_with or "device")
     if stages is None:
-        stages = memory.device - memory.outside.context
+        stages = memory.device - memory.outside.context - memory.outside.communicators
     ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
     return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 

@@ -33,8 +33,10 @@ LEAST_ROWS = 10
 """Rows from which a class sizes its own intervals."""
 FACTORS = (0.5, 3.0)
 """Least and most that leaving sources out may change an interval by."""
-LEAST_LAYOUTS = 4
+LEAST_LAYOUTS = 2
 """Layouts from which a group of rows is a choice."""
+MANY_LAYOUTS = (4, 3, 2)
+"""Layouts from which choices are summed up: the more there are, the harder it is to choose by luck."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
 """What the device families are called in reports."""
 
@@ -72,6 +74,8 @@ class RowJudged:
     sort: str
     """`dense` or `moe`; of memory the kind of figure."""
     fitted: Judged
+    known: Judged
+    """With the other rows of its source, and not itself."""
     source_out: Judged
     organisation_out: Judged
     few: tuple[Judged, ...]
@@ -147,10 +151,12 @@ def _judged_source(state: State, source: str, random: np.random.Generator) -> It
         for index in mine[~chosen[mine]]:
             few[int(index)].append(judged(alone, told, int(index), known=False))
     for index in mine.tolist():
+        others = (found.sources == source) & (np.arange(len(found.samples)) != index)
         yield RowJudged(
             sample=found.samples[index],
             sort=found.sort(index),
             fitted=judged(state, fitted, index, known=True),
+            known=judged(state, state.cluster(source, others), index, known=True),
             source_out=judged(alone, apart, index, known=False),
             organisation_out=judged(without, strange, index, known=False),
             few=tuple(few[index]),
@@ -215,6 +221,28 @@ def _question(sample: Sample) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """Choices of at least so many layouts, summed up."""
+
+    least_layouts: int
+    groups: int
+    regret: float
+    """Mean."""
+    worst_regret: float
+    tau: float
+    """Mean."""
+
+
+def chosen(choices: Sequence[Choice]) -> Iterator[Chosen]:
+    """The choices of many layouts, then with those of fewer."""
+    for least in MANY_LAYOUTS:
+        kept = [choice for choice in choices if choice.layouts >= least]
+        if kept:
+            regrets, taus = [choice.regret for choice in kept], [choice.tau for choice in kept]
+            yield Chosen(least, len(kept), float(np.mean(regrets)), max(regrets), float(np.mean(taus)))
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A group of judged rows."""
 
@@ -229,7 +257,10 @@ class Summary:
     """Share inside the 90 % interval with the source left out."""
     half_width: float
     """Mean half-width of that interval."""
+    known: float
+    """Mean absolute relative error with the other rows of the source known."""
     known_coverage: float
+    """Share inside the 90 % interval of that."""
     known_half_width: float
 
 
@@ -249,6 +280,7 @@ def summary(rows: Iterable[RowJudged]) -> Summary:
         few=mean(few) if few else None,
         coverage=mean([row.source_out.inside for row in rows]),
         half_width=mean([row.source_out.half_width for row in rows]),
-        known_coverage=mean([row.fitted.inside for row in rows]),
-        known_half_width=mean([row.fitted.half_width for row in rows]),
+        known=mean([abs(row.known.relative) for row in rows]),
+        known_coverage=mean([row.known.inside for row in rows]),
+        known_half_width=mean([row.known.half_width for row in rows]),
     )

@@ -18,8 +18,10 @@ from simulator.errors import InputError
 from simulator.evidence.calibration.ranges import CalibratedRange
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import Kind, Prior, priors, replaced
+from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
+from simulator.question.vocabulary import StackName
 
 Matrix = NDArray[np.float64]
 
@@ -75,6 +77,8 @@ class Calibration:
     memory: FittedPart | None
     time: FittedPart | None
     range: CalibratedRange
+    stack: StackName | None = None
+    """Named stack that all of its rows ran; an estimate on the family assumes it."""
 
     @property
     def name(self) -> str:
@@ -101,6 +105,7 @@ def calibration_text(calibration: Calibration) -> str:
         "family": calibration.family,
         "tool_version": calibration.tool_version,
         "tables": list(calibration.tables),
+        **({} if calibration.stack is None else {"stack": calibration.stack}),
         "range": calibration.range.as_document(),
     }
     for kind, part in (("memory", calibration.memory), ("time", calibration.time)):
@@ -166,6 +171,7 @@ def read_calibration(path: Path) -> Calibration:
             memory=_read_part(path, "memory", document.get("memory")),
             time=_read_part(path, "time", document.get("time")),
             range=CalibratedRange.from_document(document["range"]),
+            stack=stack_of_file(document.get("stack")),
         )
     except KeyError as error:
         raise InputError(f"{path}: not a calibration file: no {error}") from error

@@ -43,7 +43,19 @@ def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part
     slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     noise = part.noise_by.get(_sort(kind, scenario), part.noise)
+    if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
+        variance = variance + (UNMEASURED_OUTSIDE * _outside_share(scenario, block)) ** 2
     return np.asarray(np.sqrt(variance + noise**2))
+
+
+UNMEASURED_OUTSIDE = 0.5
+"""Relative deviation of what is outside the allocator where documents alone give it: no figure of it was published."""
+
+
+def _outside_share(scenario: Scenario, block: LayoutBlock) -> Vector:
+    """Share of the fullest rank's need that is outside the allocator."""
+    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
+    return np.asarray(np.max(memory.outside.total / memory.device, axis=0))
 
 
 def _sort(kind: Kind, scenario: Scenario) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.question.units import GIB, KIB
@@ -40,6 +40,10 @@ class Given:
     """Profile switches that the log does not show."""
     warmup: int = 2
     """Logged steps to leave out at the start, a count."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of a row that are known beside the log: of a recipe, of an estimate, or the user's own."""
+    fixed: frozenset[str] = frozenset()
+    """Those of them that hold whatever the log says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, one_line
+from simulator.evidence.measurements.completed import completed, matched, row_of
 from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
 from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.shapes import LoggedShape, match_shape
+from simulator.evidence.measurements.shapes import LoggedShape
 from simulator.evidence.measurements.steady import Step, steady
-from simulator.question.frameworks.profile import MEGATRON
+from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 
 _BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
 _END: Final = re.compile(r"-{4,} end of arguments -{4,}")
-_ARGUMENT: Final = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,80}) \.{1,60} ?(.*)$")
+# A name as wide as its column has no dots behind it.
+_ARGUMENT: Final = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,80}) (?:\.{1,60} ?|(?<=\w{30} ) )(.*)$")
 _ITERATION: Final = re.compile(r"\biteration\s{1,12}([0-9]{1,12})\s{0,12}/\s{0,12}([0-9]{1,12})\s{0,4}\|(.*)$")
-_MEMORY: Final = re.compile(r"\[Rank ([0-9]{1,7})\]\s{0,4}\(after ([0-9]{1,9}) iterations\) memory \(MB\)(.*)$")
+# Ranks print at the same time: one's report may follow another's, or an iteration, on the same line.
+_MEMORY: Final = re.compile(
+    r"\[Rank ([0-9]{1,7})\]\s{0,4}\(after ([0-9]{1,9}) iterations\) memory \(MB\)"
+    r"(.*?)(?=\[Rank [0-9]|\[[0-9]{4}-|\biteration\s|$)"
+)
+_DEEPSPEED: Final = re.compile(r"\bMaxMemAllocated=([0-9.]{1,12})GB")
 _PADDED: Final = re.compile(
     r"padded vocab \(size: [0-9]{1,9}\) with [0-9]{1,9} dummy tokens \(new size: ([0-9]{1,9})\)"
 )
@@ -65,13 +72,15 @@ class _Run:
     device: list[float] = field(default_factory=list)
     reported_after: int = 0
     ranks: set[int] = field(default_factory=set)
+    by_timer: list[float] = field(default_factory=list)
+    """Most allocated bytes that DeepSpeed's timer printed, in MiB."""
     out_of_memory: LogLine | None = None
 
 
 def read_megatron(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ...]:
     """Return a row for each run of the log that logged iterations or ran out of memory.
 
-    Raises InputError naming the line.
+    Iterations without arguments, as in an excerpt, are a run whose layout is given. Raises InputError naming the line.
     """
     rows: list[MeasuredRow] = []
     last = None
@@ -79,12 +88,8 @@ def read_megatron(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, 
         last = run.begin
         if run.iterations or run.out_of_memory:
             rows.append(_row(run, given, len(rows) + 1))
-    if rows:
+    if rows or last is None:
         return tuple(rows)
-    if last is None:
-        raise InputError(
-            f"{given.table}: iterations without arguments; expected '--- arguments ---' before the first one"
-        )
     raise InputError(
         f"{last.where}: no iteration follows these arguments; expected lines like "
         "'iteration 5/ 10 | elapsed time per iteration (ms): 30272.5 |'"
@@ -101,8 +106,9 @@ def _runs(lines: Iterable[LogLine]) -> Iterator[_Run]:
             run = _Run(line)
         elif run:
             _take(run, line)
-        elif _ITERATION.search(line.text):
-            raise InputError(f"{line.where}: iteration before any arguments; expected a line '--- arguments ---'")
+        elif _ITERATION.search(line.text) or _MEMORY.search(line.text):
+            run = _Run(line, ended=True)
+            _take(run, line)
     if run:
         if not run.ended and not run.iterations:
             raise InputError(f"{run.begin.where}: arguments without an end; expected '--- end of arguments ---'")
@@ -125,22 +131,29 @@ def _event(run: _Run, line: LogLine) -> None:
     if found := _ITERATION.search(line.text):
         run.ended, run.out_of_memory = True, None  # a run that goes on did not run out
         run.iterations.append((line, int(found[1]), _fields(found[3])))
-    elif found := _MEMORY.search(line.text):
-        values = _fields(found[3])
-        for name, taken in (
-            ("max allocated", run.allocated),
-            ("max reserved", run.reserved),
-            ("total device memory used", run.device),
-            ("device usage", run.device),
-        ):
-            if name in values:
-                taken.append(number(line.where, name, values[name]))
-        run.ranks.add(int(found[1]))
-        run.reported_after = max(run.reported_after, int(found[2]))
+    for report in _MEMORY.finditer(line.text):
+        _report(run, line, report)
+    if found := _DEEPSPEED.search(line.text):
+        run.by_timer.append(number(line.where, "MaxMemAllocated", found[1]) * GIB / MIB)
     elif found := _PADDED.search(line.text):
         run.vocabulary = int(found[1])
     elif OUT_OF_MEMORY.search(line.text):
         run.out_of_memory = fuller(run.out_of_memory, line)
+
+
+def _report(run: _Run, line: LogLine, report: re.Match[str]) -> None:
+    """Take one rank's memory report."""
+    values = _fields(report[3])
+    for name, taken in (
+        ("max allocated", run.allocated),
+        ("max reserved", run.reserved),
+        ("total device memory used", run.device),
+        ("device usage", run.device),
+    ):
+        if name in values:
+            taken.append(number(line.where, name, values[name]))
+    run.ranks.add(int(report[1]))
+    run.reported_after = max(run.reported_after, int(report[2]))
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -170,46 +183,70 @@ class _Arguments:
         value = self.text(name)
         return whole(self._run.arguments[name][0].where, name, value) if value else None
 
-    def needed(self, name: str) -> int:
-        """Return a count of at least one. Raises InputError where there is none."""
-        value = self.count(name)
-        if not value:
-            raise InputError(f"{self._run.begin.where}: arguments have no {name}; expected a line '  {name} .... 1'")
-        return value
+    def first(self, *names: str) -> int | None:
+        """Return the first count there is, of at least one; versions name one thing differently."""
+        return next((value for name in names if (value := self.count(name))), None)
+
+    @property
+    def logged(self) -> bool:
+        """Whether the run printed its arguments."""
+        return bool(self._run.arguments)
+
+    @property
+    def dated(self) -> bool:
+        """Whether the version had no other layers than its own: kernels and overlaps of later ones do not exist."""
+        return self.logged and "transformer_impl" not in self._run.arguments
 
 
 def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
     arguments = _Arguments(run)
     where = run.begin.where
-    batch = arguments.needed("global_batch_size")
-    match = match_shape(where, _shape(arguments, run.vocabulary), given.model)
-    values: dict[str, Any] = _layout(arguments, where) | {
-        "table": given.table,
-        "row": row,
-        "source": f"log {given.table}",
-        "source_ref": f"line {run.begin.number}",
+    match = matched(where, _shape(arguments, run.vocabulary), given)
+    columns = (_layout(arguments, where) if arguments.logged else {}) | {
         "model_as_stated": _stated(arguments),
-        "hardware_as_stated": given.hardware,
         "model": match.model,
         "num_layers": match.num_layers,
-        "hardware": given.hardware,
         "framework": "megatron",
-        "options": tuple((_switches(arguments) | given.options).items()),
-        "precision": _precision(arguments, where),
-        "global_batch_size": batch,
+        "precision": _precision(arguments, where) if arguments.logged else None,
+        "global_batch_size": _batch(run, arguments),
     }
+    try:
+        values = completed(where, columns, given)
+    except InputError as error:
+        raise InputError(f"{error}. {match.note}".rstrip(" .") if not match.model else str(error)) from error
+    switches = _switches(arguments) | dict(values.get("options", ())) | given.options
+    values["options"] = tuple(switches.items())
     notes = [
         match.note,
-        "The log does not show the allocator's setting." * ("expandable_segments" not in given.options),
+        "The log does not show the allocator's setting." * ("expandable_segments" not in switches),
     ]
+    line = run.begin.number
     if run.out_of_memory:
         text = one_line(run.out_of_memory.text)[:300]
-        return MeasuredRow(**values, outcome="oom", error=text, evidence=_sentences(notes))
-    found = steady(run.iterations[-1][0].where, _steps(run, batch), given.warmup, run.reported_after)
-    values |= {"outcome": "ok", "step_time_ms": round(found.seconds * 1000, 3), **found.columns, **_memory(run, notes)}
-    measured = MeasuredRow(**values)
-    values["tflops_per_device"] = _same_convention(measured, found.rate, notes)
-    return MeasuredRow(**values, evidence=_sentences([found.account, *notes]))
+        return row_of(values, given, row, line, outcome="oom", error=text, evidence=_sentences(notes))
+    steps = _steps(run, values["global_batch_size"])
+    found = steady(run.iterations[-1][0].where, steps, given.warmup, run.reported_after)
+    figures: dict[str, Any] = {
+        "outcome": "ok",
+        "step_time_ms": round(found.seconds * 1000, 3),
+        **found.columns,
+        **_memory(run, notes),
+    }
+    measured = row_of(values, given, row, line, **figures)
+    figures["tflops_per_device"] = _same_convention(measured, found.rate, notes)
+    return row_of(values, given, row, line, **figures, evidence=_sentences([found.account, *notes]))
+
+
+def _batch(run: _Run, arguments: _Arguments) -> int | None:
+    """Return the global batch: as set, of a replica's batch in versions before accumulation, or as iterations say."""
+    if batch := arguments.count("global_batch_size"):
+        return batch
+    if batch := arguments.count("batch_size"):
+        return batch * (arguments.count("data_parallel_size") or 1)
+    logged = [
+        (line, values["global batch size"]) for line, _, values in run.iterations if "global batch size" in values
+    ]
+    return whole(logged[-1][0].where, "global batch size", logged[-1][1]) if logged else None
 
 
 def _sentences(notes: Iterable[str]) -> str:
@@ -243,7 +280,10 @@ def _steps(run: _Run, batch: int) -> list[Step]:
 def _memory(run: _Run, notes: list[str]) -> dict[str, float | str]:
     """Return the memory columns: the fullest of the ranks that reported."""
     if not run.allocated:
-        return {}
+        if not run.by_timer:
+            return {}
+        notes.append("Memory is what DeepSpeed's timer printed on one rank, to 0.01 GiB.")
+        return {"memory_mib": max(run.by_timer), "memory_kind": "allocated"}
     notes.append(f"Memory is the most of {len(run.ranks)} reporting ranks after {run.reported_after} iterations.")
     if run.device:
         notes.append(f"The device showed {max(run.device):g} MiB.")
@@ -284,30 +324,59 @@ def _stated(arguments: _Arguments) -> str:
     return " ".join(f"{name}={arguments.text(name)[:20]}" for name in names if arguments.text(name))
 
 
-def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape:
-    heads = arguments.needed("num_attention_heads")
+def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape | None:
+    heads, layers, hidden = (arguments.count(x) for x in ("num_attention_heads", "num_layers", "hidden_size"))
+    if not (heads and layers and hidden):
+        return None
     grouped = arguments.flag("group_query_attention")
-    experts = arguments.count("num_experts") or 0
-    width = arguments.count("ffn_hidden_size")
+    experts = arguments.first("num_experts") or 0
+    gated = _gated(arguments)
+    width = arguments.count("ffn_hidden_size") or (4 * hidden if gated is False else None)
     latent = arguments.flag("multi_latent_attention")
     known = arguments.count("padded_vocab_size") or vocabulary or arguments.count("vocab_size")
     untied = arguments.text("untie_embeddings_and_output_weights")
+    positions = arguments.text("position_embedding_type").lower()
+    learned = "absolute" in positions or (gated is False and not positions)
+    biases = arguments.text("add_bias_linear")
+    queries = arguments.text("add_qkv_bias")
     return LoggedShape(
-        num_hidden_layers=arguments.needed("num_layers"),
-        hidden_size=arguments.needed("hidden_size"),
+        num_hidden_layers=layers,
+        hidden_size=hidden,
         intermediate_size=(arguments.count("moe_ffn_hidden_size") or width) if experts else width,
         num_attention_heads=heads,
         num_key_value_heads=None if latent else (arguments.count("num_query_groups") if grouped else heads),
         head_dim=None if latent else arguments.count("kv_channels"),
         vocab_size=known,
         vocab_padding=(arguments.count("make_vocab_size_divisible_by") or 128) * _size(arguments, "tensor_model"),
-        tie_word_embeddings=untied != "True" if untied else None,
+        tie_word_embeddings=untied != "True" if untied else (True if gated is False else None),
         num_experts=experts,
         num_experts_per_tok=(arguments.count("moe_router_topk") or None) if experts else None,
+        gated=gated,
+        activation="gelu" if gated is False else None,
+        layer_norm=arguments.text("normalization") == "LayerNorm"
+        if arguments.text("normalization")
+        else None
+        if gated is not False
+        else True,
+        biases=biases == "True" if biases else (True if gated is False else None),
+        attention_bias=True if queries == "True" and biases == "False" else None,
+        learned_positions=(arguments.first("max_position_embeddings", "seq_length") or 0) if learned else 0,
+        rotary="rope" in positions or "rotary" in positions if positions else (False if gated is False else None),
+        embedding_norm=arguments.flag("embed_layernorm"),
     )
 
 
+def _gated(arguments: _Arguments) -> bool | None:
+    """Tell whether the network is gated; versions that name no gate had none."""
+    if arguments.flag("swiglu") or "glu" in arguments.text("glu_activation"):
+        return True
+    told = arguments.text("swiglu") or arguments.text("bias_gelu_fusion") or arguments.text("openai_gelu")
+    return False if told else None
+
+
 def _size(arguments: _Arguments, kind: str) -> int:
+    if kind == "tensor_model":
+        return arguments.first("tensor_model_parallel_size", "model_parallel_size") or 1
     return arguments.count(f"{kind}_parallel_size") or 1
 
 
@@ -319,9 +388,9 @@ def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
     per_chunk = None if chunks else arguments.count("num_layers_per_virtual_pipeline_stage")
     experts = arguments.count("num_experts")
     return {
-        "devices": arguments.needed("world_size"),
-        "seq_length": arguments.needed("seq_length"),
-        "micro_batch_size": arguments.needed("micro_batch_size"),
+        "devices": arguments.count("world_size") or _devices(arguments, tensor * pipeline),
+        "seq_length": arguments.count("seq_length"),
+        "micro_batch_size": arguments.first("micro_batch_size", "batch_size"),
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
         "context_parallel": _size(arguments, "context"),
@@ -337,9 +406,14 @@ def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
     }
 
 
+def _devices(arguments: _Arguments, split: int) -> int | None:
+    replicas = arguments.count("data_parallel_size")
+    return replicas * split * _size(arguments, "context") if replicas else None
+
+
 def _cut(arguments: _Arguments, where: str, pipeline: int) -> tuple[int, ...]:
     """Return an uneven cut, where the first or the last stage was given its own number of layers."""
-    layers = arguments.needed("num_layers")
+    layers = arguments.count("num_layers") or 0
     ends = {
         0: arguments.count("decoder_first_pipeline_num_layers"),
         pipeline - 1: arguments.count("decoder_last_pipeline_num_layers"),
@@ -359,11 +433,18 @@ def _zero_stage(arguments: _Arguments) -> int:
         return 3
     if arguments.flag("use_custom_fsdp") or arguments.flag("use_megatron_fsdp"):
         return strategy.get(arguments.text("data_parallel_sharding_strategy"), 0)
+    if arguments.flag("deepspeed"):
+        return int(float(number("", "zero_stage", stage))) if (stage := arguments.text("zero_stage").strip("0.")) else 0
     return int(arguments.flag("use_distributed_optimizer"))
 
 
 def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
     mode = arguments.text("recompute_granularity") or "none"
+    method, layers = arguments.text("recompute_method"), arguments.count("recompute_num_layers")
+    if mode == "none" and (arguments.flag("checkpoint_activations") or arguments.text("activations_checkpoint_method")):
+        # As versions before selective recompute call the same.
+        mode, method = "full", arguments.text("activations_checkpoint_method") or "uniform"
+        layers = arguments.first("activations_checkpoint_num_layers", "checkpoint_num_layers")
     if mode == "selective":
         modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "core_attn"))
         if not set(modules) <= set(RECOMPUTE_MODULES):
@@ -372,7 +453,6 @@ def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
         return {"recompute": "selective", "recompute_modules": () if modules == ("core_attn",) else modules}
     if mode == "none":
         return {"recompute": "none"}
-    method, layers = arguments.text("recompute_method"), arguments.count("recompute_num_layers")
     if mode != "full" or method not in ("uniform", "block"):
         raise InputError(
             f"{where}: recompute {mode[:20]} {method[:20]}; expected selective, full uniform or full block"
@@ -389,13 +469,17 @@ def _offload(arguments: _Arguments) -> str:
 
 
 def _switches(arguments: _Arguments) -> dict[str, str]:
-    """Return the profile's switches that the dump sets otherwise than the profile's default."""
+    """Return the profile's switches that the dump sets, whatever the stack that its hardware's runs usually have."""
     found = {switch: arguments.flag(name) for name, switch in _SWITCHES.items() if arguments.text(name)}
     if arguments.text("tp_comm_overlap") and _size(arguments, "tensor_model") > 1:
         found["tp_comm_overlap"] = arguments.flag("tp_comm_overlap")
-    if arguments.text("transformer_impl") == "local" and not arguments.flag("use_flash_attn"):
+    local = arguments.text("transformer_impl") == "local" or arguments.dated
+    if local and not arguments.flag("use_flash_attn"):
         found["flash_attention"] = False
-    words = {name: str(value).lower() for name, value in found.items() if getattr(MEGATRON, name) != value}
+    if arguments.dated:
+        absent = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
+        found |= {name: False for name in absent if not arguments.text(name)} | {"expandable_segments": False}
+    words = {name: str(value).lower() for name, value in found.items()}
     if arguments.flag("grad_reduce_in_bf16"):
         words["gradient_dtype"] = "bf16"
     if "a2a" in arguments.text("cp_comm_type"):

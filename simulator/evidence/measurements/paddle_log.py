@@ -6,26 +6,24 @@ model's configuration as JSON, and the line of each logged step. Memory is in Gi
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.errors import InputError, one_line
+from simulator.evidence.measurements.completed import completed, row_of
 from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
+from simulator.evidence.measurements.shapes import Match, match_shape
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.question.specs.folders import model_names
 
 _HEADING: Final = re.compile(r"([A-Z][A-Za-z ]{0,30}) Configuration Arguments")
 _SETTING: Final = re.compile(r"(?:^|\] - |\s)([a-z][a-z0-9_]{1,60})\s{0,40}: ?(.*)$")
 _STEP: Final = re.compile(r"\bglobal_step: ([0-9]{1,12})\b")
-_CONFIG: Final = re.compile(r"\b[A-Z][A-Za-z0-9_]{1,40}Config \{\s*$")
 _PAIR: Final = re.compile(r"([a-z][a-z0-9_]{1,60}): ([^,\s]{1,60})")
-_LONGEST_CONFIG: Final = 2000
-_LOG_PREFIX: Final = re.compile(r"^(?:\[[^\]]{1,40}\] ?){1,4}- ?")
 _NAME_ENDINGS: Final = ("-paddle", "-pt", "-hf", "-base", "-instruct", "-chat")
 _ALLOCATED: Final = {"max_memory_allocated": "gib", "max_mem_allocated_gb": "gib", "gpu_max_memory_allocated": "mib"}
 _RESERVED: Final = {"max_memory_reserved": "gib", "max_mem_reserved_gb": "gib", "gpu_max_memory_reserved": "mib"}
@@ -53,9 +51,7 @@ class _Run:
 
     begin: LogLine
     settings: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    config_at: LogLine | None = None
-    open_config: list[str] = field(default_factory=list)
+    config: LoggedConfig = field(default_factory=LoggedConfig)
     steps: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
     out_of_memory: LogLine | None = None
 
@@ -69,7 +65,8 @@ def read_paddle(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ..
         elif runs:
             _event(runs[-1], line)
         elif _STEP.search(line.text) and "interval_" in line.text:
-            raise InputError(f"{line.where}: step before any configuration; expected '... Configuration Arguments'")
+            runs.append(_Run(line))
+            _event(runs[-1], line)
     rows = [_row(run, given, at + 1) for at, run in enumerate(x for x in runs if x.steps or x.out_of_memory)]
     if rows:
         return tuple(rows)
@@ -89,12 +86,9 @@ def _begins(line: LogLine, runs: list[_Run]) -> bool:
 
 def _event(run: _Run, line: LogLine) -> None:
     """Take what a line of a run says."""
-    if run.open_config:
-        _continue_config(run, line)
-    elif _CONFIG.search(line.text):
-        run.open_config = ["{"]
-        run.config_at = line
-    elif found := _STEP.search(line.text):
+    if run.config.take(line):
+        return
+    if found := _STEP.search(line.text):
         if "interval_" in line.text:
             run.out_of_memory = None  # a run that goes on did not run out
             run.steps.append((line, int(found[1]), dict(_PAIR.findall(line.text))))
@@ -103,21 +97,6 @@ def _event(run: _Run, line: LogLine) -> None:
     elif not run.steps and (found := _SETTING.search(line.text)):
         # The first value counts: later dumps repeat names with what became of them per rank.
         run.settings.setdefault(found[1], (line, found[2].strip()))
-
-
-def _continue_config(run: _Run, line: LogLine) -> None:
-    """Collect the model's configuration up to its closing brace at the margin."""
-    text = _LOG_PREFIX.sub("", line.text)
-    run.open_config.append(text)
-    if not text.startswith("}") and len(run.open_config) < _LONGEST_CONFIG:
-        return
-    joined, run.open_config = "\n".join(run.open_config), []
-    begin = run.config_at.where if run.config_at else line.where
-    try:
-        value = json.loads(joined)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{begin}: the model's configuration is not JSON up to line {line.number}") from error
-    run.config = value if isinstance(value, dict) else {}
 
 
 class _Settings:
@@ -134,6 +113,11 @@ class _Settings:
                 return value
         return ""
 
+    @property
+    def logged(self) -> bool:
+        """Whether the run printed its configuration."""
+        return bool(self._run.settings)
+
     def flag(self, name: str) -> bool:
         """Return a switch, written in any of the trainers' ways."""
         return self.text(name).lower() in ("true", "1", "yes")
@@ -146,40 +130,32 @@ class _Settings:
                 return whole(self._run.settings[name][0].where, name, value)
         return None
 
-    def needed(self, *names: str) -> int:
-        """Return a count of at least one. Raises InputError where there is none."""
-        value = self.count(*names)
-        if not value:
-            raise InputError(f"{self._run.begin.where}: configuration has no {names[0]}; expected '{names[0]} : 1'")
-        return value
-
 
 def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
     settings = _Settings(run)
     where = run.begin.where
-    match = _model(run, given.model)
+    match = _model(run, given)
     layout, batch = _layout(settings, where)
     stated = settings.text("model_name_or_path") or match.model
-    values: dict[str, Any] = layout | {
-        "table": given.table,
-        "row": row,
-        "source": f"log {given.table}",
-        "source_ref": f"line {run.begin.number}",
+    columns = layout | {
+        "global_batch_size": batch,
         "model_as_stated": one_line(stated.rstrip("/").rpartition("/")[2])[:200] or match.model,
-        "hardware_as_stated": given.hardware,
         "model": match.model,
         "num_layers": match.num_layers,
-        "hardware": given.hardware,
         "framework": "paddle",
-        "options": tuple((_switches(settings) | given.options).items()),
     }
+    values = completed(where, columns, given)
+    switches = _switches(settings) | dict(values.get("options", ())) | given.options
+    values["options"] = tuple(switches.items())
+    line = run.begin.number
     if run.out_of_memory:
         error = one_line(run.out_of_memory.text)[:300]
-        return MeasuredRow(**values, outcome="oom", error=error, evidence=match.note)
+        return row_of(values, given, row, line, outcome="oom", error=error, evidence=match.note)
     found = steady(run.steps[-1][0].where, _steps(run, settings), given.warmup)
-    notes = [found.account, match.note, _batch_note(run, batch)]
-    values |= {"outcome": "ok", "step_time_s": round(found.seconds, 6), "tokens_per_second_per_device": found.rate}
-    return MeasuredRow(**values | found.columns | _memory(run), evidence=" ".join(note for note in notes if note))
+    notes = [found.account, match.note, _batch_note(run, values["global_batch_size"])]
+    figures = {"outcome": "ok", "step_time_s": round(found.seconds, 6), "tokens_per_second_per_device": found.rate}
+    evidence = " ".join(note for note in notes if note)
+    return row_of(values, given, row, line, **figures, **found.columns, **_memory(run), evidence=evidence)
 
 
 def _steps(run: _Run, settings: _Settings) -> list[Step]:
@@ -233,12 +209,15 @@ def _memory(run: _Run) -> dict[str, Any]:
     return columns
 
 
-def _model(run: _Run, model: str | None) -> Match:
+def _model(run: _Run, given: Given) -> Match:
     """Return the spec: by the logged configuration, else as the caller says, else by the name."""
-    if run.config and run.config_at:
-        return match_shape(run.config_at.where, _shape(run.config, run.config_at.where), model)
+    model = given.model or given.columns.get("model")
+    if run.config.value:
+        return match_shape(run.config.where, config_shape(run.config.value, run.config.where), model)
     if model:
         return Match(model, None, "The log shows no model configuration; the model is the caller's.")
+    if not run.settings:
+        return Match("", None, "")
     line, text = run.settings.get("model_name_or_path", (run.begin, ""))
     name = text.rstrip("/").rpartition("/")[2].lower()
     for ending in _NAME_ENDINGS * 2:
@@ -249,64 +228,32 @@ def _model(run: _Run, model: str | None) -> Match:
     raise InputError(f"{line.where}: no shipped model is called '{text[:80]}' and no configuration follows; name one")
 
 
-def _shape(config: Mapping[str, Any], where: str) -> LoggedShape:
-    def count(name: str) -> int | None:
-        value = config.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31:
-            raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a whole number")
-        return value
-
-    def needed(name: str) -> int:
-        value = count(name)
-        if not value:
-            raise InputError(f"{where}: the model's configuration has no {name}")
-        return value
-
-    experts = count("num_experts") or count("num_local_experts") or count("moe_num_experts") or 0
-    tied = config.get("tie_word_embeddings")
-    heads = needed("num_attention_heads")
-    width = count("moe_intermediate_size") if experts else None
-    return LoggedShape(
-        num_hidden_layers=needed("num_hidden_layers"),
-        hidden_size=needed("hidden_size"),
-        intermediate_size=width or count("intermediate_size"),
-        num_attention_heads=heads,
-        num_key_value_heads=count("num_key_value_heads") or heads,
-        head_dim=count("head_dim"),
-        vocab_size=count("vocab_size"),
-        tie_word_embeddings=tied if isinstance(tied, bool) else None,
-        num_experts=experts,
-        num_experts_per_tok=count("num_experts_per_tok") or count("moe_k"),
-    )
-
-
-def _layout(settings: _Settings, where: str) -> tuple[dict[str, Any], int]:
-    """Return the columns that say how the run was cut, and the global batch."""
+def _layout(settings: _Settings, where: str) -> tuple[dict[str, Any], int | None]:
+    """Return the columns that say how the run was cut, and the global batch; of what is not logged, none."""
+    if not settings.logged:
+        return {}, None
     sizes = {column: settings.count(*names) or 1 for column, names in _SIZES.items()}
-    devices = settings.needed("world_size")
+    devices = settings.count("world_size")
     replica = sizes["tensor_parallel"] * sizes["pipeline_parallel"] * sizes["context_parallel"]
-    if devices % replica:
+    if devices is not None and devices % replica:
         raise InputError(f"{where}: world_size {devices} is not a multiple of the {replica} devices of one replica")
-    micro = settings.needed("per_device_train_batch_size")
-    replicas = settings.count("dataset_world_size") or devices // replica
-    batch = micro * (settings.count("gradient_accumulation_steps") or 1) * replicas
+    micro = settings.count("per_device_train_batch_size")
+    replicas = settings.count("dataset_world_size") or (devices // replica if devices else 0)
+    batch = (micro or 0) * (settings.count("gradient_accumulation_steps") or 1) * replicas
     chunks = settings.count("virtual_pp_degree", "virtual_pipeline_model_parallel_size")
     columns: dict[str, Any] = sizes | {
         "devices": devices,
         "precision": _precision(settings, where),
-        "seq_length": settings.needed("max_seq_length", "max_seq_len", "seq_length"),
+        "seq_length": settings.count("max_seq_length", "max_seq_len", "seq_length"),
         "micro_batch_size": micro,
-        "global_batch_size": batch,
         "virtual_stages": chunks if chunks and chunks > 1 else None,
         "zero_stage": _zero_stage(settings),
         "sequence_parallel": settings.flag("sequence_parallel"),
         "recompute": _recompute(settings, where),
         "offload": _offload(settings),
-        "lora_rank": settings.needed("lora_rank") if settings.flag("lora") else None,
+        "lora_rank": settings.count("lora_rank") if settings.flag("lora") else None,
     }
-    return columns, batch
+    return columns, batch or None
 
 
 def _precision(settings: _Settings, where: str) -> str:

@@ -8,14 +8,17 @@ from typing import Any, Final
 from simulator.cost.timing import flops
 from simulator.errors import InputError, SimulateError
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import model_of
 from simulator.question.coefficients import Coefficients
-from simulator.question.frameworks.profile import FrameworkProfile, framework
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.complete import NAMES, Question, Words, resolve
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Cluster, Scenario
-from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import StackName
 
 _TERA: Final = 10**12
 
@@ -78,7 +81,7 @@ def measured_tflops_per_device(row: MeasuredRow) -> float | None:
 
 @lru_cache(maxsize=256)
 def _model(name: str, layers: int | None) -> ModelSpec:
-    spec = load_model(name)
+    spec = model_of(name)
     return spec if layers is None else spec.with_layers(layers)
 
 
@@ -88,18 +91,19 @@ def _hardware(name: str) -> HardwareSpec:
 
 
 @lru_cache(maxsize=256)
-def _profile(name: str, options: tuple[tuple[str, str], ...]) -> FrameworkProfile:
-    return framework(name, dict(options))
+def _profile(name: str, options: tuple[tuple[str, str], ...], stack: StackName) -> FrameworkProfile:
+    return framework(name, dict(options), stack)
 
 
 def _asked(row: MeasuredRow, coefficients: Coefficients) -> Question:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
+        hardware = _hardware(row.hardware)
         return Question(
             model=_model(row.model, row.num_layers),
-            cluster=Cluster(hardware=_hardware(row.hardware), devices=row.run_devices, coefficients=coefficients),
-            framework=_profile(row.framework, row.options),
+            cluster=Cluster(hardware=hardware, devices=row.run_devices, coefficients=coefficients),
+            framework=_profile(row.framework, row.options, stack_for(row.framework, row.stack, hardware.stack)),
             seq_length=row.seq_length,
             global_batch_size=row.global_batch_size,
             precision=row.precision,
@@ -118,6 +122,7 @@ def _named(row: MeasuredRow, error: SimulateError) -> SimulateError:
 def _given(row: MeasuredRow) -> dict[str, Any]:
     """What a row says of its layout. Blank columns are the plain run: ZeRO 1, one chunk a rank."""
     columns = {setting.name: getattr(row, setting.name, None) for setting in SETTINGS}
+    columns["expert_tensor_parallel"] = row.expert_tensor_parallel or 1
     columns["zero_stage"] = 1 if row.zero_stage is None else row.zero_stage
     columns["sequence_parallel"] = row.tensor_parallel > 1 and row.sequence_parallel is not False
     if columns["layers_per_virtual_stage"] is None and row.virtual_stages is None:

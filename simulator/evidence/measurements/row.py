@@ -15,6 +15,7 @@ from simulator.question.vocabulary import (
     Precision,
     RecomputeMode,
     RecomputeModule,
+    StackName,
 )
 
 Outcome = Literal["ok", "oom", "error"]
@@ -30,7 +31,6 @@ Status = Literal[
     "starved",
     "failed",
     "no_spec",
-    "stand_in",
     "duplicate",
     "unpriced",
 ]
@@ -49,8 +49,6 @@ STATUSES: Final[dict[Status, str]] = {
     "memory nor its speed is a sample.",
     "failed": "The run ended for a reason other than memory. It says nothing about fit or speed.",
     "no_spec": "The model's shape is not shipped, so nothing can be predicted for the row.",
-    "stand_in": "The model is priced by a gated network of equal parameters and FLOPs, since its own is not gated. The "
-    "speed counts; the memory, which differs between the two, does not.",
     "duplicate": "The run stands in another row already; `evidence` names it. Nothing counts.",
     "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
     "`evidence` says what. Nothing counts.",
@@ -58,7 +56,7 @@ STATUSES: Final[dict[Status, str]] = {
 """What each status means and which figures of such a row count."""
 
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout"})
-_SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained", "stand_in"})
+_SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
 _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 
 
@@ -101,7 +99,9 @@ class MeasuredRow:
     framework: FrameworkName = "megatron"
     """Framework profile the run is priced with."""
     options: tuple[tuple[str, str], ...] = ()
-    """Switches that differ from the profile's defaults, `NAME=VALUE` joined by `;`."""
+    """Switches that differ from those of the stack, `NAME=VALUE` joined by `;`."""
+    stack: StackName | None = None
+    """Named stack of the run; blank for that of the hardware's spec, else the framework's own defaults."""
     devices: int
     """Devices of the run as stated, a count."""
     precision: Precision = "bf16"
@@ -128,6 +128,8 @@ class MeasuredRow:
     """Layers per model chunk, a count, where the source states that instead; blank for none."""
     stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, joined by `|`, where the source states an uneven cut."""
+    chunk_layers: tuple[int, ...] = ()
+    """Layers of every model chunk in the order of the layers, joined by `|`, where the source states uneven chunks."""
     zero_stage: int | None = None
     """What is sharded over data-parallel ranks, 0 to 3; blank for 1, the optimizer state."""
     sequence_parallel: bool | None = None
@@ -294,12 +296,14 @@ def _problem(row: MeasuredRow) -> str:
             return f"{first} and {second} are both given; leave one blank"
     spread = (row.step_min_s, row.step_max_s, row.step_iqr_s)
     stages, pipeline = len(row.stage_layers), row.pipeline_parallel
+    chunks = len(row.chunk_layers)
     checks = (
         (
             row.memory_bytes is None and row.memory_kind is not None,
             "memory_kind must be given with memory_mib or memory_gib only",
         ),
         (stages not in (0, pipeline), f"stage_layers has {stages} stages; pipeline_parallel is {pipeline}"),
+        (chunks % pipeline != 0, f"chunk_layers has {chunks} chunks; pipeline_parallel is {pipeline}"),
         (row.outcome == "ok" and row.error != "", "error must be blank when outcome is ok"),
         (
             row.outcome == "ok" and row.memory_bytes is None and not (_has_speed(row) or row.stated_tflops_per_device),

@@ -17,10 +17,24 @@ from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 
-__all__ = ["COLUMNS", "MeasuredRow", "public_tables", "read_rows", "rows_text", "shipped_tables", "write_rows"]
+__all__ = [
+    "COLUMNS",
+    "STAND_IN",
+    "MeasuredRow",
+    "public_tables",
+    "read_cells",
+    "read_rows",
+    "rows_text",
+    "shipped_tables",
+    "write_rows",
+]
 
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
+STAND_IN: Final = "taken_from"
+"""Column of files, joined by `|`, that say what a row's blank cells hold: a log, a recipe, a saved estimate."""
+StandIn = Callable[[Sequence[Path], Mapping[str, Any]], Mapping[str, Any]]
+"""Gives the columns that files state, the given ones left out."""
 
 _MAXIMUM_BYTES: Final = 16 * MIB
 _HIGHEST_COUNT: Final = 2**31
@@ -45,11 +59,11 @@ def public_tables() -> tuple[Path, ...]:
     return tuple(sorted((data_folder("calibration") / "measured" / "public").glob("*.csv")))
 
 
-def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
+def read_rows(path: Path, stand_in: StandIn | None = None) -> tuple[MeasuredRow, ...]:
     """Return the rows of a table; blank or missing columns have their defaults, `table` and `row` from the file.
 
-    Models and hardware named by a file beside the table are found there. Raises InputError with all problems of the
-    file, each with its line and column.
+    Models, hardware and stand-ins named by a file beside the table are found there; `stand_in` reads the latter.
+    Raises InputError with all problems of the file, each with its line and column.
     """
     reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     rows: list[MeasuredRow] = []
@@ -58,7 +72,7 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
     try:
         header = next(reader, [])
         problems += _header_problems(f"{path}:1", header)
-        known = [name for name in header if name in COLUMNS]
+        known = [name for name in header if name in (*COLUMNS, STAND_IN)]
         for cells in reader:
             if not cells or (len(cells) == 1 and not cells[0].strip()):
                 continue
@@ -68,8 +82,10 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
                 continue
             texts = {name: text for name, text in zip(header, cells, strict=True) if name in known}
             given = {"table": path.stem, "row": str(len(lines) + 1)}
-            given |= {name: text for name, text in texts.items() if text or name in _REQUIRED}
-            row = _row(where, given, path.parent, problems)
+            taken = texts.pop(STAND_IN, "")
+            given |= {name: text for name, text in texts.items() if text or (name in _REQUIRED and not taken)}
+            files = [path.parent / name for name in taken.split("|") if name]
+            row = _row(where, given, path.parent, problems, (files, stand_in) if files else None)
             if row is None:
                 continue
             if row.key in lines:
@@ -121,16 +137,30 @@ def _text(path: Path) -> str:
 def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
     """What is wrong with a header, one sentence each."""
     for name in dict.fromkeys(header):
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, STAND_IN):
             yield f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}"
         elif header.count(name) > 1:
             yield f"{where}: column '{name}' stands twice"
     for name in COLUMNS:
-        if name in _REQUIRED and name not in header:
+        if name in _REQUIRED and name not in header and STAND_IN not in header:
             yield f"{where}: missing column '{name}'; needed are {', '.join(sorted(_REQUIRED))}"
 
 
-def _row(where: str, texts: Mapping[str, str], folder: Path, problems: list[str]) -> MeasuredRow | None:
+def read_cells(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return columns given by name as text. Raises InputError naming the first that is none, or is not of its kind."""
+    for name in texts:
+        if name not in COLUMNS:
+            raise InputError(f"--set {name[:60]}: no such column{did_you_mean(name, COLUMNS)}")
+    return {name: _READERS[name](f"--set {name}", name, text) for name, text in texts.items()}
+
+
+def _row(
+    where: str,
+    texts: Mapping[str, str],
+    folder: Path,
+    problems: list[str],
+    taken: tuple[Sequence[Path], StandIn | None] | None = None,
+) -> MeasuredRow | None:
     """The row of some cells, or None with what is wrong with each of them added to `problems`."""
     values: dict[str, Any] = {}
     found = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
@@ -141,14 +171,28 @@ def _row(where: str, texts: Mapping[str, str], folder: Path, problems: list[str]
             values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
         except InputError as error:
             found.append(str(error))
-    if not found and set(texts) >= _REQUIRED:
-        values |= {name: _beside(folder, values.get(name, "")) for name in ("model", "hardware")}
+    if not found and (taken or set(texts) >= _REQUIRED):
+        values |= {name: _beside(folder, values[name]) for name in ("model", "hardware") if name in values}
         try:
+            if taken:
+                values = _completed(values, *taken)
             return MeasuredRow(**values)
         except InputError as error:
             found.append(f"{where}: {error}")
     problems += found
     return None
+
+
+def _completed(values: Mapping[str, Any], files: Sequence[Path], read: StandIn | None) -> dict[str, Any]:
+    """The cells with what their stand-ins state. Raises InputError with all columns that neither states."""
+    if read is None:
+        raise InputError(f"column '{STAND_IN}': only the command line reads other files")
+    found = dict(values) | dict(read(files, values))
+    if missing := sorted(name for name in _REQUIRED if found.get(name) is None):
+        raise InputError(f"neither the row nor {', '.join(map(str, files))} says {', '.join(missing)}")
+    names = ", ".join(file.name for file in files)
+    found["evidence"] = " ".join(filter(None, [found.get("evidence", ""), f"What the row leaves blank is of {names}."]))
+    return found
 
 
 def _beside(folder: Path, name: str) -> str:

@@ -16,7 +16,7 @@ from simulator.evidence.measurements.rows import read_rows, rows_text
 from simulator.lab.runner.processes import deaf
 
 _IDENTITY: Final = (
-    *("model", "num_layers", "hardware", "framework", "options", "devices"),
+    *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
     *("precision", "seq_length", "global_batch_size", "lora_rank"),
     *LAYOUT_COLUMNS,
 )

@@ -49,9 +49,10 @@ class TrainingJob:
     def from_json(cls, text: str) -> TrainingJob:
         """The job that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
-        layout = value.pop("layout")
-        for name in ("stage_layers", "recompute_layer_list", "recompute_modules"):
-            layout[name] = tuple(layout[name])
+        # JSON knows lists only; what a layout lists are tuples.
+        layout: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in value.pop("layout").items()
+        }
         model = ModelSpec.model_validate(value.pop("model"))
         return cls(model=model, layout=Layout(**layout), **value)
 

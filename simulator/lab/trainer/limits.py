@@ -55,7 +55,7 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
     if layout.offload != "none":
         yield f"offload {layout.offload}: the reference trainer has none only"
     if layout.recompute == "attention":
-        yield "recompute attention: the reference trainer has none, selective and full"
+        yield "recompute attention: the reference trainer has none, selective, operations and full"
     if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
         yield f"recompute_modules {','.join(layout.recompute_modules)}: the reference trainer has core_attn only"
     if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:

@@ -19,6 +19,11 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
 
 from simulator.errors import UnsupportedError
 from simulator.lab.trainer.job import TrainingJob
@@ -111,7 +116,7 @@ def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
 
 
 def apply_recompute(stage: Stage, layout: Layout) -> None:
-    """Wrap what the backward pass computes again: whole layers, or the attention core of every layer."""
+    """Wrap what the backward pass computes again: whole layers, most of their operations, or the attention core."""
     check_layout(layout)
     indices = list(stage.layers)
     if layout.recompute == "selective":
@@ -119,6 +124,11 @@ def apply_recompute(stage: Stage, layout: Layout) -> None:
             for module in layer.modules():
                 if isinstance(module, Attention):
                     module.core = checkpoint_wrapper(module.core, preserve_rng_state=False)
+    elif layout.recompute == "operations":
+        for index in indices:
+            stage.layers[index] = checkpoint_wrapper(
+                stage.layers[index], preserve_rng_state=False, context_fn=_keeping_operations
+            )
     elif layout.recompute == "full":
         chosen = {
             "uniform": indices,
@@ -127,6 +137,28 @@ def apply_recompute(stage: Stage, layout: Layout) -> None:
         }[layout.recompute_method]
         for index in chosen:
             stage.layers[index] = checkpoint_wrapper(stage.layers[index], preserve_rng_state=False)
+
+
+ATTENTION_OPERATIONS = tuple(
+    getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default
+    for name in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+)
+"""Attention's kernels, whose outputs per-operation checkpointing keeps."""
+
+
+def _keeping_operations() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Contexts of a layer's two forward passes: attention, scatters and every second product are kept."""
+    products = {False: 0, True: 0}
+    kept = (*ATTENTION_OPERATIONS, torch.ops._c10d_functional.reduce_scatter_tensor.default)  # noqa: SLF001
+
+    def policy(context: SelectiveCheckpointContext, operation: object, *_: object, **__: object) -> CheckpointPolicy:
+        keep = operation in kept
+        if operation == torch.ops.aten.mm.default:
+            products[context.is_recompute] += 1
+            keep = products[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
 def apply_data_parallel(stage: Stage, mesh: DeviceMesh, layout: Layout, precision: str) -> None:

@@ -180,6 +180,14 @@ class TimeCoefficients:
         0.7,
         "time of a layer, both passes together, that no rate explains: launches and small kernels",
     )
+    launch_seconds: float = coefficient(
+        3e-5,
+        "seconds per kernel",
+        0.0,
+        1e-4,
+        0.4,
+        "host time of one call between exchanges of experts, which wait for the host and leave it no work ahead",
+    )
     tensor_exposed: float = coefficient(
         0.4, "share", 0.0, 1.0, 0.4, "part of overlapped tensor-parallel collectives that is not hidden"
     )

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
+    CONTEXT_EXCHANGES,
     EXPERT_DISPATCHES,
+    FP8_RECIPES,
     RECOMPUTE_MODULES,
     ExpertDispatch,
     Offload,
     RecomputeModule,
+    StackName,
 )
 
 DType = Literal["fp32", "bf16"]
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2}
+MomentDType = Literal["fp32", "bf16", "fp8"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
 def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = 1) -> Any:
@@ -53,10 +58,16 @@ class FrameworkLimits:
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Parts of a layer that selective recompute can do again."""
+    recomputes_operations: bool = False
+    """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
+    splits_experts_as_layers: bool = False
+    """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
+    expert_dispatches: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""
 
@@ -66,6 +77,10 @@ class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
+    version: str = ""
+    """The release whose defaults the profile has."""
+    stack: StackName = "default"
+    """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = FrameworkLimits()
 
     # What the autograd graph keeps per layer.
@@ -83,7 +98,26 @@ class FrameworkProfile:
     fused_rms_norm: bool = switch(
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
+    composed_norm_bytes: int = switch(
+        8,
+        "bytes that a norm of elementwise operations keeps of a feature: two fp32 copies of its input (8), or one and "
+        "a 16-bit copy before the scale (6, LlamaRMSNorm of PaddleNLP)",
+        low=2,
+        high=16,
+    )
     fused_swiglu: bool = switch(default=True, about="SwiGLU keeps the gate and up outputs only, not silu(gate)")
+    fused_rotary: bool = switch(
+        default=True, about="queries and keys are rotated in one kernel each, not by operations of fp32 copies"
+    )
+    compiled: bool = switch(
+        default=False,
+        about="each layer is compiled (torch.compile): norms, rotation and activation are one kernel each, and what no "
+        "gradient reads is neither kept nor computed again",
+    )
+    recompute_stops_early: bool = switch(
+        default=False,
+        about="recomputing a layer ends with the last tensor that its backward pass reads (torch.utils.checkpoint)",
+    )
     keep_qkv_output: bool = switch(
         default=False, about="the fused qkv projection's output stays alive through v while rotated q and k are new"
     )
@@ -106,6 +140,26 @@ class FrameworkProfile:
         about="router probabilities are applied inside the experts' activation, so that the experts' outputs are not "
         "kept (megatron-core 0.13 and later, experts.py)",
     )
+    recomputed_activation_share: float = switch(
+        0.0, "share of the layers that do their activation function again instead of keeping what it makes"
+    )
+    recomputed_norm_share: float = switch(
+        0.0, "share of the layers that do their norms again instead of keeping what they make"
+    )
+    recomputed_expert_share: float = switch(
+        0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
+    )
+    recomputed_network_share: float = switch(
+        0.0, "share of the layers that do their feed-forward network, dense or experts, again"
+    )
+    swapped_attention: bool = switch(
+        default=False,
+        about="what attention keeps is on the host, but for two layers (--swap-attention of MindSpeed)",
+    )
+    composed_scan: bool = switch(
+        default=False,
+        about="the state-space scan is composed of matrix products, and keeps their matrices in fp32, not one kernel",
+    )
     keep_gathered_inputs: bool = switch(
         default=False,
         about="with sequence parallelism the all-gathered norm outputs are kept whole instead of gathered again",
@@ -114,7 +168,7 @@ class FrameworkProfile:
     # Data types of the training state.
     parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
     gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
-    optimizer_dtype: DType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16"))
+    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
@@ -128,12 +182,21 @@ class FrameworkProfile:
     sharding_degree: int = switch(
         0, "ranks that ZeRO shards over, of those with the same parameters; 0 is all of them", low=0, high=2**24
     )
+    sharding_groups: int = switch(
+        1,
+        "groups of ranks with the same parameters, within each of which ZeRO shards: replicas of the sharded state",
+        low=1,
+        high=2**20,
+    )
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
     )
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
+    )
+    shared_adapters: bool = switch(
+        default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -142,12 +205,70 @@ class FrameworkProfile:
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
     )
+    largest_tensor_step: bool = switch(
+        default=False,
+        about="the optimizer step needs an fp32 temporary of the largest tensor it works on (fused AdamW of torch_npu "
+        "up to MindSpeed-LLM v2.3)",
+    )
+    widened_gradients: bool = switch(
+        default=False,
+        about="the optimizer copies 16-bit gradients to fp32 for its master weights, and the copy lives until the "
+        "gradients are zeroed",
+    )
+    master_gradients: bool = switch(
+        default=False, about="a rank keeps an fp32 copy of its part of 16-bit gradients through the whole step"
+    )
+    quantised_base: bool = switch(
+        default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
+    )
+    frozen_reference: bool = switch(
+        default=False,
+        about="a frozen copy of the model runs beside it (DPO, KTO); without ZeRO it has a gradient buffer, too",
+    )
+
+    # What is trained on.
+    sequences_per_sample: int = switch(
+        1, "sequences in a sample: 2 where a chosen and a rejected answer are compared", low=1, high=64
+    )
+    score_head: bool = switch(
+        default=False, about="one score per token in place of the output layer over the vocabulary (reward models)"
+    )
+
+    # What lives on between steps beside the training state.
+    attention_mask: str = switch(
+        "none",
+        "masks kept: none, one compressed mask of 2048 x 2048, one of the whole sequence, or one of it for every layer",
+        choices=("none", "compressed", "sequence", "layers"),
+    )
+    position_bias_tables: bool = switch(
+        default=False, about="every layer keeps the positions' bias of its heads, in 16 bits for every score (ALiBi)"
+    )
+    kept_boundaries: bool = switch(
+        default=False,
+        about="a pipeline rank keeps the last tensors it sent and received until it sends and receives again",
+    )
+    kept_dispatches: float = switch(
+        0.0, "routed hidden states, 2 T h, that a token dispatcher keeps of the last micro batch", high=64.0
+    )
     fully_shard: bool = switch(
         default=False,
         about="parameters are stored in parts and gathered, and gradients reduced, layer by layer, as FSDP2 does",
     )
     fp8_weight_cache: bool = switch(
-        default=True, about="fp8 keeps the 16-bit weights and adds an 8-bit copy and its transpose per linear weight"
+        default=True,
+        about="fp8 keeps an 8-bit copy and its transpose of every linear weight between micro batches",
+    )
+    fp8_recipe: str = switch(
+        "delayed",
+        "how fp8 scales numbers: by tensor (delayed, tensorwise), by block (blockwise), or by 32 numbers (mxfp8)",
+        choices=FP8_RECIPES,
+    )
+    fp8_param_gather: bool = switch(
+        default=False,
+        about="fp8 gathers linear weights in 8 bits, and stores no 16-bit ones beside the copies it computes with",
+    )
+    fp8_inputs: bool = switch(
+        default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
 
     # Output layer and loss.
@@ -159,6 +280,9 @@ class FrameworkProfile:
     )
     split_loss_bytes_per_logit: int = switch(
         0, "further bytes per logit where the loss is computed on logits split over the vocabulary", low=0, high=32
+    )
+    losses_in_turn: bool = switch(
+        default=False, about="logits of next-token modules and of the main model are not alive together"
     )
     cross_entropy_chunk_tokens: int = switch(
         0, "compute the output layer and loss in chunks of this many tokens; 0 is all at once", low=0, high=2**31
@@ -177,9 +301,17 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
-    cp_communication: str = switch("ring", "how context parallelism exchanges", choices=("ring", "all_to_all"))
-    overlap_grad_reduce: bool = switch(default=True, about="gradient reduction runs under the backward pass")
-    overlap_param_gather: bool = switch(default=True, about="parameter gathering runs under the forward pass")
+    cp_communication: str = switch(
+        "ring",
+        "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
+        "before attention (all_gather), tokens for heads (all_to_all), or tokens for heads within a ring",
+        choices=CONTEXT_EXCHANGES,
+    )
+    cp_inner_degree: int = switch(
+        0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
+    )
+    overlap_grad_reduce: bool = switch(default=False, about="gradient reduction runs under the backward pass")
+    overlap_param_gather: bool = switch(default=False, about="parameter gathering runs under the forward pass")
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
     )
@@ -187,9 +319,22 @@ class FrameworkProfile:
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
     )
 
+    communicator_buffer_mib: int = switch(
+        0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
+    )
+
+    growing_pool: bool = switch(
+        default=False,
+        about="the framework's own allocator grows its pool by what is asked for (Paddle's auto_growth), and holds no "
+        "more than a share of the tensors beside them",
+    )
+
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(
-        1.0, "tokens of the busiest expert-parallel rank over the mean", low=1.0, high=64.0
+        1.0,
+        "tokens of the busiest expert-parallel rank over the mean; below 1 where experts drop some",
+        low=0.01,
+        high=64.0,
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
@@ -202,9 +347,9 @@ class FrameworkProfile:
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
     )
     expert_wait_ms: float = switch(
-        0.0,
+        1.0,
         "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01, and 0.22 with overlap)",
+        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
         high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
@@ -212,6 +357,7 @@ class FrameworkProfile:
 
 MEGATRON = FrameworkProfile(
     name="megatron",
+    version="megatron-core 0.16.1",
     # The distributed optimizer of megatron-core is stage 1; its CPU offloading refuses pipelines.
     limits=FrameworkLimits(
         zero_stage=1,
@@ -224,45 +370,67 @@ MEGATRON = FrameworkProfile(
         recompute_modules=RECOMPUTE_MODULES,
         replicates_kv_heads=True,
         unequal_chunks=True,
+        # megatron/training/arguments.py: no --expert-tensor-parallel-size is --tensor-model-parallel-size.
+        splits_experts_as_layers=True,
+        # megatron-core 0.12 and later, token_dispatcher.py: the flex dispatcher.
+        expert_dispatches=("deepep", "hybridep"),
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
-    tp_comm_overlap=True,
-    expandable_segments=True,
+    # 0.13 and later; recipes of older releases say so.
+    probabilities_in_experts=True,
+    # linear_qkv and linear_fc1 are one module each.
+    shared_adapters=True,
 )
-"""Megatron-core of mid 2024 with TransformerEngine, the measured platform (distributed optimizer, flash attention)."""
+"""Megatron-LM by its own arguments' defaults, with TransformerEngine: no overlap of collectives but pipeline sends."""
 
 PADDLE = FrameworkProfile(
     name="paddle",
+    version="PaddleNLP 2.8.1",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(
         zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
     ),
     gradient_dtype="bf16",
+    # paddlenlp/transformers/llama/modeling.py: LlamaRMSNorm unless use_fused_rms_norm.
+    fused_rms_norm=False,
+    composed_norm_bytes=6,
+    master_gradients=True,
+    growing_pool=True,
     fp32_router=True,
     loss_bytes_per_logit=10,
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
     overlap_p2p=False,
 )
 """PaddleNLP / ERNIEKit trainers, fp16_opt_level O2 (bf16 weights with fp32 master copies and moments)."""
 
 TORCH = FrameworkProfile(
     name="torch",
-    limits=FrameworkLimits(default_zero_stage=3),
+    version="PyTorch 2.13",
+    limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
     fused_swiglu=False,
+    fused_rotary=False,
+    # torch.utils.checkpoint, `set_checkpoint_early_stop`: the default since 2.1.
+    recompute_stops_early=True,
     attention_kernel="sdpa",
     fused_projections=False,
+    # torchtitan 0.2.2, `context_parallel_rotate_method`: allgather unless told otherwise.
+    cp_communication="gathered_ring",
     keep_gathered_inputs=True,
     parameter_dtype="fp32",
     master_weights=False,
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # FSDP2 gathers the next unit and scatters the last one on streams of their own.
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    # torchao 0.9 and later, float8_linear.py: weights and inputs are cast where they are used, and saved as they came.
     fp8_weight_cache=False,
+    fp8_inputs=False,
+    fp8_recipe="tensorwise",
     loss_bytes_per_logit=12,
     split_loss_bytes_per_logit=4,
     attention_matrix_bytes=4,
@@ -274,22 +442,26 @@ PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, T
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:
     """Every switch as a dataclass field; `metadata` holds description, choices and range."""
-    return tuple(f for f in dataclasses.fields(FrameworkProfile) if f.name not in ("name", "limits"))
+    return tuple(f for f in dataclasses.fields(FrameworkProfile) if "about" in f.metadata)
 
 
-def framework(name: str, options: dict[str, str] | None = None) -> FrameworkProfile:
-    """The profile called `name` with switches replaced by `options` (text as given on the command line).
-
-    Raises InputError for an unknown framework, switch or value.
-    """
+def profile_of(name: str) -> FrameworkProfile:
+    """The profile called `name` with the framework's own defaults. Raises InputError for an unknown one."""
     if name not in PROFILES:
         raise InputError(
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
-    profile = PROFILES[name]
+    return PROFILES[name]
+
+
+def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
+    """A profile with switches replaced by `options` (text as given on the command line).
+
+    Raises InputError for an unknown switch or value.
+    """
     known = {f.name: f for f in switches()}
     changes: dict[str, Any] = {}
-    for key, text in (options or {}).items():
+    for key, text in options.items():
         if key not in known:
             raise InputError(
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"

@@ -6,6 +6,7 @@ formula. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,14 @@ class LayoutBlock(Columns):
 
     alike: Alike | None = None
     """Layouts whose layers work alike, where that is known; None looks at each by itself."""
+    worked_out: dict[int, tuple[object, dict[Any, Array]]] = dataclasses.field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """Figures of the block that many formulas ask for, by identity of the question they belong to, with it."""
+
+    def known(self, question: object) -> dict[Any, Array]:
+        """What has been worked out of the block for a question so far; who works out more adds it."""
+        return self.worked_out.setdefault(id(question), (question, {}))[1]
 
     @property
     def expert_ranks(self) -> Array:
@@ -93,8 +102,7 @@ class LayoutBlock(Columns):
     def take(self, where: NDArray[np.intp] | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
         chosen: dict[str, Any] = {field.name: getattr(self, field.name)[where] for field in COLUMNS}
-        alike = self.alike and Alike(self.alike.block, self.alike.index[where])
-        return replace(self, **chosen, alike=alike)
+        return replace(self, **chosen, alike=self.alike and _taken(self.alike, where))
 
     def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
         """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
@@ -103,6 +111,17 @@ class LayoutBlock(Columns):
     def spread(self, figure: Array) -> Array:
         """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
         return figure if self.alike is None else figure[..., self.alike.index]
+
+
+def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:
+    """The kinds of the layouts that an index or mask array selects."""
+    kinds, index = np.unique(alike.index[where], return_inverse=True)
+    return alike_of(alike.block, kinds, index)
+
+
+def alike_of(block: LayoutBlock, first: NDArray[np.intp], index: NDArray[np.intp]) -> Alike | None:
+    """Layouts alike to those of a block at `first`; None where they are so few that looking them up takes longer."""
+    return Alike(block.take(first), index) if 2 * len(first) <= len(index) else None
 
 
 def _is_any(column: Array, name: str, words: Sequence[str]) -> Mask:

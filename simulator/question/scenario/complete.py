@@ -250,6 +250,8 @@ def _completed(given: dict[str, Any], question: Question, words: Words, *, fille
             raise words.refused(f"{told} does not divide the model's {layers} layers")
         given["virtual_stages"] = layers // (pipeline * chunk)
     given.setdefault("data_parallel", max(devices // replica, 1))
+    split = model.is_moe and question.framework.limits.splits_experts_as_layers
+    given.setdefault("expert_tensor_parallel", given["tensor_parallel"] if split else 1)
     given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
     given.setdefault("zero_stage", question.framework.limits.default_zero_stage)
     return Layout(**(given | _cut(question, given, listed, cut)))

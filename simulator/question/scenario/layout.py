@@ -176,10 +176,11 @@ class Layout:
         group="recompute",
         choices=RECOMPUTE_MODES,
         searched=SEARCHED_RECOMPUTE_MODES,
-        search="none, selective, full",
+        search="none, selective (torch: operations), full",
         of_work=False,
     )
-    """What the backward pass computes again: nothing, the attention core, whole layers, or the attention block."""
+    """What the backward pass computes again: nothing, the attention core, whole layers, the attention block, or all
+    operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
     recompute_modules: tuple[RecomputeModule, ...] = layout_field(
         ("core_attn",),
         "What selective recompute does again, such as moe_act,layernorm.",

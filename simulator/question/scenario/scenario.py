@@ -10,7 +10,7 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import PRECISIONS, Precision
+from simulator.question.vocabulary import PRECISIONS, Precision, StackName
 
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
@@ -57,6 +57,8 @@ class Cluster:
     coefficients: Coefficients = field(default_factory=Coefficients)
     calibration: Calibrated | None = None
     """What stands behind the coefficients, of the first group's family; None where nothing was fitted."""
+    stacks: tuple[StackName, ...] = ()
+    """Named stacks that its calibration and its hardware say its runs have, the nearer one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,5 +151,10 @@ class Scenario:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens per optimizer step."""
-        return self.seq_length * self.global_batch_size
+        """Tokens per optimizer step, of every sequence of a sample."""
+        return self.seq_length * self.global_batch_size * self.framework.sequences_per_sample
+
+    @property
+    def outputs_per_token(self) -> int:
+        """Numbers that the model puts out for a token: logits, or one score."""
+        return 1 if self.framework.score_head else self.model.vocab_size

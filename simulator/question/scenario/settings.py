@@ -62,6 +62,8 @@ class LayoutSetting:
         """Refuse what no layout has. Raises InputError naming the field."""
         if self.kind == "count":
             check_count(self.name, value)
+        elif self.kind == "flag":
+            check_choice(self.name, value, (False, True))
         elif self.kind == "words":
             for word in value if isinstance(value, tuple) else (value,):
                 check_choice(self.name, word, self.choices)

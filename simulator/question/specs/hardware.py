@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
-from simulator.question.vocabulary import AttentionKernel
+from simulator.question.vocabulary import AttentionKernel, ExpertDispatch, StackName
 
 PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Number formats a peak can be given for."""
@@ -114,14 +114,14 @@ class DeviceLink(Frozen):
     bandwidth: Bandwidth
     """What one device sends to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth: Bandwidth | None = None
-    """What a single pair gets, one direction, in bytes/s; given for a mesh only."""
+    """What a single pair gets, one direction, in bytes/s; of a mesh always, of a PCIe tree where it is known apart."""
     latency: Duration
     """Time of a small message, in seconds."""
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
-        if (self.topology == "mesh") != (self.pair_bandwidth is not None):
-            raise ValueError("pair_bandwidth is given for topology 'mesh', and for no other")
+        if self.topology != "pcie" and (self.topology == "mesh") != (self.pair_bandwidth is not None):
+            raise ValueError("pair_bandwidth is given for topology 'mesh', may be for 'pcie', and for no other")
         if self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
             raise ValueError("pair_bandwidth must not exceed bandwidth")
         return self
@@ -189,6 +189,9 @@ class HardwareSpec(Frozen):
     """Peak rate of one device's own memory."""
     peak_flops: PeakFlops
     """Dense peaks of one device."""
+    communicator_buffer: Size | None = None
+    """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
+    allocator is taken from measurements of other platforms."""
     host_bandwidth: Bandwidth
     """Rate between one device and its host, one direction."""
     device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
@@ -203,6 +206,12 @@ class HardwareSpec(Frozen):
     """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
     attention_kernel: AttentionKernel | None = None
     """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
+    stack: StackName | None = None
+    """Named stack that the cluster's own runs have, assumed unless told otherwise; None is the framework's defaults."""
+    expert_kernels: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that there are kernels for on this device, beside collectives."""
+    block_scales: bool = False
+    """Whether 8-bit products take a scale for every 32 numbers (MXFP8), which one kernel finds while it casts."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -234,6 +243,11 @@ class HardwareSpec(Frozen):
     def memory_bandwidth_bytes_per_second(self) -> float:
         """Peak rate of one device's own memory, in bytes/s."""
         return self.memory_bandwidth.amount
+
+    @property
+    def communicator_buffer_bytes(self) -> float | None:
+        """Memory of one group of the collective library; None where it is a part of the measured context."""
+        return None if self.communicator_buffer is None else self.communicator_buffer.amount
 
     @property
     def host_bandwidth_bytes_per_second(self) -> float:

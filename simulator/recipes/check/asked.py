@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.question.vocabulary import StackName
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -25,6 +27,8 @@ class Asked:
     num_layers: int | None = None
     framework: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    stack: StackName | None = None
+    """Named stack under the options; a recipe's own flags stand above it."""
     calibration: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Layout`, and `layers_per_virtual_stage`; given ones only."""

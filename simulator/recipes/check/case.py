@@ -9,7 +9,8 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.complete import Question, Words, named, resolve
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario
@@ -75,10 +76,15 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
     machines = _cluster(told, like, model)
     given, more = _as_launched(told, given)
+    framework = asked.framework or recipe.framework
+    # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
+    usual = machines.stacks if recipe.dialect in ("options", "estimate") else ()
     question = Question(
         model=model,
         cluster=machines,
-        framework=framework_profile(asked.framework or recipe.framework, _options(told, given)),
+        framework=framework_profile(
+            framework, _options(told, given), stack_for(framework, asked.stack or recipe.stack, *usual)
+        ),
         seq_length=told.value("seq_length"),
         global_batch_size=told.value("global_batch_size"),
         gradient_accumulation_steps=recipe.gradient_accumulation_steps or 1,
@@ -222,7 +228,8 @@ def _settled(told: _Told, name: str, *, sized: bool) -> bool:
     if name in LAYOUT_SETTINGS:
         return told.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
     if name in _MODEL_SETTINGS:
-        return asked.model is not None or name in asked.model_fields
+        own = "vocab_size" if name == "tokenizer" else name
+        return asked.model is not None or own in asked.model_fields
     if name in ("global_batch_size", "gradient_accumulation_steps"):
         return asked.global_batch_size is not None
     return name in asked.options or getattr(asked, name, None) is not None

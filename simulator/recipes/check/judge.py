@@ -10,7 +10,7 @@ from pathlib import Path
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
-from simulator.question.frameworks.profile import framework as framework_profile
+from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS
@@ -95,6 +95,8 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(found)
 
 
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
+"""Between them lie the vocabularies of language models, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 UPPER_BOUND = "upper-bound"
 """Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 UNUSED_SETTING = "unused-setting"
@@ -106,7 +108,7 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
-            return _blocked(case)
+            return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
         return _judged(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
@@ -119,6 +121,33 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
             failed = replace(failed, outcome=_unread(unread) or failed.outcome, reasons=reasons)
         failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
         return replace(failed, remarks=_ordered(recipe.remarks))
+
+
+def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | None:
+    """The verdict where only the vocabulary is missing and any that models have leaves the same one; else None."""
+    if "vocab_size" in asked.model_fields:
+        return None
+    found: list[Checked] = []
+    for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
+        case = case_of(recipe, replace(asked, model_fields={**asked.model_fields, "vocab_size": size}))
+        if isinstance(case, Blocked):
+            return None
+        found.append(_judged(case, gates))
+    small, large = found
+    if (small.outcome, small.passed) != (large.outcome, large.passed):
+        return None
+    chosen, size = (large, LARGEST_VOCABULARY) if large.passed else (small, SMALLEST_VOCABULARY)
+    said = Remark(
+        rule="vocabulary-assumed",
+        severity="note",
+        message=(
+            f"the vocabulary is missing: {size:,} entries are priced; the verdict is the same from "
+            f"{SMALLEST_VOCABULARY:,} to {LARGEST_VOCABULARY:,}"
+        ),
+        fix="--model-field vocab_size=N",
+    )
+    kept = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
+    return replace(chosen, remarks=_ordered((*kept, said)))
 
 
 def estimate_of(case: Case) -> Estimate:

@@ -11,12 +11,14 @@ from simulator.recipes.recipe import Recipe, Remark
 _MOST_BYTES = 2_000_000
 _ASSIGNED = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
 """`NAME=$1`, `export NAME="${1:-x}"`."""
+_NUMBER = re.compile(r"[0-9]{1,3}")
+"""Parameters that `--set` takes."""
 
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     """The options that tell every positional parameter that is missing, with the names that the script gives them."""
     asked = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
-    numbers = sorted(int(name) for name in asked if name.isdigit())
+    numbers = sorted(int(name) for name in asked if _NUMBER.fullmatch(name))
     if not numbers:
         return None
     names = _names(recipe.file)

@@ -61,7 +61,8 @@ def with_variable(text: str, name: str, value: str) -> str:
 
 
 def _flag(given: Given) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w-])(--?{re.escape(given.spelled)})(?![\w-])(?:([ =]+)({_WORD}))?")
+    name = re.escape(given.spelled)
+    return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
 def _set_flag(lines: list[str], given: Given, value: str) -> bool:
@@ -87,8 +88,11 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
 
 
 def _add_flags(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
-    """More flags behind the value of one that stands in the text."""
-    words = "".join(f" --{name} {value}".rstrip() for name, value in added.items())
+    """More flags, or dotted keys, behind the value of one that stands in the text."""
+    words = "".join(
+        f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
+        for name, value in added.items()
+    )
     for given in present.values():
         match = _flag(given).search(lines[given.line - 1])
         if match is not None and match[3] is not None:

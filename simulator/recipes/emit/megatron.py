@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
+from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import Head, even_cut, flag, refuse_switches, shell
@@ -22,6 +24,11 @@ _EXPRESSIBLE = (
     "optimizer_dtype",
     "offload_fraction",
     "cp_communication",
+    "cp_inner_degree",
+    "fused_rotary",
+    "fp8_recipe",
+    "fp8_param_gather",
+    "sharding_groups",
     "mtp",
     "expert_dispatch",
     "overlap_expert_exchange",
@@ -150,7 +157,9 @@ def _workload(case: Case) -> Iterator[str]:
         case "bf16" | "fp16":
             yield f"--{scenario.precision}"
         case "fp8":
-            yield "--bf16 --fp8-format hybrid"
+            profile = case.scenario.framework
+            gather = " --fp8-param-gather" if profile.fp8_param_gather else ""
+            yield f"--bf16 --fp8-format hybrid --fp8-recipe {profile.fp8_recipe}{gather}"
         case "fp32":
             pass
         case _:
@@ -218,8 +227,8 @@ def _recompute(case: Case) -> Iterator[str]:
                 yield f"--recompute-granularity selective --recompute-modules {' '.join(case.layout.recompute_modules)}"
         case "full":
             yield from _recomputed_layers(case.layout)
-        case "attention":
-            raise UnsupportedError("--recompute attention: Megatron-LM recomputes the attention core or whole layers")
+        case "attention" | "operations":
+            raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
         case _:
             assert_never(mode)
 
@@ -262,8 +271,30 @@ def _switches(case: Case) -> Iterator[str]:
         yield "--cross-entropy-loss-fusion"
     if not profile.flash_attention:
         yield "--attention-backend unfused"
-    if profile.cp_communication == "all_to_all" and case.layout.context_parallel > 1:
-        yield "--cp-comm-type a2a"
+    if not profile.fused_rotary:
+        yield "--no-rope-fusion"
+    if profile.sharding_groups > 1 and case.layout.zero_stage:
+        yield flag("num-distributed-optimizer-instances", profile.sharding_groups)
+    if case.layout.context_parallel > 1:
+        yield from _context(case)
+
+
+def _context(case: Case) -> Iterator[str]:
+    profile, layout = case.scenario.framework, case.layout
+    match profile.cp_communication:
+        case "ring":
+            return
+        case "all_gather":
+            yield "--cp-comm-type all_gather"
+        case "all_to_all":
+            yield "--cp-comm-type a2a"
+        case "all_to_all_ring":
+            block = block_of([layout])
+            inner = int(inner_context(case.scenario, block)[0])
+            sizes = f"{inner} {layout.context_parallel // inner}"
+            yield f"--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes {sizes}"
+        case kind:
+            raise UnsupportedError(f"--option cp_communication={kind}: Megatron-LM has no such exchange")
 
 
 def _overlaps(case: Case) -> Iterator[str]:
@@ -289,9 +320,9 @@ def _types(case: Case) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
     elif case.scenario.precision == "fp16":
         yield "--accumulate-allreduce-grads-in-fp32"
-    if profile.optimizer_dtype == "bf16":
+    if (moments := profile.optimizer_dtype) != "fp32":
         extra = "" if case.layout.offload == "optimizer_tensorwise" else "--use-precision-aware-optimizer "
-        yield f"{extra}--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+        yield f"{extra}--exp-avg-dtype {moments} --exp-avg-sq-dtype {moments}"
 
 
 def megatron_words(case: Case) -> Iterator[str]:

@@ -105,8 +105,12 @@ def _layout(case: Case) -> Iterator[str]:
         starts = [0, *(1 + sum(layout.stage_layers[:stage]) for stage in range(1, layout.pipeline_parallel))]
         yield flag("pp_seg_method", f'"[{",".join(map(str, starts))}]"')
     if layout.context_parallel > 1:
-        exchanged = case.scenario.framework.cp_communication == "all_to_all"
-        yield flag("sep_parallel_degree" if exchanged else "context_parallel_degree", layout.context_parallel)
+        kind = case.scenario.framework.cp_communication
+        if kind not in ("ring", "all_to_all"):
+            raise UnsupportedError(f"--option cp_communication={kind}: the trainer has a ring or heads (all_to_all)")
+        yield flag(
+            "sep_parallel_degree" if kind == "all_to_all" else "context_parallel_degree", layout.context_parallel
+        )
     yield flag("sequence_parallel", int(layout.sequence_parallel))
     if layout.zero_stage:
         degree = case.scenario.framework.sharding_degree or -1
@@ -155,6 +159,8 @@ def _recompute(case: Case) -> Iterator[str]:
         case "full":
             yield "--recompute_granularity full"
             yield from _recomputed_layers(case)
+        case "operations":
+            raise UnsupportedError("--recompute operations: the trainer recomputes the attention or whole layers")
         case _:
             assert_never(mode)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
 from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.question.specs.documents import parse_json, read_limited
@@ -69,7 +70,11 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
     chosen, query = _chosen(file, value, rank)
     try:
         recipe, hardware = _recipe(file, chosen, target)
-        options = {str(name): str(text) for name, text in (query.get("options") or {}).items()}
+        options = {
+            str(name): str(text)
+            for given in (query.get("options"), chosen.get("options"))
+            for name, text in (given or {}).items()
+        }
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
         devices = _count(chosen["devices"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -168,6 +173,7 @@ def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[
         global_batch_size=_count(layout["global_batch_size"]),
         precision=str(value["precision"]),
         lora_rank=None if layout.get("lora_rank") is None else _count(layout["lora_rank"]),
+        stack=stack_of_file(value.get("stack")),
         layout=layout_of_object({name: _sound(setting) for name, setting in layout.items()}),
         nodes=1,
     )

@@ -6,10 +6,21 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from simulator.errors import UnsupportedError
+from simulator.question.frameworks.profile import PROFILES
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches, shipped_name
 
-_EXPRESSIBLE: tuple[str, ...] = ("sharding_degree",)
+_EXPRESSIBLE: tuple[str, ...] = (
+    "sharding_degree",
+    "sharding_groups",
+    "fp8_param_gather",
+    "cp_communication",
+    "compiled",
+    "fused_cross_entropy",
+    "loss_bytes_per_logit",
+    "recompute_stops_early",
+    "foreach_optimizer",
+)
 
 _FLAVORS: dict[str, tuple[str, str]] = {
     "llama3-8b": ("llama3", "8B"),
@@ -45,7 +56,9 @@ def torchtitan_config(case: Case, head: Head) -> str:
         ("training", list(_training(case))),
         ("parallelism", list(_parallelism(case))),
         ("activation_checkpoint", list(_checkpointing(case))),
-        ("optimizer", ['name = "AdamW"', "lr = 1e-5"]),
+        ("compile", list(_compile(case))),
+        *([("quantize.linear.float8", list(_float8(case)))] if case.scenario.precision == "fp8" else ()),
+        ("optimizer", list(_optimizer(case))),
     ):
         lines += ["", f"[{section}]", *keys]
     return "\n".join(lines) + "\n"
@@ -89,13 +102,18 @@ def _parallelism(case: Case) -> Iterator[str]:
     if layout.zero_stage == 1:
         raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
     shards = _shards(case)
-    replicas = layout.data_parallel // shards if shards > 0 else 1
+    replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_groups
     yield f"data_parallel_replicate_degree = {replicas}"
     yield f"data_parallel_shard_degree = {shards}"
     if layout.zero_stage:
         yield f'fsdp_reshard_after_forward = "{"always" if layout.zero_stage == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tensor_parallel}"
     yield f"context_parallel_degree = {layout.context_parallel}"
+    if layout.context_parallel > 1:
+        kind = case.scenario.framework.cp_communication
+        if kind not in ("ring", "gathered_ring"):
+            raise UnsupportedError(f"--option cp_communication={kind}: torchtitan's context parallelism is a ring")
+        yield f'context_parallel_rotate_method = "{"alltoall" if kind == "ring" else "allgather"}"'
     yield f"pipeline_parallel_degree = {layout.pipeline_parallel}"
     if layout.pipeline_parallel > 1:
         yield from _pipeline(case)
@@ -109,6 +127,8 @@ def _shards(case: Case) -> int:
     layout = case.layout
     if not layout.zero_stage:
         return 1
+    if case.scenario.framework.sharding_groups > 1:
+        return -1
     degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
     if degree:
         if degree % layout.context_parallel:
@@ -135,16 +155,58 @@ def _checkpointing(case: Case) -> Iterator[str]:
         case "none":
             yield 'mode = "none"'
         case "full":
-            if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
-                raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer or none")
-            yield 'mode = "full"'
-        case "selective":
+            yield from _whole_layers(case)
+        case "operations":
             yield 'mode = "selective"'
             yield 'selective_ac_option = "op"'
-        case "attention":
-            raise UnsupportedError("--recompute attention: torchtitan recomputes whole layers or keeps some operators")
+        case "attention" | "selective":
+            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
         case _:
             assert_never(mode)
+    if mode != "none":
+        yield f"early_stop = {str(case.scenario.framework.recompute_stops_early).lower()}"
+
+
+def _whole_layers(case: Case) -> Iterator[str]:
+    """Every layer, or every n-th."""
+    layout, layers = case.layout, case.scenario.model.num_hidden_layers
+    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
+        yield 'mode = "full"'
+        return
+    every = layout.recompute_layer_list[0] + 1 if layout.recompute_layer_list else 0
+    if not every or layout.recompute_layer_list != tuple(range(every - 1, layers, every)):
+        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer, every n-th, or none")
+    yield 'mode = "selective"'
+    yield f'selective_ac_option = "{every}"'
+
+
+def _compile(case: Case) -> Iterator[str]:
+    """What is compiled: layers, the loss, or both."""
+    profile = case.scenario.framework
+    if profile.fused_cross_entropy != (profile.loss_bytes_per_logit == _COMPILED_LOSS_BYTES):
+        raise UnsupportedError(
+            f"--option loss_bytes_per_logit={profile.loss_bytes_per_logit}: torchtitan's loss takes "
+            f"{_COMPILED_LOSS_BYTES} compiled (--option fused_cross_entropy=true), else "
+            f"{PROFILES['torch'].loss_bytes_per_logit}"
+        )
+    parts = [name for name, on in (("model", profile.compiled), ("loss", profile.fused_cross_entropy)) if on]
+    yield f"enable = {str(bool(parts)).lower()}"
+    if parts:
+        yield "components = [" + ", ".join(f'"{part}"' for part in parts) + "]"
+
+
+_COMPILED_LOSS_BYTES = 4
+"""The logits and their gradient, 16 bits each."""
+
+
+def _float8(case: Case) -> Iterator[str]:
+    yield f"enable_fsdp_float8_all_gather = {str(case.scenario.framework.fp8_param_gather).lower()}"
+
+
+def _optimizer(case: Case) -> Iterator[str]:
+    yield 'name = "AdamW"'
+    yield f'implementation = "{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
+    yield "lr = 1e-5"
 
 
 def torchtitan_words(case: Case) -> Iterator[str]:
@@ -153,5 +215,7 @@ def torchtitan_words(case: Case) -> Iterator[str]:
         ("training", _training(case)),
         ("parallelism", _parallelism(case)),
         ("activation_checkpoint", _checkpointing(case)),
+        ("compile", _compile(case)),
+        *((("quantize.linear.float8", _float8(case)),) if case.scenario.precision == "fp8" else ()),
     ):
         yield from (f"{section}.{key}" for key in keys)

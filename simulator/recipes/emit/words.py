@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.layout import default_cut
 from simulator.question.specs.catalogue import load_model
 from simulator.recipes.check.case import Case
@@ -24,7 +25,7 @@ class Head:
 def refuse_switches(case: Case, expressible: Iterable[str], target: str) -> None:
     """Refuse switches that differ from the framework's usual ones and have no flag."""
     profile = case.scenario.framework
-    usual = PROFILES[profile.name]
+    usual = framework(profile.name, stack=profile.stack)
     known = set(expressible)
     for switch in switches():
         value = getattr(profile, switch.name)

@@ -208,10 +208,19 @@ def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
 
 
 _SECTIONS_OFF: Final = frozenset(
-    ["scheduler", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comms_logger", "activation_checkpointing"]
+    [
+        "scheduler",
+        "flops_profiler",
+        "tensorboard",
+        "wandb",
+        "csv_monitor",
+        "comms_logger",
+        "activation_checkpointing",
+        "aio",
+    ]
 )
 """Sections that say how a run is followed, or what a trainer's model does not use."""
-_SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types", "aio"])
+_SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types"])
 
 
 def _configuration(given: Given, launch: Launch | None, name: str, line: int) -> Configuration | None:

@@ -23,8 +23,9 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_model import fields_of, is_gated, model_of
+from simulator.recipes.readers.megatron_model import fields_of, model_of
 from simulator.recipes.readers.megatron_options import options_of
+from simulator.recipes.readers.mindspeed import STAGES
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import Value
@@ -33,18 +34,39 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 """Options without which there is no layout."""
 
 
+_TOOLS: Final = ("convert_ckpt", "preprocess_data")
+"""Programs beside the training scripts: weights converted, data prepared."""
+_NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
+"""Parts of the names of Megatron's scripts that train no decoder alone."""
+
+
 def is_megatron(launch: Launch) -> bool:
-    """Whether a launch has the flags that every Megatron run has."""
+    """Whether a launch has the flags that every Megatron run has; conversions of weights have them and do not train."""
+    if PurePath(launch.script.text).name.startswith(_TOOLS):
+        return False
     flags = " ".join(value.text for value in launch.arguments)
     return any(f"--{name}" in flags for name in ("tensor-model-parallel-size", "num-layers", "micro-batch-size"))
 
 
 def read_megatron(launch: Launch, file: str) -> Recipe:
     """The recipe of one launch."""
+    return launched(given_of(launch, file), launch)
+
+
+def given_of(launch: Launch, file: str) -> Given:
+    """The flags of a launch."""
     given = Given(file, FLAGS, PASSED, complete=True)
     given.add_arguments(launch.arguments)
+    return given
+
+
+def launched(given: Given, launch: Launch) -> Recipe:
+    """The recipe of a launch with these flags."""
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
+    kind = _NO_DECODER.search(title.lower())
+    if kind is not None:
+        given.remark("not-modelled", "error", f"{title[:60]}: models with an encoder are not modelled ({kind[0]})")
     return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
 
 
@@ -77,7 +99,7 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         gradient_accumulation_steps=None if global_batch or "global_batch_size" in given.incomplete else 1,
         precision=precision,
         lora_rank=_lora(given),
-        options=options_of(given, environment, layout, _key_value_heads(model, fields)),
+        options=options_of(given, environment, layout, _key_value_heads(model, fields), places),
         layout=layout,
         virtual_stage_layers=cut.layers_per_chunk,
         nodes=nodes,
@@ -295,11 +317,6 @@ def _contradictions(given: Given, recipe: Recipe) -> None:
             "tensor-model-parallel-size",
             fix="add --sequence-parallel",
         )
-    shaped = given.has("num-layers", "hidden-size") and "intermediate_size" not in given.incomplete
-    if shaped and not is_gated(given):
-        given.remark("not-modelled", "error", "no --swiglu: only gated feed-forward networks are modelled")
-    if given.text("normalization", "normalization") == "LayerNorm":
-        given.remark("not-modelled", "warning", "LayerNorm is priced as RMSNorm", "normalization")
     if given.has("rampup-batch-size"):
         given.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
     _priced_otherwise(given)
@@ -318,15 +335,12 @@ def _priced_otherwise(given: Given) -> None:
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     stage = given.text("stage", "stage")
-    if stage and stage != "sft":
+    if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    if given.text("position_embedding_type", "position-embedding-type") == "alibi":
-        said = "--position-embedding-type alibi: tables of the position bias are not modelled"
-        given.remark("not-modelled", "error", said, "position-embedding-type")
-    algorithm = given.text("cp_communication", "context-parallel-algo")
-    if algorithm and algorithm not in ("megatron_cp_algo", "ulysses_cp_algo"):
-        said = f"--context-parallel-algo {algorithm[:40]} is priced as a ring"
-        given.remark("not-modelled", "warning", said, "context-parallel-algo")
-    for option in ("stage", "spec", "position_embedding_type"):
+    if given.switch("schedule", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:
+        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take.
+        said = "--moe-fb-overlap: the pipeline schedule is not priced"
+        given.remark("not-modelled", "error", said, "moe-fb-overlap")
+    for option in ("stage", "spec", "schedule"):
         given.places.pop(option, None)

@@ -26,5 +26,6 @@ TOKENIZERS: Final = {
     "baichuan2": 125696,
     "mixtral": 32000,
     "gpt2bpetokenizer": 50257,
+    "gptneox20b": 50277,
 }
 """Entries of known tokenizers, by a part of the type's or path's name in lower case."""

@@ -15,6 +15,8 @@ from simulator.recipes.shell.values import Value, text_value
 
 OFF: Final = ("false", "none", "null", "", "0")
 """Values of a key that is as if it were not there, in lower case."""
+_UNLESS: Final = {"add_bias_linear": "disable_bias_linear", "add_position_embedding": "no_position_embedding"}
+"""Keys that are on unless they say otherwise, and the flag that says so."""
 _ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")
 """Remarks on a shape that a model's name makes up for, where they point at no line."""
 
@@ -24,6 +26,8 @@ def add_key(given: Given, name: str, values: tuple[Value, ...], line: int, file:
     name = plain(name)
     lowered = " ".join(value.text for value in values).lower()
     known = all(value.known for value in values)
+    if name in _UNLESS and lowered in OFF:
+        given.add(_UNLESS[name], (), line, file)
     switch = name in FLAGS and FLAGS[name].kind == "switch"
     if switch and (lowered not in OFF or not known):
         given.add(name, () if known else values, line, file)

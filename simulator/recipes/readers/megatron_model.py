@@ -11,6 +11,7 @@ from simulator.recipes.readers import models
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_cut import idle_layers
 from simulator.recipes.readers.megatron_flags import TOKENIZERS
+from simulator.recipes.readers.megatron_parts import is_gated, parts_of, places_of_experts
 
 _SIZES: Final = {
     "num_hidden_layers": ("num-layers",),
@@ -34,14 +35,11 @@ _SIZES: Final = {
 _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 """Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_GATES: Final = ("swiglu", "geglu", "gelu-tanh")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(
-    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|gpt_layer_specs)\b|^local$"
+    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gpt_layer_specs)\b|^local$"
 )
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
-_TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
-_MOST_LAYERS: Final = 100_000
 
 
 def fields_of(given: Given) -> dict[str, Any]:
@@ -51,7 +49,8 @@ def fields_of(given: Given) -> dict[str, Any]:
         number = _experts(given, names) if field == "num_experts" else given.integer(field, *names, low=0)
         if number is not None:
             found[field] = number
-    if found.get("num_hidden_layers"):
+    places = found.get("num_hidden_layers")
+    if places:
         found["num_hidden_layers"] -= len(idle_layers(given) & frozenset(range(found["num_hidden_layers"])))
     heads = found.get("num_attention_heads")
     groups = given.integer("num_key_value_heads", "num-query-groups", *_HEADS)
@@ -60,11 +59,12 @@ def fields_of(given: Given) -> dict[str, Any]:
         found["num_key_value_heads"] = groups if grouped and groups else heads
     if "tie_word_embeddings" not in given.incomplete:
         found["tie_word_embeddings"] = not given.switch("tie_word_embeddings", "untie-embeddings-and-output-weights")
-    found["attention_bias"] = given.switch("attention_bias", "add-qkv-bias")
+    found |= parts_of(given, found.get("max_position_embeddings"))
     found["qk_norm"] = given.switch("qk_norm", "qk-layernorm")
     _derive_dense(given, found)
-    _derive_experts(given, found)
+    _derive_experts(given, found, places)
     _derive_attention(given, found)
+    _derive_state_space(given, found)
     return found
 
 
@@ -77,11 +77,6 @@ def _experts(given: Given, names: tuple[str, ...]) -> int | None:
         said = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
         given.remark("not-modelled", "error", said, *names)
     return int(numbers[0])
-
-
-def is_gated(given: Given) -> bool:
-    """Whether the feed-forward network has a gate."""
-    return any(given.switch("intermediate_size", name) for name in _GATES)
 
 
 def _derive_dense(given: Given, found: dict[str, Any]) -> None:
@@ -107,8 +102,9 @@ def _gated_width(given: Given, hidden: int) -> int:
     return _padded(int(int(4 * hidden * 2 / 3) * float(factor)), multiple)
 
 
-def _derive_experts(given: Given, found: dict[str, Any]) -> None:
-    if not found.get("num_experts"):
+def _derive_experts(given: Given, found: dict[str, Any], places: int | None) -> None:
+    alone = found.get("num_experts") == 1 and given.has("deepspeed")
+    if alone or not found.get("num_experts"):
         for field in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
             found.pop(field, None)
         return
@@ -122,9 +118,11 @@ def _derive_experts(given: Given, found: dict[str, Any]) -> None:
     elif width and own:
         found["num_shared_experts"] = max(1, width // own)
         if width % own:
-            said = f"shared experts of width {width}: only multiples of an expert's {own} are modelled"
-            given.remark("not-modelled", "error", said, "moe-shared-expert-intermediate-size")
-    found["first_k_dense_replace"] = _leading_dense(given)
+            found["shared_expert_intermediate_size"] = width
+    if found.get("num_shared_experts"):
+        gates = ("moe-shared-expert-gate", "shared-expert-gate")
+        found["shared_expert_gate"] = any(given.switch("shared_expert_gate", name) for name in gates)
+    found |= places_of_experts(given, places)
 
 
 def _derive_attention(given: Given, found: dict[str, Any]) -> None:
@@ -132,39 +130,31 @@ def _derive_attention(given: Given, found: dict[str, Any]) -> None:
         for field in _LATENT:
             found.pop(field, None)
         return
-    found["attention"] = "mla"
     # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
-    found["qk_norm"] = False
+    found |= {"attention": "mla", "qk_norm": False, "attention_bias": False}
     if found.get("qk_nope_head_dim") and found.get("qk_rope_head_dim"):
         found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
 
 
-def _leading_dense(given: Given) -> int:
-    """Dense layers before the first with experts: MindSpeed's count, or a list of `--moe-layer-freq`."""
-    leading = given.integer("first_k_dense_replace", "first-k-dense-replace", low=-1)
-    text = (given.text("first_k_dense_replace", "moe-layer-freq") or "1").replace(" ", "").strip("\"'")
-    if text in ("1", "-1"):
-        return max(leading or 0, 0)
-    layers = _written_out(text)
-    first = layers.find("1") if layers else -1
-    if first >= 0 and "0" not in layers[first:]:
-        return first
-    said = f"--moe-layer-freq {text[:40]}: only leading dense layers are modelled"
-    given.remark("not-modelled", "error", said, "moe-layer-freq")
-    return 0
-
-
-def _written_out(text: str) -> str:
-    """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
-    found = ""
-    if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
-        text = text[1:-1]
-    for term in text.split("+"):
-        match = _TERM.fullmatch(term)
-        if match is None or len(match[1]) * int(match[2] or 1) + len(found) > _MOST_LAYERS:
-            return ""
-        found += match[1].replace(",", "") * int(match[2] or 1)
-    return found
+def _derive_state_space(given: Given, found: dict[str, Any]) -> None:
+    """Mamba-2 in every layer and nothing else: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py."""
+    if "mamba_spec" not in (given.text("spec", "spec") or "") or "hidden_size" not in found:
+        return
+    width = (given.integer("mamba", "mamba-expand") or 1) * found["hidden_size"]
+    size = given.integer("mamba", "mamba-head-dim", "mamba-headdim") or 64
+    found |= {
+        "architecture": "nemotron_h",
+        "mixers": ("mamba",),
+        "feed_forwards": ("none",),
+        "rotary": False,
+        "mamba_heads": width // size,
+        "mamba_head_dim": size,
+        "mamba_groups": given.integer("mamba", "mamba-num-groups", "mamba-ngroups") or 1,
+        "mamba_state": given.integer("mamba", "mamba-state-dim", "mamba-d-state") or 128,
+        "convolution": given.integer("mamba", "mamba-d-conv") or 4,
+        "chunk_tokens": given.integer("mamba", "mamba-chunk-size") or 256,
+    }
+    given.places.pop("mamba", None)
 
 
 def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -213,8 +203,12 @@ def _other_parts(model: str, fields: Mapping[str, object]) -> bool:
 
 def _architecture(shape: Mapping[str, object]) -> str:
     """A family whose layers have these parts."""
+    if "architecture" in shape:
+        return str(shape["architecture"])
     if shape.get("attention") == "mla":
         return "deepseek_v3"
+    if not shape.get("gated"):
+        return "mixtral" if shape.get("num_experts") else "gpt2"
     if shape.get("qk_norm"):
         return "qwen3_moe" if shape.get("num_experts") else "qwen3"
     if shape.get("num_experts"):
@@ -246,8 +240,14 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
     plain = given.integer("vocab_size", "vocab-size")
     if plain:
         return plain, ""
+    if given.has("merge-file") and not given.has("tokenizer-type"):
+        # pretrain_gpt.py's own default; merges are kept for that tokenizer alone.
+        return TOKENIZERS["gpt2bpetokenizer"], "GPT-2"
     # A flag that is read waits for its value: the next one is read only where those before do not tell.
-    for flag in ("patch-tokenizer-type", "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
+    # A file that is known says more than its class, which several models share.
+    file = given.entry("tokenizer-model")
+    known_file = ("tokenizer-model",) if file is not None and not file.causes else ()
+    for flag in ("patch-tokenizer-type", *known_file, "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
         text = given.text("tokenizer", flag) or ""
         given.incomplete.discard("tokenizer")
         given.places.pop("tokenizer", None)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import FP8_RECIPES
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_flags import MINDSPEED
+from simulator.recipes.readers.mindspeed import is_legacy, mindspeed_options
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -20,14 +21,21 @@ _FLASH: Final = (
     "use-flash-attn-triton",
     "use-flash-attn-builder",
 )
+_UNFUSED: Final = {
+    "overlap_p2p": "no-overlap-p2p-communication",
+    "fused_rotary": "no-rope-fusion",
+    "fused_gradient_accumulation": "no-gradient-accumulation-fusion",
+    "fused_swiglu": "no-bias-swiglu-fusion",
+}
+"""Flags that turn a switch off."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
 def options_of(
-    given: Given, environment: Mapping[str, Value] | None, layout: Layout, heads: int | None
+    given: Given, environment: Mapping[str, Value] | None, layout: Layout, heads: int | None, places: int | None
 ) -> Mapping[str, str]:
-    """Switches of the framework profile as the recipe sets them; `heads` are the key-value heads."""
-    found: dict[str, str] = {}
+    """Switches of the framework profile as the recipe sets them; `heads` are the key-value heads, `places` layers."""
+    found = dict(mindspeed_options(given, layout, places))
 
     def flag(switch: str, name: str, *, opposite: bool = False) -> None:
         value = given.switch(switch, name)
@@ -38,21 +46,21 @@ def options_of(
     flag("overlap_grad_reduce", "overlap-grad-reduce")
     flag("overlap_param_gather", "overlap-param-gather")
     flag("fused_cross_entropy", "cross-entropy-loss-fusion")
-    if given.has("no-overlap-p2p-communication"):
-        flag("overlap_p2p", "no-overlap-p2p-communication", opposite=True)
     if environment is not None:
-        found |= _allocator(given, environment)
+        found |= _allocator(given, environment) | _communicators(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
-    found |= _dtypes(given) | _capacity(given) | _offloaded(given, layout)
+    found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
     found |= _exchange(given, layout, heads) | _expert_exchange(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
-    if given.has("no-gradient-accumulation-fusion"):
-        flag("fused_gradient_accumulation", "no-gradient-accumulation-fusion", opposite=True)
-    if given.has("no-bias-swiglu-fusion"):
-        flag("fused_swiglu", "no-bias-swiglu-fusion", opposite=True)
-    if _is_legacy_mindspeed(given):
+    groups = given.integer("sharding_groups", "num-distributed-optimizer-instances", high=2**20)
+    if groups and groups > 1 and layout.zero_stage:
+        found["sharding_groups"] = str(groups)
+    for switch, name in _UNFUSED.items():
+        if given.has(name):
+            flag(switch, name, opposite=True)
+    if is_legacy(given):
         flag("fused_rms_norm", "use-fused-rmsnorm")
         flag("fused_swiglu", "use-fused-swiglu")
     return found
@@ -68,6 +76,13 @@ def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]
     return {"expandable_segments": str("expandable_segments:true" in text).lower()}
 
 
+def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
+    """The buffer of HCCL's groups, in MiB."""
+    size = environment.get("HCCL_BUFFSIZE")
+    known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
+    return {"communicator_buffer_mib": size.text} if size is not None and known else {}
+
+
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
     fraction = given.text("offload_fraction", "optimizer-offload-fraction")
     if fraction is None or not layout.offload.startswith("optimizer"):
@@ -75,22 +90,47 @@ def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
     return {"offload_fraction": _number(given, "optimizer-offload-fraction", fraction, most=1.0)}
 
 
-def _is_legacy_mindspeed(given: Given) -> bool:
-    """Whether the models are MindSpeed's older ones, which fuse where told to; those of its core always do."""
-    return not given.has("use-mcore-models") and any(name in MINDSPEED for name in given.entries)
-
-
 def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]:
-    """How context parallelism exchanges: by heads or in a ring."""
-    names = ("cp-comm-type", "context-parallel-algo")
-    if layout.context_parallel == 1 or given.text("cp_communication", *names) not in _BY_HEADS:
+    """How context parallelism exchanges; megatron-core may name a kind for every layer, which are priced if alike."""
+    if layout.context_parallel == 1:
         return {}
-    if heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo"):
+    names = ("cp-comm-type", "context-parallel-algo")
+    told = re.findall(r"[\w+]+", given.text("cp_communication", *names) or "")
+    kinds = {_CONTEXT_KINDS.get(word, "") for word in told}
+    if len(kinds) > 1 or "" in kinds:
+        said = f"context parallelism by {', '.join(sorted(set(told)))[:60]} is priced as a ring"
+        given.remark("not-modelled", "warning", said, *names)
+        return {}
+    kind = kinds.pop() if kinds else "ring"
+    few = heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo")
+    if kind == "all_to_all" and few:
         # MindSpeed repeats them (v26.0.0, --kv-head-repeat-before-uly-alltoall); Megatron refuses.
         said = f"{heads} key-value heads are repeated for the exchange; it is priced as a ring"
         given.remark("not-modelled", "warning", said, "context-parallel-algo")
-        return {}
-    return {"cp_communication": "all_to_all"}
+        kind = "ring"
+    if kind == "all_to_all_ring":
+        return _inner_degree(given)
+    return {} if kind == "ring" else {"cp_communication": kind}
+
+
+def _inner_degree(given: Given) -> dict[str, str]:
+    """Tokens for heads within a ring: the innermost of Megatron's sizes, or MindSpeed's degree."""
+    sizes = re.findall(r"[0-9]{1,5}", given.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or "")
+    inner = int(sizes[0]) if sizes else given.integer("cp_inner_degree", "ulysses-degree-in-cp", high=2**16)
+    return {"cp_communication": "all_to_all_ring"} | ({"cp_inner_degree": str(inner)} if inner else {})
+
+
+_CONTEXT_KINDS: Final = {
+    "p2p": "ring",
+    "all_gather": "all_gather",
+    "a2a": "all_to_all",
+    "a2a+p2p": "all_to_all_ring",
+    "megatron_cp_algo": "ring",
+    "ulysses_cp_algo": "all_to_all",
+    "hybrid_cp_algo": "all_to_all_ring",
+    "kvallgather_cp_algo": "all_gather",
+}
+"""Names of Megatron (`--cp-comm-type`) and of MindSpeed (`--context-parallel-algo`)."""
 
 
 def _expert_exchange(given: Given) -> dict[str, str]:
@@ -107,9 +147,6 @@ def _expert_exchange(given: Given) -> dict[str, str]:
     return found
 
 
-_BY_HEADS: Final = ("a2a", "a2a+p2p", "ulysses_cp_algo")
-
-
 def _number(given: Given, name: str, text: str, *, most: float) -> str:
     """A share or factor as given. Raises InputError for other text."""
     if not re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text, re.ASCII) or not 0.0 <= float(text or "-1") <= most:
@@ -118,21 +155,27 @@ def _number(given: Given, name: str, text: str, *, most: float) -> str:
 
 
 def _capacity(given: Given) -> dict[str, str]:
-    """Experts padded to a capacity work on that many tokens; one above the even share alone drops none of them."""
+    """Experts padded to a capacity, or below the even share, work on that many tokens; one above it drops none."""
     factor = given.text("expert_imbalance", "moe-expert-capacity-factor")
     padded = given.switch("expert_imbalance", "moe-pad-expert-input-to-capacity")
     if factor is None:
         return {}
     value = _number(given, "moe-expert-capacity-factor", factor, most=64.0)
-    if float(value) < 1.0:
-        given.remark(
-            "not-modelled",
-            "error",
-            f"capacity factor {value}: experts that drop tokens of an even share are not modelled",
-            "moe-expert-capacity-factor",
-        )
-        return {}
-    return {"expert_imbalance": value} if padded else {}
+    return {"expert_imbalance": value} if padded or float(value) < 1.0 else {}
+
+
+def _narrow(given: Given) -> dict[str, str]:
+    """How fp8 scales, and whether it gathers weights in 8 bits and keeps no others."""
+    found: dict[str, str] = {}
+    recipe = given.text("fp8_recipe", "fp8-recipe")
+    if recipe in FP8_RECIPES:
+        found["fp8_recipe"] = recipe
+    elif recipe is not None:
+        said = f"--fp8-recipe {recipe[:40]}: known are {', '.join(FP8_RECIPES)}"
+        given.remark("not-modelled", "error", said, "fp8-recipe")
+    if given.switch("fp8_param_gather", "fp8-param-gather"):
+        found["fp8_param_gather"] = "true"
+    return found
 
 
 def _dtypes(given: Given) -> dict[str, str]:
@@ -147,8 +190,9 @@ def _dtypes(given: Given) -> dict[str, str]:
         moments = {given.text("optimizer_dtype", name) or "fp32" for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
         if grads in _DTYPES:
             found["gradient_dtype"] = _DTYPES[grads]
-        if moments <= set(_DTYPES) and len(moments) == 1:
-            found["optimizer_dtype"] = _DTYPES[moments.pop()]
+        if moments <= {*_DTYPES, "fp8"} and len(moments) == 1:
+            (moment,) = moments
+            found["optimizer_dtype"] = _DTYPES.get(moment, moment)
         else:
             given.remark(
                 "not-modelled",

@@ -15,7 +15,7 @@ from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_keys import add_defaults, add_key
+from simulator.recipes.readers.megatron_keys import add_key
 from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.values import Value, text_value
@@ -55,9 +55,6 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
             add_key(given, key.path[1], _unwrapped(key.values), key.line)
     variables.note(given)
-    if given.has("merge-file"):
-        # pretrain_gpt.py's own default; merges are kept for that tokenizer alone.
-        add_defaults(given, ["tokenizer-type=GPT2BPETokenizer"], 1)
     return megatron_recipe(given, environment, "megatron-yaml", "", None, None), variables.used
 
 

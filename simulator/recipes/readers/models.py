@@ -123,6 +123,8 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
     if not {"num_hidden_layers", "hidden_size"} <= set(given):
         return None
     found = [spec for spec in _shipped() if all(getattr(spec, key) == fields[key] for key in given)]
+    kinds = ("mixers", "feed_forwards")
+    found = [spec for spec in found if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
     if "num_experts" not in fields:
         found = [spec for spec in found if not spec.is_moe]
 

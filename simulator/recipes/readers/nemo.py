@@ -64,7 +64,8 @@ _TRANSLATED: Final = {
     "megatron_amp_O2": "false: weights in fp32, without master weights",
     "fsdp": "refused: torch FSDP of Megatron's layers is not modelled",
     "type": "in tokenizer: vocabulary, where it names the tokenizer",
-    "activation": "gated FFN, for swiglu and fast-swiglu",
+    "activation": "FFN, gated or not: gelu, geglu, swiglu, squared-relu, also their fast forms",
+    "bias": "false: no biases beside the weights of the layers' products",
     "num_query_groups": "KV heads",
     "share_embeddings_and_output_weights": "tied output weights; on where the key is absent",
     "name": "in optim: ZeRO stage 1, for distributed_fused_adam and mcore_distributed_optim; others are warned of",
@@ -420,8 +421,10 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
         place = Place(key.file or given.file, max(line, 1))
         message = "fsdp: torch FSDP of Megatron's layers is not modelled"
         given.remarks.append(Remark("not-modelled", "error", message, place))
-    elif name == "activation" and "swiglu" in lowered:
-        given.add("--swiglu", [], line, key.file)
+    elif name == "activation":
+        _add_activation(given, key, lowered.removeprefix("fast-"))
+    elif name == "bias" and not on:
+        given.add("--disable-bias-linear", [], line, key.file)
     elif name == "num_query_groups" and on:
         given.add("--group-query-attention", [], line, key.file)
         given.add("--num-query-groups", key.values, line, key.file)
@@ -430,6 +433,15 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
     elif name not in _TRANSLATED:
         return _add_flag(given, key, lowered)
     return True
+
+
+def _add_activation(given: Given, key: Key, lowered: str) -> None:
+    if lowered in ("swiglu", "geglu", "squared-relu"):
+        given.add(f"--{lowered}", [], key.line, key.file)
+    elif lowered not in ("gelu", ""):
+        place = Place(key.file or given.file, max(key.line, 1))
+        message = f"activation {lowered[:40]}: networks with this activation are not modelled"
+        given.remarks.append(Remark("not-modelled", "error", message, place))
 
 
 def _add_optimizer(given: Given, key: Key, lowered: str) -> None:

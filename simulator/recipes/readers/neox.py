@@ -81,12 +81,23 @@ def read_neox(
         _refuse(given, impl, f"train_impl {_text(impl)[:20]}: a second model or another loss is not modelled")
     if _count(found.get("moe_num_experts")) > 1:
         _refuse(given, found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
+    if "tokenizer_type" not in found:
+        given.add("tokenizer-type", [text_value(_tokenizer(found), 1)], 1)
     if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & found.keys():
         given.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
     if not set(_PRECISIONS) & found.keys():
         given.need([Cause(1, "precision")], "precision")
     recipe = megatron_recipe(given, None, "neox-yaml", "", _count(found.get("num_nodes")) or None, None)
+    if _on(found.get("gpt_j_residual")):
+        shared = _on(found.get("gpt_j_tied"))
+        fields = {**recipe.model_fields, "parallel_residual": True, "shared_norm": shared}
+        recipe = dataclasses.replace(recipe, model_fields=fields)
     return _with_deepspeed(recipe, found, given), used
+
+
+def _tokenizer(found: Mapping[str, Key]) -> str:
+    """The default, or the one whose file is GPT-NeoX-20B's."""
+    return "GPTNeoX20B" if "20b_tokenizer" in _text(found.get("vocab_file")).lower() else "GPT2BPETokenizer"
 
 
 def _text(key: Key | None) -> str:
@@ -128,6 +139,17 @@ def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
     bias = found.get("use_bias_in_attn_linear")
     if bias is None or _text(bias).lower() not in OFF:
         given.add("add-qkv-bias", [], 1 if bias is None else bias.line)
+        given.add("add-dense-bias", [], 1 if bias is None else bias.line)
+    if "use_bias_in_mlp" in found and not _on(found["use_bias_in_mlp"]):
+        _add(given, "disable-bias-linear", found["use_bias_in_mlp"])
+    if "pos_emb" in found:
+        positions = _text(found["pos_emb"])
+        _add(
+            given,
+            "position-embedding-type",
+            found["pos_emb"],
+            "learned_absolute" if positions == "learned" else positions,
+        )
     norm = found.get("norm")
     given.add("normalization", [text_value(_NORMS.get(_text(norm), "LayerNorm"), norm.line if norm else 1)], 1)
 

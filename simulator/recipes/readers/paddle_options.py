@@ -6,6 +6,7 @@ from typing import Final
 
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.tables import flags_of
 
 _CHUNK_TOKENS: Final = 8192
 """Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""
@@ -23,13 +24,7 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
         found["optimizer_dtype"] = "bf16"
     if given.text("parameter_dtype", "fp16_opt_level") == "O1":
         found |= {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}
-    for switch, *names in (
-        ("fused_rms_norm", "fuse_rms_norm", "use_fused_rms_norm"),
-        ("fused_swiglu", "fuse_swiglu"),
-        ("flash_attention", "use_flash_attention", "use_flash_attn"),
-    ):
-        if given.has(*names):
-            found[switch] = str(given.switch(switch, *names)).lower()
+    found |= _fused(given)
     if given.text("flash_attention", "_attn_implementation", "attn_implementation", "attn_impl") in _UNFUSED:
         found["flash_attention"] = "false"
     found |= _state(given, layout) | _overlap(given) | _loss(given)
@@ -40,6 +35,26 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
     for switch in given.incomplete & set(found):
         del found[switch]
     return found
+
+
+def _fused(given: Given) -> dict[str, str]:
+    """Kernels that are one where a recipe says so; PaddleFormers' norms are unless it says otherwise."""
+    # erniekit/hparams/model_args.py of ERNIEKit 1.3.0: fuse_rms_norm is on by default.
+    found = {"fused_rms_norm": "true"} if is_paddleformers(given) else {}
+    for switch, *names in (
+        ("fused_rms_norm", "fuse_rms_norm", "use_fused_rms_norm"),
+        ("fused_swiglu", "fuse_swiglu"),
+        ("flash_attention", "use_flash_attention", "use_flash_attn"),
+    ):
+        if given.has(*names):
+            found[switch] = str(given.switch(switch, *names)).lower()
+    return found
+
+
+def is_paddleformers(given: Given) -> bool:
+    """Whether a recipe has keys that PaddleFormers has and PaddleNLP has not."""
+    own = frozenset(flags_of("paddleformers")) - frozenset(flags_of("paddlenlp"))
+    return any(name in own for name in given.entries)
 
 
 def _state(given: Given, layout: Layout) -> dict[str, str]:

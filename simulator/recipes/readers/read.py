@@ -22,6 +22,7 @@ from simulator.recipes.readers.llamafactory import (
     read_llamafactory_launch,
 )
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
+from simulator.recipes.readers.megatron_deepspeed import is_engine, read_engine
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
@@ -40,6 +41,10 @@ _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}")
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A line that is continued where the file ends: bash takes it as it is."""
+
+
+_PLACEHOLDER: Final = re.compile(r"<([A-Za-z][^<>\n\"'`$;&|]{0,200}+)>")
+"""What the reader of a script is to fill in: `<Specify path>`."""
 
 
 def read_recipe(
@@ -144,7 +149,7 @@ def _read_shell(
 ) -> tuple[Recipe, ...]:
     file = str(path)
     whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
-    script = read_script(whole, file, settings, environment)
+    script = _script(whole, file, settings, environment)
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[Launch] = []
@@ -168,6 +173,21 @@ def _read_shell(
     raise NoRecipeError(
         f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
     )
+
+
+def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
+    """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
+    try:
+        return read_script(text, file, settings, environment)
+    except InputError:
+        filled = _PLACEHOLDER.sub(_variable, text)
+        if filled == text:
+            raise
+        return read_script(filled, file, settings, environment)
+
+
+def _variable(placeholder: re.Match[str]) -> str:
+    return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
 
 def _named(value: Value) -> tuple[str, ...]:
@@ -210,6 +230,7 @@ _COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], R
     (is_swift, read_swift),
     (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
+    (is_engine, read_engine),
 )
 """Launches that their program or their words tell, each with its reader."""
 

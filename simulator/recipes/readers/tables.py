@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -33,7 +33,8 @@ class Flag:
     kind: Takes = "value"
     name: str = ""
     """With underscores, no dashes in front."""
-    effect: Class = "priced"
+    effect: Class | Literal[""] = "priced"
+    """Empty only while a new release is read, before a person has classified it."""
     weight: Weight = ""
     default: str = ""
     """As text; empty where the framework computes it."""
@@ -78,8 +79,21 @@ def passed_of(*frameworks: str) -> frozenset[str]:
     return frozenset(name for name, flag in flags_of(*frameworks).items() if flag.effect == "no_effect")
 
 
+COLUMNS: Final[Mapping[str, str]] = {
+    "name": "name",
+    "effect": "kind",
+    "weight": "weight",
+    "kind": "takes",
+    "default": "default",
+    "about": "what",
+    "file": "file",
+    "first": "first",
+    "last": "last",
+}
+"""Fields of a flag, and their columns in a table."""
+
+
 def _flag(line: Mapping[str, str]) -> Flag:
     if line["kind"] not in get_args(Class) or line["takes"] not in get_args(Takes):
         raise ValueError(f"flag {line['name']}: '{line['kind']}' and '{line['takes']}' are no class and no kind")
-    own = {field.name: line[field.name] for field in fields(Flag) if field.name in line and field.name != "kind"}
-    return Flag(**own, about=line["what"], kind=line["takes"], effect=line["kind"])  # type: ignore[arg-type]  # checked
+    return Flag(**{field: line[column] for field, column in COLUMNS.items()})  # type: ignore[arg-type]  # checked

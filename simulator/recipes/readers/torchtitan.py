@@ -31,19 +31,26 @@ FLAGS: Final = {
         "training.mixed_precision_param": "precision",
         "training.mixed_precision_reduce": "type of gradients; only float32",
         "training.dtype": "type of the stored weights",
-        "parallelism.data_parallel_replicate_degree": "data parallel size, with the shard degree; sharding_degree",
+        "parallelism.data_parallel_replicate_degree": "data parallel size, or switch sharding_groups",
         "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
-        "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never",
+        "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
         "parallelism.pipeline_parallel_degree": "pipeline parallel size",
         "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B; others are refused",
         "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
         "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
         "parallelism.context_parallel_degree": "context parallel size",
+        "parallelism.context_parallel_rotate_method": "switch cp_communication: ring, for alltoall",
         "parallelism.expert_parallel_degree": "expert parallel size",
         "parallelism.expert_tensor_parallel_degree": "tensor parallel size of experts",
         "activation_checkpoint.mode": "recompute: none, selective or full",
-        "activation_checkpoint.selective_ac_option": "recompute full of every n-th layer, for a number",
+        "activation_checkpoint.selective_ac_option": "op: recompute operations; n: full of every n-th layer",
+        "activation_checkpoint.early_stop": "switch recompute_stops_early",
+        "compile.enable": "switch compiled; the loss with it unless compile.components leaves it out",
+        "compile.components": "what compile.enable compiles: model, loss",
+        "training.compile": "switch compiled, and the loss with it",
+        "quantize.linear.float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
+        "float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
         "optimizer.implementation": "switch foreach_optimizer",
         "optimizer.name": "AdamW; others are warned of",
     }.items()
@@ -183,7 +190,7 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         virtual_stages=chunks if pipeline > 1 else 1,
         micro_batch_size=micro,
         sequence_parallel=tensor > 1,
-        zero_stage=_zero_stage(given),
+        zero_stage=_zero_stage(given, pipeline),
         recompute=mode,
         recompute_method=method,
         recompute_layer_list=listed,
@@ -191,27 +198,21 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
 
 
 def _data_parallel(given: Given) -> tuple[int, int]:
-    """Replicas, and ranks that share one; the latter 1 where the cluster decides (-1)."""
+    """Replicas, and ranks that share one; both 1 where the cluster decides the latter (-1)."""
     shards = given.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
     replicas = given.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if shards is None or shards < 1:
         given.places.pop("dp", None)
-        if replicas > 1:
-            given.remark(
-                "not-modelled",
-                "error",
-                "replicas of groups whose size the cluster decides are not modelled",
-                "parallelism.data_parallel_replicate_degree",
-                fix="data_parallel_shard_degree = N",
-            )
         return 1, 1
     return max(replicas, 1), shards
 
 
-def _zero_stage(given: Given) -> int:
+def _zero_stage(given: Given, pipeline: int) -> int:
+    """Nothing is sharded over one rank; gathered weights stay after a forward pass where told, or beside a pipeline."""
     if given.integer("zero_stage", "parallelism.data_parallel_shard_degree", low=-1, high=2**20) == 1:
         return 0
-    return 2 if given.text("zero_stage", "parallelism.fsdp_reshard_after_forward") == "never" else 3
+    policy = given.text("zero_stage", "parallelism.fsdp_reshard_after_forward") or "default"
+    return 2 if policy == "never" or (policy == "default" and pipeline > 1) else 3
 
 
 def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, RecomputeMethod, tuple[int, ...]]:
@@ -223,13 +224,24 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
         return "none", "uniform", ()
     if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
         return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
-    given.remark(
-        "upper-bound",
-        "warning",
-        f"activation checkpoint {mode[:20]} {option[:20]} is priced as recompute of the attention core",
-        "activation_checkpoint.mode",
-    )
-    return "selective", "uniform", ()
+    if mode == "selective" and option == "op":
+        return "operations", "uniform", ()
+    said = f"activation checkpoint {mode[:20]} {option[:20]} is priced as none"
+    given.remark("upper-bound", "warning", said, "activation_checkpoint.mode")
+    return "none", "uniform", ()
+
+
+def _compiled(given: Given) -> dict[str, str]:
+    """Layers as compiled kernels, and the loss, of which the 16-bit logits and their gradient are left.
+
+    torchtitan 0.1 compiles both with `training.compile`, later ones what `compile.components` lists.
+    """
+    older = given.switch("compiled", "training.compile")
+    if not older and not given.switch("compiled", "compile.enable"):
+        return {}
+    parts = "model,loss" if older else given.text("compiled", "compile.components") or "model,loss"
+    found = {"compiled": "true"} if "model" in parts else {}
+    return found | ({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"} if "loss" in parts else {})
 
 
 def _precision(given: Given) -> str | None:
@@ -251,12 +263,24 @@ def _precision(given: Given) -> str | None:
 
 def _options(given: Given, layout: Layout) -> dict[str, str]:
     found: dict[str, str] = {}
-    replicas, shards = _data_parallel(given)
+    replicas = given.integer("sharding_groups", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if replicas > 1 and layout.zero_stage:
-        found["sharding_degree"] = str(shards * layout.context_parallel)
+        _, shards = _data_parallel(given)
+        open_ended = {"sharding_groups": str(replicas)}
+        told = "dp" in given.places
+        found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
+    rotates = given.text("cp_communication", "parallelism.context_parallel_rotate_method")
+    if rotates == "alltoall" and layout.context_parallel > 1:
+        # Each rank sends what it holds to the next one.
+        found["cp_communication"] = "ring"
+    names = ("quantize.linear.float8", "float8")
+    if any(given.switch("fp8_param_gather", f"{name}.enable_fsdp_float8_all_gather") for name in names):
+        found["fp8_param_gather"] = "true"
     if given.text("parameter_dtype", "training.dtype") == "bfloat16":
         found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-    kind = given.text("foreach_optimizer", "optimizer.implementation")
-    if kind in ("fused", "foreach", "for-loop"):
-        found["foreach_optimizer"] = str(kind == "foreach").lower()
-    return found
+    kind = given.text("foreach_optimizer", "optimizer.implementation") or "fused"
+    found["foreach_optimizer"] = str(kind == "foreach").lower()
+    if given.has("activation_checkpoint.early_stop"):
+        stops = given.switch("recompute_stops_early", "activation_checkpoint.early_stop")
+        found["recompute_stops_early"] = str(stops).lower()
+    return found | _compiled(given)

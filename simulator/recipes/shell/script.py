@@ -11,7 +11,7 @@ from simulator.recipes.shell.capture import captured
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.run import Runner
-from simulator.recipes.shell.source import Source, is_hole
+from simulator.recipes.shell.source import Source, check_length, is_hole
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
 from simulator.recipes.shell.wrappers import slurm_variables
 
@@ -34,6 +34,7 @@ class Script:
 
 def read_script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
     """Read a shell script. Raises InputError for text that is none."""
+    check_length(file, text)
     for name, value in (("the script", text), *settings.items(), *environment.items()):
         if any(is_hole(mark) for mark in value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 _MAXIMUM_DEPTH: Final = 120
 _MAXIMUM_NODES: Final = 400_000
-_MAXIMUM_BYTES: Final = 1 << 18
+_MAXIMUM_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 256
 _MAXIMUM_REREADS: Final = 30_000
 """Pieces of the text that the parser may ask for again: what it cannot make sense of it goes over again and again."""
+_MOST_MARKS: Final = {b"|": 2000, b"`": 400, b")": 4000}
+"""How often a text may hold a mark: the parser's time grows with the square of a pipeline's length, and of how often
+commands are cut short by the others, where nothing is read that could be counted."""
 _READ_WORK: Final = 300
 """Units of work of one piece that the parser asks for."""
 _NODE_WORK: Final = 60
@@ -101,8 +104,10 @@ class Source:
 
     def _parse(self) -> Node:
         """The tree of the text. Raises InputError for text that is no shell script."""
-        if len(self.data) > _MAXIMUM_BYTES:
-            raise InputError(f"{self.file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
+        check_length(self.file, self.data)
+        for mark, most in _MOST_MARKS.items():
+            if self.data.count(mark) > most:
+                raise InputError(f"{self.file}: more than {most} '{mark.decode()}'; not a launch script")
         left = _MAXIMUM_REREADS + len(self.data) // _CHUNK_BYTES
         charge(_READ_WORK * (len(self.data) // _CHUNK_BYTES))
 
@@ -154,6 +159,12 @@ class Source:
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
         return InputError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+
+
+def check_length(file: str, text: str | bytes) -> None:
+    """Refuse what is too long for a launch script. Raises InputError."""
+    if len(text) > _MAXIMUM_BYTES:
+        raise InputError(f"{file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
 
 
 def is_hole(mark: str) -> bool:

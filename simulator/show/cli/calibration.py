@@ -15,7 +15,15 @@ from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.calibration.sources import judge_sources
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.log import read_log
-from simulator.evidence.measurements.rows import public_tables, read_rows, rows_text, shipped_tables, write_rows
+from simulator.evidence.measurements.rows import (
+    public_tables,
+    read_cells,
+    read_rows,
+    rows_text,
+    shipped_tables,
+    write_rows,
+)
+from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
 from simulator.show.cli.probe import check_probe_options
@@ -122,7 +130,7 @@ def _public(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files, or of the shipped tables."""
     paths = [Path(name) for name in files] or list(shipped_tables())
-    return [row for path in paths for row in read_rows(path)]
+    return [row for path in paths for row in read_rows(path, stand_in)]
 
 
 def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
@@ -138,7 +146,7 @@ def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     """Return the rows of the logs."""
     if not values["from_log"]:
-        for name in ("rows_only", "model", "option"):
+        for name in ("rows_only", "model", "option", "recipe", "set"):
             if values[name]:
                 raise click.UsageError(f"--{name.replace('_', '-')} needs --from-log")
         return []
@@ -149,7 +157,13 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
 
     given = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)
-    return [row for name in values["from_log"] for row in read_log(Path(name), options=options, **given)]
+    own = read_cells(dict(values["set"]))
+    columns = dict(own)
+    if values["recipe"] is not None:
+        known = {"hardware": values["hardware"]} | ({"model": values["model"]} if values["model"] else {}) | own
+        columns |= stand_in([Path(values["recipe"])], known)
+    logs = (Path(name) for name in values["from_log"])
+    return [row for log in logs for row in read_log(log, options=options, columns=columns, fixed=own, **given)]
 
 
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:

@@ -243,6 +243,7 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
         model_fields=field_values(values["model_field"]),
         framework=values.get("framework"),
         options=framework_options(values),
+        stack=values.get("stack"),
         calibration=values.get("calibration"),
         layout=asked_layout(given_layout(values), OPTIONS),
         **{name: values[name] for name in _SAME},

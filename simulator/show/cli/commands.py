@@ -101,7 +101,7 @@ def _question(values: Mapping[str, Any]) -> dict[str, Any]:
     if values["price_per_device_hour"] is not None and values["train_tokens"] is None:
         raise click.UsageError("--price-per-device-hour needs --train-tokens")
     check_cluster(values)
-    names = ("model", "nodes", "devices", "lora_rank", "num_layers", "calibration", *_QUESTION)
+    names = ("model", "nodes", "devices", "lora_rank", "num_layers", "stack", "calibration", *_QUESTION)
     return {name: values[name] for name in names} | {"options": framework_options(values)}
 
 

@@ -183,5 +183,5 @@ def _over(inner: Asked, outer: Asked) -> Asked:
 
 _PLAIN = (
     *("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers"),
-    *("framework", "calibration"),
+    *("framework", "stack", "calibration"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import click
 
 from simulator import api
 from simulator.api import scenario_of
+from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
 from simulator.lab.runner.device import ask, contradictions, crowded
@@ -19,6 +20,7 @@ from simulator.lab.runner.engine import Engine, Pick
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.engines.paddle import PaddleEngine
 from simulator.lab.runner.launch import Launcher
+from simulator.lab.runner.learn import learn
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.record import Record
 from simulator.lab.runner.reference import ReferenceEngine, usual_backend
@@ -49,6 +51,10 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     work = Path(values["work_folder"] or FOLDER)
     _check_options(ctx, values)
     record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
+    learned_file = record.path.with_suffix(".yaml")
+    if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
+        question["calibration"] = str(learned_file)
+        note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
     engine, launcher = _engine(values, hardware), _launcher(values, hardware)
     launcher.check(pick.scenario.nodes)
@@ -79,10 +85,19 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     _warn(values, hardware, plan, quiet=quiet)
     keeper = record if values["node_rank"] == 0 else None
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
+    learned = None
+    if values["calibrate"] and keeper and any(one.ran for one in campaign.comparisons):
+
+        def ranked(file: str) -> Sequence[Estimate]:
+            asked = question | {"calibration": file}
+            return api.rank(**asked, space=searched, top=_MOST_RANKED, variants=True).estimates
+
+        rows = [row for row in record.rows() if row.hardware == values["hardware"]]
+        learned = learn(rows, learned_file, before=ranking.estimates, rank=ranked, top=values["top"])
     if values["format"] == "json":
-        text = validate_json(campaign, record.path)
+        text = validate_json(campaign, record.path, learned)
     else:
-        text = validate_table(campaign, record.path, verbosity_of(ctx), colour=colour_of(ctx, None))
+        text = validate_table(campaign, record.path, verbosity_of(ctx), learned, colour=colour_of(ctx, None))
     write(text, None)
     ctx.exit(_code(campaign))
 
@@ -115,7 +130,7 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
     check_cluster(values)
     hardware = load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
-    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "calibration")
+    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "stack", "calibration")
     return hardware, {
         **{name: values[name] for name in names},
         **{name: values[name] or usual for name, usual in sizes.items()},
@@ -205,6 +220,8 @@ def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
         raise click.UsageError("--queue-limit needs --launcher slurm")
     if values["output"] and Path(values["output"]).is_dir():
         raise InputError(f"--output {values['output']}: is a folder; expected a file of rows, such as ROWS.csv")
+    if values["calibrate"] and values["dry_run"]:
+        raise click.UsageError("--calibrate needs launches: leave --dry-run out")
     endpoint = values["rdzv_endpoint"]
     if endpoint is None:
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from simulator.question.frameworks.profile import framework
+from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 from simulator.show.cli.streams import verbosity_of, write
 from simulator.show.report.listing import (
@@ -20,6 +20,7 @@ from simulator.show.report.listing import (
     listing_notes,
     model_facts,
     models_listing,
+    stack_notes,
 )
 
 
@@ -48,7 +49,8 @@ def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _list(ctx, values, frameworks_listing(), ("Set one with --option NAME=VALUE.",))
         return
     profile = framework(values["name"])
-    _list(ctx, values, framework_facts(profile), ("Set one with --option NAME=VALUE.",), title=profile.name)
+    notes = ("Set one with --option NAME=VALUE, a column with --stack NAME.", *stack_notes(profile))
+    _list(ctx, values, framework_facts(profile), notes, title=profile.name)
 
 
 def _list(

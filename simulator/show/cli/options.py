@@ -10,7 +10,7 @@ import click
 
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import LayoutSetting
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS
+from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.show.cli.parameters import (
     Price,
     Setting,
@@ -86,6 +86,14 @@ def question_options() -> list[click.Parameter]:
         ("--num-layers", {"type": Whole(*_LAYERS), "help": "Cut or extend the model to this many layers."}),
         ("--framework", {"type": Word(FRAMEWORKS), "default": "megatron", "help": "What trains the model."}),
         (
+            "--stack",
+            {
+                "type": Word(STACKS),
+                "help": "Named set of switches under --option; by default that of the hardware's own runs, if its "
+                "spec names one, else `default`: what the framework's arguments default to.",
+            },
+        ),
+        (
             "--option",
             {
                 "type": Setting(),
@@ -146,6 +154,31 @@ def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
     return [
         *_rows_options(),
+        *_log_options(),
+        Option(
+            "--template",
+            section=ROWS,
+            is_flag=True,
+            default=False,
+            help="Print a table of the ten columns that a run needs, with one example.",
+        ),
+        Option(
+            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
+        ),
+        output_format(CALIBRATE_FORMATS),
+        Option(
+            "--output",
+            section=OUTPUT,
+            type=str,
+            metavar="FOLDER",
+            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
+        ),
+    ]
+
+
+def _log_options() -> list[click.Parameter]:
+    """Return the logs that become rows, and what is known beside them."""
+    return [
         Option(
             "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
         ),
@@ -169,30 +202,26 @@ def calibrate_options() -> list[click.Parameter]:
             help="Switch of the framework that the logs do not show; repeatable.",
         ),
         Option(
+            "--recipe",
+            section=ROWS,
+            type=str,
+            metavar="FILE",
+            help="Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
+        ),
+        Option(
+            "--set",
+            section=ROWS,
+            type=Setting("the names are a table's columns"),
+            multiple=True,
+            help="A column of the logs' rows, whatever the logs say; repeatable.",
+        ),
+        Option(
             "--warmup",
             section=ROWS,
             type=Whole(0, 10_000),
             default=2,
             show_default=True,
             help="Logged steps to leave out at the start of a run.",
-        ),
-        Option(
-            "--template",
-            section=ROWS,
-            is_flag=True,
-            default=False,
-            help="Print a table of the ten columns that a run needs, with one example.",
-        ),
-        Option(
-            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
-        ),
-        output_format(CALIBRATE_FORMATS),
-        Option(
-            "--output",
-            section=OUTPUT,
-            type=str,
-            metavar="FOLDER",
-            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
         ),
     ]
 

@@ -97,7 +97,7 @@ def _plan(**values: Any) -> None:
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
-    names = ("model", "lora_rank", "num_layers", "calibration", *_ASKED)
+    names = ("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED)
     found = plan(
         **{name: values[name] for name in names},
         options=framework_options(values),

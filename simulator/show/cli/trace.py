@@ -18,7 +18,7 @@ from simulator.show.cli.options import (
 from simulator.show.cli.parameters import Whole
 
 TRACE_FORMATS = ("table", "json", "markdown")
-_NOT_ASKED = ("lora_rank", "framework", "option", "calibration")
+_NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
 """Options of a question that a trace has no use for: it runs PyTorch, all weights, and counts tensors."""
 
 

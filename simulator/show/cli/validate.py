@@ -68,8 +68,7 @@ def _asked() -> list[click.Parameter]:
 
 
 def _launch_options() -> list[click.Parameter]:
-    seconds, slurm = Whole(1, _LONGEST_SECONDS), "With --launcher slurm: "
-    several = "Several nodes without Slurm, started alike: "
+    seconds = Whole(1, _LONGEST_SECONDS)
     words: list[tuple[str, dict[str, Any]]] = [
         ("--top", {"type": Whole(1, 1000), "default": 3, "help": "Layouts to launch, the best of each split."}),
         ("--engine", {"type": Word(ENGINES), "default": "reference", "help": "What trains."}),
@@ -97,7 +96,33 @@ def _launch_options() -> list[click.Parameter]:
         ("--time-limit", {"type": seconds, "default": 600, "help": "Seconds that a launch may take."}),
         ("--resume", {"is_flag": True, "default": False, "help": "Leave out what the rows hold already."}),
         ("--retry-failed", {"is_flag": True, "default": False, "help": "With --resume: but not what failed."}),
+        (
+            "--calibrate",
+            {
+                "is_flag": True,
+                "default": False,
+                "help": "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, "
+                "and rank by it from then on.",
+            },
+        ),
         ("--dry-run", {"is_flag": True, "default": False, "help": "Show what would be started, and start nothing."}),
+        *_elsewhere(),
+    ]
+    return [
+        Option(
+            name,
+            section=LAUNCH,
+            show_default="default" in attributes and not attributes.get("is_flag"),
+            **attributes,
+        )
+        for name, attributes in words
+    ]
+
+
+def _elsewhere() -> list[tuple[str, dict[str, Any]]]:
+    """The options of launches on other machines."""
+    slurm, several = "With --launcher slurm: ", "Several nodes without Slurm, started alike: "
+    return [
         ("--rdzv-endpoint", {"type": str, "metavar": "HOST:PORT", "help": several + "where the first node waits."}),
         ("--node-rank", {"type": Whole(0, 2**20), "default": 0, "help": several + "which of them this is."}),
         ("--slurm-partition", {"type": str, "metavar": "NAME", "help": slurm + "the partition."}),
@@ -111,16 +136,10 @@ def _launch_options() -> list[click.Parameter]:
                 "help": slurm + "a further #SBATCH line; repeatable.",
             },
         ),
-        ("--queue-limit", {"type": seconds, "default": 3600, "help": slurm + "seconds that a job may wait."}),
-    ]
-    return [
-        Option(
-            name,
-            section=LAUNCH,
-            show_default="default" in attributes and not attributes.get("is_flag"),
-            **attributes,
-        )
-        for name, attributes in words
+        (
+            "--queue-limit",
+            {"type": Whole(1, _LONGEST_SECONDS), "default": 3600, "help": slurm + "seconds that a job may wait."},
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator._version import __version__
-from simulator.evidence.calibration.accuracy import Accuracy, RowError
+from simulator.evidence.calibration.accuracy import Accuracy, Ordering, RowError
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy, figures
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.question.scenario.layout import Layout, layout_object
@@ -19,21 +19,25 @@ _WHICH = ("fitted", "left_out", "left_model_out", "baseline", "carried")
 
 def accuracy_object(found: Assessment, *, table: str | None = None) -> dict[str, Any]:
     """Return the report as plain values; with `table` only the groups and rows of that table. Errors are shares."""
-    order = found.ordering
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "figures": figures(found),
         "targets": [dataclasses.asdict(target) for target in found.targets],
-        "ordering": None
-        if order is None
-        else {"pairs": order.pairs, "right": order.right, "best_within": significant(order.best_within)},
+        "ordering": _ordering(found.ordering),
+        "family_ordering": _ordering(found.family_ordering),
         "families": [_family(family, table) for family in found.families],
         "rules_of_thumb": [
             {"rule": checked.rule, "outcome": checked.outcome, "findings": list(checked.findings)}
             for checked in found.rules
         ],
     }
+
+
+def _ordering(found: Ordering | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"pairs": found.pairs, "right": found.right, "best_within": significant(found.best_within)}
 
 
 def _family(family: FamilyAccuracy, table: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
+from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
 from simulator.question.units import to_mib
 from simulator.search.result import Counts, Ranking
@@ -40,7 +40,9 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
         "devices": estimate.devices,
         "precision": estimate.precision,
         "verdict": estimate.verdict,
+        "stack": estimate.stack,
         "layout": layout_object(estimate),
+        "options": dict(estimate.options),
         "memory": _memory(estimate.memory),
         "throughput": _throughput(estimate.throughput),
         "violations": [dataclasses.asdict(broken) for broken in estimate.violations],
@@ -49,11 +51,24 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
             "status": estimate.provenance.status,
             "notes": list(estimate.provenance.notes),
         },
+        "assumed_switches": [_assumed(one) for one in estimate.assumed],
     }
     run = training_run(estimate, presentation)
     if run is not None:
         found["training"] = run_object(run)
     return found
+
+
+def _assumed(one: AssumedSwitch) -> dict[str, Any]:
+    return {
+        "switch": one.switch,
+        "value": one.value,
+        "other": one.other,
+        "because": one.because,
+        "speed_change": significant(one.speed_change),
+        "memory_change_mib": mib(one.memory_bytes),
+        "verdict": one.verdict,
+    }
 
 
 def run_object(run: TrainingRun) -> dict[str, Any]:
@@ -89,6 +104,10 @@ def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, An
         ],
         "reasons": [dataclasses.asdict(reason) for reason in ranking.reasons],
         "fp8": None if ranking.fp8 is None else estimate_object(ranking.fp8, presentation),
+        "stacks": [
+            {"stack": one.stack, "estimate": one.estimate and estimate_object(one.estimate, presentation)}
+            for one in ranking.stacks
+        ],
     }
 
 
@@ -162,6 +181,7 @@ def _memory(memory: MemoryEstimate) -> dict[str, Any]:
                 "layers": stage.layers,
                 "device_mib": mib(stage.device_bytes),
                 "allocated_mib": mib(stage.allocated_bytes),
+                "state_mib": mib(stage.state_bytes),
                 "moment": stage.moment,
                 "breakdown_mib": _in_mib(stage.parts_bytes),
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
-from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import (
@@ -37,7 +37,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     if estimate.verdict != "refused":
         # Of a layout that no run can have, figures would mean nothing.
         blocks += [
-            *_memory(estimate, style),
+            *_memory(estimate, style, detail=presentation.verbosity > 0),
             *_outside(estimate, style),
             *_time(estimate, style),
             _speed(estimate, presentation, style),
@@ -73,7 +73,7 @@ def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
         yield _titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
 
 
-def _memory(estimate: Estimate, style: Style) -> Iterator[str]:
+def _memory(estimate: Estimate, style: Style, *, detail: bool) -> Iterator[str]:
     stages = estimate.memory.stages
     if not stages:
         return
@@ -83,13 +83,22 @@ def _memory(estimate: Estimate, style: Style) -> Iterator[str]:
             str(stage.stage),
             str(stage.layers),
             *(gib(stage.parts_bytes[name]) for name in names),
+            *((gib(stage.state_bytes),) if detail else ()),
             gib(stage.allocated_bytes),
             gib(stage.device_bytes),
             stage.moment,
         ]
         for stage in stages
     ]
-    headers = ["stage", "layers", *(_wrapped(name) for name in names), "allocated", "device", "peak at"]
+    headers = [
+        "stage",
+        "layers",
+        *(_wrapped(name) for name in names),
+        *(("after\nstep",) if detail else ()),
+        "allocated",
+        "device",
+        "peak at",
+    ]
     yield _titled("Memory by stage, GiB", grid(headers, rows, style, text_columns=[len(headers) - 1]), style)
 
 
@@ -148,6 +157,7 @@ def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
 
 def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     yield from defaults_line(dict(presentation.defaults))
+    yield from assumed_lines(estimate)
     yield from provenance_lines(estimate, presentation)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.profile import PROFILES
+from simulator.question.frameworks.profile import PROFILES, profile_of
+from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
+from simulator.question.units import to_gib
+from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
@@ -62,6 +65,54 @@ def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator
     elif provenance.notes:
         count = len(provenance.notes)
         yield f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+
+
+def stack_name(estimate: Estimate) -> str:
+    """Whose switches an estimate takes, in words."""
+    if estimate.stack == DEFAULT:
+        return f"the defaults of {profile_of(estimate.framework).version}"
+    return f"stack {estimate.stack}"
+
+
+def assumed_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield whose switches are taken, and of those that nobody gave and that matter what each is worth."""
+    yield f"Switches: {stack_name(estimate)} (--stack, --option; `simulate frameworks {estimate.framework}`)."
+    for one in estimate.assumed:
+        worth = [f"{100.0 * one.speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
+        if abs(one.memory_bytes) >= _LEAST_SHOWN:
+            worth.append(f"{to_gib(one.memory_bytes):+.2f} GiB")
+        if one.verdict != estimate.verdict:
+            worth.append(f"{_VERDICTS[one.verdict]} with {_word(one.other)}")
+        yield (
+            f"Assumed {one.switch} {_word(one.value)}: {', '.join(worth)}; "
+            f"say --option {one.switch}={one.other} if yours is {_word(one.other)}."
+        )
+
+
+_VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
+_WORDS = {"true": "on", "false": "off"}
+_LEAST_SHOWN = 0.005 * 2.0**30
+"""Memory that rounds to something, in bytes."""
+
+
+def _word(value: str) -> str:
+    return _WORDS.get(value, value)
+
+
+def stack_lines(ranking: Ranking) -> Iterator[str]:
+    """Yield the best layout under other named stacks."""
+    for one in ranking.stacks:
+        name = f"the defaults of {profile_of(str(ranking.query.get('framework'))).version}"
+        name = name if one.stack == DEFAULT else f"stack {one.stack}"
+        if one.estimate is None:
+            yield f"With {name}: nothing is likely enough to fit."
+            continue
+        speed = one.estimate.throughput
+        text = f"{layout_text(one.estimate.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
+        if ranking.estimates:
+            base = ranking.estimates[0].throughput.tokens_per_second_per_device
+            text += f", {100.0 * (speed.tokens_per_second_per_device / base - 1.0):+.1f} %"
+        yield f"With {name} (--stack {one.stack}): best {text}."
 
 
 def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

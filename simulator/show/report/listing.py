@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.stacks import on_stack, stacks_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
@@ -88,16 +89,25 @@ def frameworks_listing() -> list[Record]:
 
 
 def framework_facts(profile: FrameworkProfile) -> list[Record]:
-    """Return one record for each switch of one framework."""
+    """Return one record for each switch of one framework, with its value in every named stack."""
+    stacks = [on_stack(profile, stack.name) for stack in stacks_of(profile.name)]
     return [
         {
             "switch": spec.name,
             "value": _shown(getattr(profile, spec.name)),
+            **{stacked.stack: _shown(getattr(stacked, spec.name)) for stacked in stacks},
             "allowed": _allowed(spec.metadata, spec.default),
             "meaning": spec.metadata["about"],
         }
         for spec in switches()
     ]
+
+
+def stack_notes(profile: FrameworkProfile) -> tuple[str, ...]:
+    """Whose switches the columns of a framework are."""
+    notes = [f"value: the defaults of {profile.version} (--stack default)."]
+    notes += [f"{stack.name}: {stack.about}. Source: {stack.source}." for stack in stacks_of(profile.name)]
+    return tuple(notes)
 
 
 def hardware_facts(spec: HardwareSpec) -> list[Record]:

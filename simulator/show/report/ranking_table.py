@@ -12,7 +12,14 @@ from simulator.question.frameworks.profile import PROFILES
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.search.result import Ranking
 from simulator.show.report.columns import Column, columns_grid, fitting
-from simulator.show.report.footer import defaults_line, fp8_line, provenance_lines, space_lines
+from simulator.show.report.footer import (
+    assumed_lines,
+    defaults_line,
+    fp8_line,
+    provenance_lines,
+    space_lines,
+    stack_lines,
+)
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import (
@@ -66,6 +73,11 @@ _CHOICES = (
     _Choice("offload", lambda layout: layout.offload, lambda _: "none"),
     _Choice("layers by\nstage", cut_text, lambda _: "even"),
 )
+
+
+def _exchange(estimate: Estimate) -> str:
+    dispatch = estimate.options.get("expert_dispatch")
+    return f"{dispatch} overlapped" if dispatch else "as asked"
 
 
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
@@ -134,6 +146,8 @@ def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
     for choice in _CHOICES:
         if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
             yield Column(header=choice.header, cells=tuple(choice.cell(e.layout) for e in estimates), is_text=True)
+    if any(estimate.options for estimate in estimates):
+        yield Column(header="experts'\nexchange", cells=tuple(map(_exchange, estimates)), is_text=True)
 
 
 _PLAIN = 75
@@ -226,10 +240,12 @@ def _footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     yield from _risky_lines(ranking)
     yield from _starved_lines(ranking, presentation)
     yield from fp8_line(ranking, presentation)
+    yield from stack_lines(ranking)
     yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from space_lines(ranking, presentation)
     priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
     if priced:
+        yield from assumed_lines(priced[0])
         yield from provenance_lines(priced[0], presentation)
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from simulator import __version__
+from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.campaign import Campaign
 from simulator.lab.runner.compare import Comparison, Figure
 from simulator.lab.runner.launch import Launched
+from simulator.lab.runner.learn import Learned
+from simulator.question.scenario.layout import layout_object
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import sharded_layout_text
@@ -19,8 +22,8 @@ from simulator.show.report.text import sharded_layout_text
 _PLAIN = Presentation()
 
 
-def validate_json(campaign: Campaign, rows_file: Path) -> str:
-    """Return what a campaign measured as JSON text."""
+def validate_json(campaign: Campaign, rows_file: Path, learned: Learned | None = None) -> str:
+    """Return what a campaign measured as JSON text, and what was learned from it."""
     found = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -29,8 +32,32 @@ def validate_json(campaign: Campaign, rows_file: Path) -> str:
         "rows_file": str(rows_file),
         "layouts": [_layout(one) for one in campaign.comparisons],
         "refused": [{"layout": sharded_layout_text(one.layout), "reason": one.reason} for one in campaign.plan.refused],
+        "calibration": None if learned is None else _learned(learned),
     }
     return dumps(found) + "\n"
+
+
+def _learned(found: Learned) -> dict[str, Any]:
+    return {
+        "file": str(found.path) if found.stored else None,
+        "rows_used": found.rows,
+        "reasons": list(found.reasons),
+        "ranking": [
+            {
+                "layout": layout_object(one.layout),
+                "place_before": one.before,
+                "place": one.after,
+                "step_time_s_before": _step(one.estimate_before),
+                "step_time_s": _step(one.estimate_after),
+                "measured_step_time_s": None if one.measured_seconds is None else significant(one.measured_seconds),
+            }
+            for one in found.moved
+        ],
+    }
+
+
+def _step(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else significant(estimate.throughput.step_seconds)
 
 
 def _layout(one: Comparison) -> dict[str, Any]:

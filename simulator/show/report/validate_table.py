@@ -10,6 +10,7 @@ from simulator.cost.pricing.estimate import Interval
 from simulator.lab.runner.campaign import Campaign, Plan, Refused
 from simulator.lab.runner.compare import Comparison, Figure, RankFigure
 from simulator.lab.runner.launch import Launch, Launcher
+from simulator.lab.runner.learn import Learned, Moved
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid, paragraph
 from simulator.show.report.text import amount, devices_text, milliseconds, percent, sharded_layout_text
@@ -23,8 +24,10 @@ _TAIL_LINES = 8
 """Lines of a failed rank's log that are shown without `-v`."""
 
 
-def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colour: bool) -> str:
-    """Return one row for each layout, then what a reader must know of those that did not go well."""
+def validate_table(
+    campaign: Campaign, rows_file: Path, verbosity: int, learned: Learned | None = None, *, colour: bool
+) -> str:
+    """Return one row for each layout, what a reader must know of those that did not go well, and what was learned."""
     blocks = [_title(campaign), _summary(campaign.comparisons, colour=colour)]
     if verbosity > 0:
         blocks += [text for one in campaign.comparisons if (text := _ranks(one))]
@@ -34,8 +37,10 @@ def validate_table(campaign: Campaign, rows_file: Path, verbosity: int, *, colou
         lines += list(_refused(campaign.plan.refused))
         if verbosity > 0:
             lines += _notes(campaign.comparisons)
-        lines += _closing(campaign, rows_file)
+        lines += _closing(campaign, rows_file, learned)
         blocks.append(paragraph(lines, _STYLE))
+    if learned is not None:
+        blocks += _learned(learned)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -182,12 +187,37 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
     return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
 
 
-def _closing(campaign: Campaign, rows_file: Path) -> Iterator[str]:
+def _learned(found: Learned) -> Iterator[str]:
+    """The ranking before and after, by whose steps it moved."""
+    lines = list(found.reasons)
+    if found.stored:
+        headers = ["now", "before", "layout", "step ms\nbefore", "\nnow", "90 % interval\nbefore", "\nnow", "measured"]
+        rows = [[_place(one.after), _place(one.before), *_change(one)] for one in found.moved]
+        yield f"Ranking with what {found.rows} rows say\n\n{grid(headers, rows, _STYLE, text_columns=(2,))}"
+        lines.append(f"Calibration: {found.path}; `--calibration {found.path}` ranks and estimates by it.")
+    else:
+        lines.append("Nothing of these rows could be stored; the ranking stays as it was.")
+    yield paragraph(lines, _STYLE)
+
+
+def _place(place: int | None) -> str:
+    return "-" if place is None else str(place)
+
+
+def _change(one: Moved) -> list[str]:
+    both = (one.estimate_before, one.estimate_after)
+    steps = ["" if found is None else milliseconds(found.throughput.step_seconds) for found in both]
+    spans = ["" if found is None else _span(found.throughput.interval_seconds, milliseconds) for found in both]
+    measured = "" if one.measured_seconds is None else milliseconds(one.measured_seconds)
+    return [sharded_layout_text(one.layout), *steps, *spans, measured]
+
+
+def _closing(campaign: Campaign, rows_file: Path, learned: Learned | None) -> Iterator[str]:
     if any(one.ran for one in campaign.comparisons):
         yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
     if campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept."
-    if any(one.ran for one in campaign.comparisons):
+    if learned is None and any(one.ran for one in campaign.comparisons):
         yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
 
 

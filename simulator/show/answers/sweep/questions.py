@@ -16,13 +16,13 @@ from simulator._version import __version__
 from simulator.api import QuestionFields, question_of
 from simulator.cluster import cluster, device_kinds
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.question.frameworks.profile import framework
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.complete import KEYS, asked_layout
 from simulator.question.scenario.settings import check_choice, check_count
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS
+from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.search.space import Space
 
 MOST_QUESTIONS = 100_000_000
@@ -113,6 +113,8 @@ def _product(given: Mapping[Any, Any], where: str) -> Product:
         raise InputError(f"{where}: nodes and devices exclude each other: give one")
     for kind, options in cartesian(product["framework"], product.get("options", ())):
         _checked(f"{where}: options", lambda kind: framework(kind, options), kind)  # noqa: B023  called at once
+    for kind, stack in cartesian(product["framework"], product.get("stack", ())):
+        _checked(f"{where}: stack", lambda kind: stack_for(kind, stack), kind)  # noqa: B023
     for machines, calibration in cartesian(product["hardware"], product.get("calibration", ())):
         _checked(f"{where}: calibration", lambda name: cluster(name, None, None, calibration), machines)  # noqa: B023
     return product
@@ -173,6 +175,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "hardware": _text(device_kinds),
     "precision": lambda value: check_choice("value", value, PRECISIONS),
     "framework": lambda value: check_choice("value", value, FRAMEWORKS),
+    "stack": lambda value: check_choice("value", value, (None, *STACKS)),
     "calibration": lambda value: value is None or _text(str)(value),
     "options": lambda _: None,
     "layout": space_of,

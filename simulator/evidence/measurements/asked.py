@@ -1,0 +1,56 @@
+"""A question as the columns of a measured row: what a launch, a recipe or an estimate states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS
+from simulator.question.frameworks.stacks import stack_for
+from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
+
+
+def asked_columns(
+    scenario: Scenario, layout: Layout, *, model: str, options: Mapping[str, str], num_layers: int | None
+) -> dict[str, Any]:
+    """Columns of workload and layout; `model` is the spec's name, `num_layers` its layers where they are cut.
+
+    What says nothing of the run stays blank.
+    """
+    profile = scenario.framework
+    usual = stack_for(profile.name, None, scenario.hardware.stack)
+    columns: dict[str, Any] = {
+        "model": model,
+        "num_layers": num_layers,
+        "framework": profile.name,
+        "options": tuple(options.items()),
+        "stack": None if profile.stack == usual else profile.stack,
+        "devices": scenario.devices,
+        "precision": scenario.precision,
+        "seq_length": scenario.seq_length,
+        "global_batch_size": scenario.global_batch_size,
+        "lora_rank": scenario.lora_rank,
+        **{name: getattr(layout, name) for name in LAYOUT_COLUMNS},
+    }
+    if not scenario.model.is_moe:
+        columns["expert_tensor_parallel"] = None
+    if layout.virtual_stages == 1:
+        columns["virtual_stages"] = None
+    if layout.stage_layers == default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel):
+        columns["stage_layers"] = ()
+    if columns["chunk_layers"]:
+        # Chunks say what the ranks hold, and how many chunks each has.
+        columns |= {"stage_layers": (), "virtual_stages": None}
+    if layout.recompute_modules == BY_NAME["recompute_modules"].default:
+        columns["recompute_modules"] = ()
+    if layout.recompute != "full":
+        columns |= {"recompute_method": None, "recompute_layers": None}
+    return columns
+
+
+def cut_layers(scenario: Scenario, model: str) -> int | None:
+    """Layers of a model that is cut or extended; None where it has its spec's."""
+    layers = scenario.model.num_hidden_layers
+    return None if layers == load_model(model).num_hidden_layers else layers

@@ -1,0 +1,59 @@
+"""What a log says of a run, completed by what is given beside it: a measured row, or one list of what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from simulator.errors import InputError
+from simulator.evidence.measurements.log_text import Given
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
+
+NEEDED: Final = ("model", "devices", "seq_length", "micro_batch_size", "global_batch_size")
+"""Columns without which a run is no question."""
+DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompute")
+"""Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
+
+
+def completed(where: str, columns: Mapping[str, Any], given: Given) -> dict[str, Any]:
+    """Return the columns of a log's run, what is given in place of what it says; blank ones are left out.
+
+    Raises InputError that lists all that neither says.
+    """
+    found = {name: value for name, value in columns.items() if value is not None}
+    values = found | {name: value for name, value in given.columns.items() if name not in found or name in given.fixed}
+    values |= {"hardware_as_stated": given.hardware, "hardware": given.hardware}
+    missing = [name for name in NEEDED if not values.get(name)]
+    if missing:
+        raise InputError(asking(where, missing, configured="tensor_parallel" in values))
+    return values
+
+
+def asking(where: str, missing: list[str], *, configured: bool) -> str:
+    """One sentence that asks for everything missing."""
+    names = ", ".join(missing)
+    open_too = "" if configured else f" (and {', '.join(DEGREES)}, where they are not 1 and none)"
+    return (
+        f"{where}: the log does not say {names}{open_too}; give each with --set NAME=VALUE, or the run's recipe with "
+        "--recipe FILE"
+    )
+
+
+def matched(where: str, shape: LoggedShape | None, given: Given) -> Match:
+    """Return the model of a run: by its shape where it is logged, else the one that is given; without any, none."""
+    name = given.model or given.columns.get("model")
+    if shape is None:
+        return Match(str(name or ""), None, "The log shows no shape; the model is the caller's." if name else "")
+    return match_shape(where, shape, None if name is None else str(name))
+
+
+def row_of(values: Mapping[str, Any], given: Given, row: int, line: int, **figures: Any) -> MeasuredRow:
+    """Return a row of completed columns and of what was measured."""
+    named: dict[str, Any] = {
+        "table": given.table,
+        "row": row,
+        "source": f"log {given.table}",
+        "source_ref": f"line {line}",
+    }
+    return MeasuredRow(**(named | dict(values) | figures))

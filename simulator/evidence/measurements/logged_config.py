@@ -1,0 +1,92 @@
+"""A model's configuration as trainers log it: `...Config {` and JSON up to the closing brace."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulator.errors import InputError
+from simulator.evidence.measurements.log_text import LogLine
+from simulator.evidence.measurements.shapes import LoggedShape
+
+_BEGINS: Final = re.compile(r"\b[A-Z][A-Za-z0-9_]{1,40}Config \{\s*$")
+_PREFIX: Final = re.compile(r"^(?:\[[^\]]{1,40}\] ?){1,4}- ?")
+_LONGEST: Final = 2000
+_PLAIN: Final = frozenset({"gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2"})
+"""Families whose feed-forward networks are not gated."""
+
+
+@dataclass(slots=True)
+class LoggedConfig:
+    """The configuration, as far as its lines have come."""
+
+    value: dict[str, Any] = field(default_factory=dict)
+    where: str = ""
+    """Its first line."""
+    _open: list[str] = field(default_factory=list)
+
+    def take(self, line: LogLine) -> bool:
+        """Take a line, if it is one of a configuration. Raises InputError where that is not JSON."""
+        if not self._open:
+            if not _BEGINS.search(line.text):
+                return False
+            self._open, self.where = ["{"], line.where
+            return True
+        text = _PREFIX.sub("", line.text)
+        self._open.append(text)
+        if text.startswith("}") or len(self._open) >= _LONGEST:
+            joined, self._open = "\n".join(self._open), []
+            try:
+                value = json.loads(joined)
+            except (ValueError, RecursionError) as error:
+                raise InputError(
+                    f"{self.where}: the model's configuration is not JSON up to line {line.number}"
+                ) from error
+            self.value = value if isinstance(value, dict) else {}
+        return True
+
+
+def config_shape(config: Mapping[str, Any], where: str) -> LoggedShape:
+    """Return the shape that a configuration states. Raises InputError naming what is wrong with it."""
+
+    def count(name: str) -> int | None:
+        value = config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31:
+            raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a whole number")
+        return value
+
+    def needed(*names: str) -> int:
+        value = next((found for name in names if (found := count(name))), None)
+        if not value:
+            raise InputError(f"{where}: the model's configuration has no {names[0]}")
+        return value
+
+    experts = count("num_experts") or count("num_local_experts") or count("moe_num_experts") or 0
+    tied = config.get("tie_word_embeddings")
+    heads = needed("num_attention_heads", "n_head")
+    hidden = needed("hidden_size", "n_embd")
+    plain = str(config.get("model_type")) in _PLAIN
+    width = count("moe_intermediate_size") if experts else None
+    width = width or count("intermediate_size") or count("n_inner")
+    return LoggedShape(
+        num_hidden_layers=needed("num_hidden_layers", "n_layer"),
+        hidden_size=hidden,
+        intermediate_size=width or (4 * hidden if plain else None),
+        num_attention_heads=heads,
+        num_key_value_heads=count("num_key_value_heads") or heads,
+        head_dim=count("head_dim"),
+        vocab_size=count("vocab_size"),
+        tie_word_embeddings=tied if isinstance(tied, bool) else None,
+        num_experts=experts,
+        num_experts_per_tok=count("num_experts_per_tok") or count("moe_k"),
+        gated=False if plain else None,
+        layer_norm=True if plain else None,
+        biases=True if plain else None,
+        rotary=config.get("model_type") in ("gpt_neox", "falcon", "starcoder2", "gptj") if plain else None,
+        learned_positions=count("n_positions") or (count("max_position_embeddings") or 0) if plain else 0,
+    )

@@ -1,0 +1,103 @@
+"""What launches teach: their rows fitted, and the ranking before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import InputError
+from simulator.evidence.calibration.own import fit_own, unused
+from simulator.evidence.calibration.run import prepared
+from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.question.scenario.layout import Layout
+
+Rank = Callable[[str], Sequence[Estimate]]
+"""Ranks the campaign's question with a calibration file, best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """One layout in both rankings."""
+
+    layout: Layout
+    before: int | None
+    """Place among the layouts ranked, from 1; None beyond them."""
+    after: int | None
+    estimate_before: Estimate | None
+    estimate_after: Estimate | None
+    measured_seconds: float | None
+    """Median step of its launches; None where it was not launched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What the rows of a record changed."""
+
+    path: Path
+    """Where the calibration is, or would be."""
+    stored: bool
+    rows: int
+    """Rows that decide a coefficient."""
+    reasons: tuple[str, ...]
+    """Why something was not stored or not used."""
+    moved: tuple[Moved, ...]
+    """The best of both rankings, as they stand now; empty where nothing was stored."""
+
+
+def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate], rank: Rank, top: int) -> Learned:
+    """Fit all rows of a record from what ships for their hardware, write the calibration, and rank again.
+
+    `before` is the ranking so far; of both the best `top` are shown. Raises InputError where the file cannot be
+    written.
+    """
+    samples = prepared(rows)
+    fitted = fit_own(samples[0].scenario.hardware.family, samples)
+    kept = [fit for kind in ("memory", "time") if (fit := fitted.stored("memory" if kind == "memory" else "time"))]
+    refused = (fitted.not_stored("memory"), fitted.not_stored("time"))
+    reasons = tuple(filter(None, (*refused, *unused(rows, [fitted]))))
+    if not kept:
+        return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())
+    try:
+        path.write_text(calibration_text(fitted.calibration()), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    used = {key for fit in kept for key in fit.keys}
+    moved = _moved(before, rank(str(path)), _measured(rows, before), top)
+    return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)
+
+
+def _measured(rows: Sequence[MeasuredRow], before: Sequence[Estimate]) -> dict[Layout, float]:
+    """Median step seconds by layout, of layouts that were ranked."""
+    found: dict[Layout, list[float]] = {}
+    for sample in prepared(rows):
+        if sample.row.step_seconds is not None:
+            found.setdefault(sample.layout, []).append(sample.row.step_seconds)
+    known = {estimate.layout for estimate in before}
+    return {layout: sorted(times)[len(times) // 2] for layout, times in found.items() if layout in known}
+
+
+def _moved(
+    before: Sequence[Estimate], after: Sequence[Estimate], measured: Mapping[Layout, float], top: int
+) -> tuple[Moved, ...]:
+    """The best `top` of either ranking and all that were measured, as they stand now."""
+    places = [{one.layout: (at, one) for at, one in enumerate(ranking, start=1)} for ranking in (before, after)]
+    shown = [*(one.layout for one in after[:top]), *(one.layout for one in before[:top])]
+    shown += [one.layout for one in before if one.layout in measured]
+    moved = []
+    for layout in dict.fromkeys(shown):
+        was, now = places[0].get(layout), places[1].get(layout)
+        moved.append(
+            Moved(
+                layout=layout,
+                before=was and was[0],
+                after=now and now[0],
+                estimate_before=was and was[1],
+                estimate_after=now and now[1],
+                measured_seconds=measured.get(layout),
+            )
+        )
+    last = len(before) + len(after)
+    return tuple(sorted(moved, key=lambda one: (one.after or last, one.before or last)))

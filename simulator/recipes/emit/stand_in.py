@@ -1,0 +1,113 @@
+"""A log, a recipe or a saved estimate in the place of a measured row's cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import InputError
+from simulator.evidence.measurements.asked import asked_columns
+from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow
+from simulator.evidence.measurements.shapes import spec_text
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.documents import parse_json, read_limited
+from simulator.question.specs.folders import model_names
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Case, case_of
+from simulator.recipes.emit.question import MOST_BYTES, priceable, question_of_file, target_of
+from simulator.recipes.readers.read import read_recipe
+
+_LOGS: Final = frozenset({".log", ".out", ".err", ".txt"})
+_NAMES: Final = frozenset({"table", "row", "source", "source_ref"})
+"""Columns that name a row, which another file's do not."""
+
+
+def stand_in(files: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that files state of one run, those in `given` left out: a log before recipes and estimates.
+
+    Raises InputError for a file that states none, and lists what a log lacks.
+    """
+    columns: dict[str, Any] = {}
+    for file in files:
+        if file.suffix.lower() not in _LOGS:
+            columns = _asked(file, dict(columns) | dict(given)) | columns
+    for file in files:
+        if file.suffix.lower() in _LOGS:
+            columns |= _logged(file, columns | dict(given), frozenset(given))
+    return {name: value for name, value in columns.items() if name not in given}
+
+
+def _logged(file: Path, columns: Mapping[str, Any], fixed: frozenset[str]) -> dict[str, Any]:
+    """What a log states of its run."""
+    hardware = columns.get("hardware")
+    if not hardware:
+        raise InputError(f"{file}: logs do not say the hardware; give it in column hardware")
+    rows = read_log(file, hardware=str(hardware), columns=columns, fixed=fixed)
+    if len(rows) != 1:
+        raise InputError(f"{file}: holds {len(rows)} runs; --from-log reads them as rows of their own")
+    blank = {field.name: field.default for field in dataclasses.fields(MeasuredRow)}
+    values = ((name, getattr(rows[0], name)) for name in blank if name not in _NAMES)
+    return {name: value for name, value in values if value != blank[name]}
+
+
+def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe or a saved estimate asks, with the hardware where it says that."""
+    case, hardware = _case(file, known)
+    scenario = case.scenario
+    name = _model_name(case, str(known.get("model") or case.recipe.model or ""))
+    layers = None
+    if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
+        layers = scenario.model.num_hidden_layers
+    options = {**case.recipe.options, **case.asked.options}
+    found = asked_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
+    if hardware:
+        found["hardware"] = hardware
+    return {key: value for key, value in found.items() if value not in (None, ())}
+
+
+def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
+    """The question of a file, and the hardware that it names itself."""
+    asked = _over(known)
+    value = parse_json(str(file), read_limited(file, MOST_BYTES)) if file.suffix.lower() == ".json" else None
+    if isinstance(value, dict) and ("estimates" in value or {"layout", "throughput"} <= set(value)):
+        first: Any = value if "layout" in value else next(iter(value["estimates"] or ()), {})
+        layout = first.get("layout") if isinstance(first, dict) else None
+        framework = layout.get("framework") if isinstance(layout, dict) else None
+        if framework not in ("megatron", "paddle", "torch"):
+            raise InputError(f"{file}: is no estimate of `simulate --format json`")
+        case = question_of_file(str(file), None, 1, asked, target_of(framework))
+        return case, case.scenario.hardware_name
+    recipes = read_recipe(file)
+    if len(recipes) != 1:
+        raise InputError(f"{file}: holds {len(recipes)} launches; a row is of one")
+    if asked.hardware_assumed:
+        raise InputError(f"{file}: recipes do not say the hardware; give it in column hardware or with --hardware")
+    return priceable(case_of(recipes[0], asked)), ""
+
+
+def _over(known: Mapping[str, Any]) -> Asked:
+    """A row's own cells, put over what a file asks."""
+    names = ("model", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers", "framework")
+    values = {name: known[name] for name in names if known.get(name)}
+    asked = Asked(**values, layout={name: known[name] for name in LAYOUT_COLUMNS if known.get(name)})
+    asked = replace(asked, options=dict(known.get("options") or ()))
+    return (
+        replace(asked, hardware=str(known["hardware"]))
+        if known.get("hardware")
+        else replace(asked, hardware_assumed=True)
+    )
+
+
+def _model_name(case: Case, name: str) -> str:
+    """A name by which the question's model is found again: shipped, a path, or the spec itself."""
+    model = case.scenario.model
+    for candidate in dict.fromkeys((name, model.name)):
+        if candidate and (candidate in model_names() or Path(candidate).exists()):
+            spec = load_model(candidate)
+            if spec.with_layers(model.num_hidden_layers) == model or spec == model:
+                return candidate
+    return spec_text(model)

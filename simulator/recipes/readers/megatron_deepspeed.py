@@ -1,0 +1,79 @@
+"""DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
+
+Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
+is sharded, kept and offloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.recipes.readers.deepspeed import FLAGS, add_deepspeed
+from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron import given_of, is_megatron, launched
+from simulator.recipes.readers.megatron_keys import OFF
+from simulator.recipes.recipe import Recipe, Remark
+from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.values import text_value
+
+_FLASH: Final = ("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
+_BY_EMBEDDINGS: Final = "type:transformer|embedding"
+
+
+def is_engine(launch: Launch) -> bool:
+    """Whether a launch has Megatron's flags and starts DeepSpeed's engine."""
+    return is_megatron(launch) and any(value.text == "--deepspeed" for value in launch.arguments)
+
+
+def read_engine(launch: Launch, file: str) -> Recipe:
+    """The recipe of one launch."""
+    given = given_of(launch, file)
+    _prepare(given, launch.line)
+    return _with_engine(launched(given, launch), given, launch)
+
+
+def _prepare(given: Given, line: int) -> None:
+    """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
+    if not given.has(*_FLASH, "use-flash-attn-builder"):
+        given.add("transformer-impl", [text_value("local", line)], line)
+    method = given.text("stage_layers", "pp-partition-method")
+    if method == _BY_EMBEDDINGS:
+        # Token table and head are layers of the cut.
+        given.add("account-for-embedding-in-pipeline-split", [], line)
+        given.add("account-for-loss-in-pipeline-split", [], line)
+    elif method not in (None, "type:transformer"):
+        said = f"--pp-partition-method {method[:40]}: the cut of the layers is not modelled"
+        given.remark("not-modelled", "error", said, "pp-partition-method")
+
+
+def _with_engine(recipe: Recipe, given: Given, launch: Launch) -> Recipe:
+    """The recipe with what the engine's configuration says, else `--zero-stage`."""
+    aside = Given(given.file, FLAGS)
+    aside.entries = {name: given.entries[name] for name in ("deepspeed_config",) if name in given.entries}
+    try:
+        add_deepspeed(aside, launch)
+    except InputError:
+        if not given.has("zero-stage"):
+            raise
+    stage = aside.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
+    told = given.integer("zero_stage", "zero-stage", low=0, high=3)
+    if stage is None and told is None and "zero_stage" in aside.incomplete:
+        given.need((cause for entry in aside.entries["deepspeed_config"] for cause in entry.causes), "zero_stage")
+    stage = told or 0 if stage is None else stage
+    device = aside.text("offload", "zero_optimization.offload_optimizer.device") or "none"
+    host = given.switch("offload", "cpu-optimizer") or device.lower() not in OFF
+    # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
+    kind = aside.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
+    wide = recipe.precision == "fp32" or (recipe.precision == "bf16" and kind == "fp32")
+    layout = recipe.layout
+    if layout is not None:
+        offload = "optimizer_tensorwise" if host else layout.offload
+        layout = dataclasses.replace(layout, zero_stage=min(stage, 1), offload=offload)
+    if stage > 1:
+        place = recipe.places.get("zero_stage")
+        said = f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
+        aside.remarks.append(Remark("upper-bound", "warning", said, place))
+    options = {**recipe.options, "gradient_dtype": "fp32" if wide else "bf16"}
+    return dataclasses.replace(recipe, layout=layout, options=options, remarks=(*recipe.remarks, *aside.remarks))

@@ -1,0 +1,159 @@
+"""What MindSpeed's own flags set: its release, what it keeps, what it does again, and what training is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from simulator.question.frameworks.mindspeed import MINDSPEED
+from simulator.question.scenario.layout import Layout
+from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_flags import MINDSPEED as OWN
+from simulator.recipes.readers.tables import flags_of
+
+PREFERENCES: Final = ("dpo",)
+"""Stages that compare a chosen and a rejected answer under a frozen copy of the model."""
+PAIRS: Final = ("dpo", "simpo", "orpo", "rm", "orm")
+"""Stages whose samples are pairs, where `--is-pairwise-dataset` says so."""
+SCORES: Final = ("rm", "orm")
+"""Stages that train one score instead of the logits."""
+STAGES: Final = frozenset(("sft", "pt", *PREFERENCES, *PAIRS, *SCORES))
+_RELEASE: Final = re.compile(r"MindSpeed-LLM-v(\d+)\.(\d+)")
+_CORE: Final = re.compile(r"core_v0\.(\d+)")
+_EARLY_CORE: Final = 8
+"""Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
+_VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
+
+
+def is_mindspeed(given: Given) -> bool:
+    """Whether a launch has flags that only MindSpeed has."""
+    return any(name in OWN for name in given.entries)
+
+
+def is_legacy(given: Given) -> bool:
+    """Whether the models are MindSpeed's older ones instead of those of Megatron's core."""
+    return is_mindspeed(given) and not given.has("use-mcore-models")
+
+
+def release_of(given: Given) -> str:
+    """The stack of the oldest release that has the flags of a launch, as far as they matter; scripts name none."""
+    own, core = flags_of("mindspeed"), flags_of("megatron")
+    found = [(0, 0)]
+    for name in given.entries:
+        flag = own.get(name) or core.get(name)
+        if flag is None or flag.effect == "no_effect":
+            continue
+        if own_release := _RELEASE.match(flag.first):
+            found.append((int(own_release[1]), int(own_release[2])))
+        elif (base := _CORE.match(flag.first)) and int(base[1]) > _EARLY_CORE:
+            found.append((2, 1))
+    # The core's own implementation became the default with v26, whose scripts ask for the local one.
+    if given.text("flash_attention", "transformer-impl") == "local":
+        found.append((26, 0))
+    return next(name for name in MINDSPEED if _number(name) >= max(found) or name == [*MINDSPEED][-1])
+
+
+def _number(stack: str) -> tuple[int, int]:
+    major, _, minor = stack.rpartition("v")[2].partition(".")
+    return int(major), int(minor or 99)
+
+
+def mindspeed_options(given: Given, layout: Layout, places: int | None) -> Mapping[str, str]:
+    """Switches of a MindSpeed launch: of its release, and of its flags."""
+    if not is_mindspeed(given):
+        return {}
+    found = {name: _text(value) for name, value in MINDSPEED[release_of(given)].items()}
+    return found | _kept(given) | _again(given, layout, places) | _trained(given)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kept(given: Given) -> dict[str, str]:
+    """Masks, tables of positions, boundary tensors, what dispatchers keep."""
+    found: dict[str, str] = {}
+    variable = any(given.switch("kept_boundaries", name) for name in _VARIABLE)
+    if is_legacy(given):
+        found["attention_mask"] = "none" if variable else "layers"
+    elif given.text("attention_mask", "attention-mask-type") == "general":
+        found["attention_mask"] = "sequence"
+    if given.text("position_embedding_type", "position-embedding-type") == "alibi":
+        found["position_bias_tables"] = "true"
+    if variable:
+        # Sizes are sent with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
+        found["kept_boundaries"] = "false"
+    if not given.has("recompute-granularity"):
+        found |= _dispatched(given)
+    for option in ("attention_mask", "position_embedding_type", "kept_boundaries", "kept_dispatches"):
+        given.places.pop(option, None)
+    return found
+
+
+def _dispatched(given: Given) -> dict[str, str]:
+    """What a dispatcher's attributes hold of the last micro batch, in routed hidden states."""
+    if given.switch("kept_dispatches", "moe-alltoall-overlap-comm"):
+        return {"kept_dispatches": "3"}
+    gathers = given.text("kept_dispatches", "moe-token-dispatcher-type") == "allgather"
+    permutes = given.switch("kept_dispatches", "moe-permutation-async-comm")
+    return {"kept_dispatches": "8"} if gathers and permutes and release_of(given) != next(iter(MINDSPEED)) else {}
+
+
+_REPEATED: Final = (
+    (
+        "recomputed_activation_share",
+        "recompute-activation-function",
+        "recompute-activation-function-num-layers",
+    ),
+    ("recomputed_norm_share", "recompute-norm", "recompute-norm-num-layers"),
+)
+"""Switch, flag, and the flag that says for how many layers of a pipeline rank."""
+
+
+def _again(given: Given, layout: Layout, places: int | None) -> dict[str, str]:
+    """Shares of the layers whose activation functions, norms or experts are done again."""
+    found: dict[str, str] = {}
+    layers = max((places or 0) / layout.pipeline_parallel, 1.0)
+    for switch, name, layers_of in _REPEATED:
+        # With sequence parallelism the product behind a norm keeps its part of the input all the same: seen in the peak
+        # of v2.0.0's llama3_mcore_tp2_pp2_vpp2_noop_layer.
+        freed = 0.0 if name == "recompute-norm" and layout.sequence_parallel else 1.0
+        if given.switch(switch, name):
+            found[switch] = _share(given, switch, layers_of, layers, freed)
+    # MindSpeed v26.0.0, megatron-moe-zero-memory.md: 70 and 90 % of what recomputing the experts whole frees.
+    level = given.text("recomputed_expert_share", "moe-zero-memory")
+    if level in ("level0", "level1"):
+        freed = 0.7 if level == "level0" else 0.9
+        found["recomputed_expert_share"] = _share(
+            given, "recomputed_expert_share", "moe-zero-memory-num-layers", layers, freed
+        )
+    if given.switch("swapped_attention", "swap-attention"):
+        found["swapped_attention"] = "true"
+        # MindSpeed v2.1.0, docs/features/swap_attention.md: then the count is of networks that are done again.
+        if not given.has("recompute-granularity"):
+            chunks = 1 if given.has("enable-recompute-layers-per-pp-rank") else layout.virtual_stages
+            count = given.integer("recompute_layers", "recompute-num-layers", low=0) or 0
+            found["recomputed_network_share"] = f"{min(count * chunks / layers, 1.0):.9g}"
+    return found
+
+
+def _share(given: Given, switch: str, name: str, layers: float, freed: float) -> str:
+    count = given.integer(switch, name, low=0)
+    return f"{freed if count is None else freed * min(count / layers, 1.0):.9g}"
+
+
+def _trained(given: Given) -> dict[str, str]:
+    """A second model, pairs, scores, weights in 4 bits."""
+    found: dict[str, str] = {}
+    stage = given.text("stage", "stage")
+    if stage in PREFERENCES:
+        found["frozen_reference"] = "true"
+    if given.switch("sequences_per_sample", "is-pairwise-dataset"):
+        found["sequences_per_sample"] = "2"
+    if stage in SCORES:
+        found["score_head"] = "true"
+    if given.switch("quantised_base", "qlora"):
+        found["quantised_base"] = "true"
+    given.places.pop("stage", None)
+    return found

@@ -1,0 +1,73 @@
+"""A faster part never makes a step slower, whatever hides behind what."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from simulator.cost.pricing.price import price
+from simulator.question.scenario.block import block_of
+from simulator.question.specs.hardware import HardwareSpec
+from tests.pricing.layouts import Case, cases
+from tests.scenario.cases import load_hardware
+
+HARDWARE = ("z2000", "ascend-910b-64g", "h100-pcie-80g")
+OVERLAPS = (
+    "tp_comm_overlap",
+    "overlap_expert_exchange",
+    "overlap_param_gather",
+    "overlap_grad_reduce",
+    "overlap_p2p",
+    "offload_parameters",
+)
+
+
+@cache
+def with_rates(name: str, peak: float, network: float, host: float) -> HardwareSpec:
+    """The hardware with its peaks, its network and its way to the host so many times as fast."""
+    spec = load_hardware(name)
+    values: dict[str, Any] = spec.model_dump(by_alias=True, exclude_none=True)
+    for precision, rate in spec.peak_flops_per_second.items():
+        values["peak_flops"][precision]["value"] = f"{rate * peak:.9e} FLOP/s"
+    values["network"]["nic_bandwidth"]["value"] = f"{spec.nic_bandwidth_bytes_per_second * network:.9e} B/s"
+    values["host_bandwidth"]["value"] = f"{spec.host_bandwidth_bytes_per_second * host:.9e} B/s"
+    return HardwareSpec.model_validate(values)
+
+
+def step_seconds(case: Case, *rates: float) -> float:
+    hardware = with_rates(case.scenario.hardware.name, *rates)
+    return float(price(case.with_scenario(hardware=hardware).scenario, block_of([case.layout])).step.total[0])
+
+
+@st.composite
+def overlapping(draw: st.DrawFn) -> Case:
+    """A case in which much may hide behind the same work."""
+    case = draw(cases(hardware=HARDWARE))
+    assume(not case.broken)
+    switches: dict[str, Any] = {name: draw(st.booleans()) for name in OVERLAPS}
+    # What passes move to the host goes without a pipeline: its rule forbids it for activations.
+    alone = case.layout.pipeline_parallel == 1
+    switches["offload_parameters"] &= alone
+    case = case.with_scenario(framework=replace(case.scenario.framework, **switches))
+    if draw(st.booleans()):
+        case = case.with_layout(zero_stage=draw(st.sampled_from((0, 1, 2, 3))))
+    return case.with_layout(offload=draw(st.sampled_from(("none", "optimizer", *["activations"] * alone))))
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    overlapping(),
+    st.sampled_from((0.25, 1.0, 4.0, 16.0)),
+    st.sampled_from((0.02, 0.2, 1.0)),
+    st.sampled_from((0.01, 0.1, 1.0)),
+)
+def test_no_part_that_is_faster_makes_a_step_slower(case: Case, peak: float, network: float, host: float) -> None:
+    before = step_seconds(case, peak, network, host)
+    slack = 1.0 + 1e-9
+    assert step_seconds(case, 2.0 * peak, network, host) <= before * slack
+    assert step_seconds(case, peak, 2.0 * network, host) <= before * slack
+    assert step_seconds(case, peak, network, 2.0 * host) <= before * slack
+    assert np.isfinite(before)

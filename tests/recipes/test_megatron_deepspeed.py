@@ -1,0 +1,106 @@
+"""DeepSpeed's engine beside Megatron's flags: its configuration says how the state is sharded."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.seeds import rules
+
+FLAGS = """--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048
+ --micro-batch-size 1 --global-batch-size 64 --vocab-size 50257 --fp16 --checkpoint-activations
+ --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --deepspeed-activation-checkpointing"""
+
+
+def read(folder: Path, config: str, flags: str = "", name: str = "ds.$JOB.json") -> Recipe:
+    file = folder / "run.sh"
+    script = f"""NAME={name}
+cat <<EOT > $NAME
+{config}
+EOT
+torchrun --nproc_per_node 8 pretrain_gpt.py {" ".join(FLAGS.split())} --deepspeed --deepspeed_config $NAME {flags}
+"""
+    file.write_text(script, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "stage", "gradients"),
+    [
+        ('{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}', "", 1, "bf16"),
+        ('{"zero_optimization": {"stage": 0}, "fp16": {"enabled": true}}', "--zero-stage 1", 0, "bf16"),
+        ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 0, "fp32"),
+        ('{"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}', "--bf16", 1, "fp32"),
+        ('{"fp16": {"enabled": true}}', "--zero-stage 1", 1, "bf16"),
+    ],
+)
+def test_the_configuration_counts(config: str, flags: str, stage: int, gradients: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, config, flags)
+    if "--bf16" in flags:
+        recipe = read_without(tmp_path, "--fp16")
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.options["gradient_dtype"]) == (stage, gradients)
+    # The stack has no fused attention of its own, and recomputes whole layers where it is told to.
+    assert (recipe.options["flash_attention"], recipe.layout.recompute) == ("false", "full")
+    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+
+
+def read_without(folder: Path, word: str) -> Recipe:
+    file = folder / "run.sh"
+    file.write_text(file.read_text(encoding="utf-8").replace(word, ""), encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+def test_stages_that_shard_more_are_bounds(tmp_path: Path) -> None:
+    recipe = read(tmp_path, '{"zero_optimization": {"stage": 2}}')
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == 1
+    assert "upper-bound" in rules(recipe)
+    outcomes = [
+        check_recipe(recipe, Asked(hardware="a100-sxm-80g", seq_length=length), Gates()).outcome
+        for length in (2048, 262144)
+    ]
+    assert outcomes == ["fits", "not_modelled"]
+
+
+def test_the_optimizer_on_the_host(tmp_path: Path) -> None:
+    config = '{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}'
+    for recipe in (read(tmp_path, config), read(tmp_path, '{"zero_optimization": {"stage": 1}}', "--cpu-optimizer")):
+        assert recipe.layout is not None
+        assert recipe.layout.offload == "optimizer_tensorwise"
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
+    flags = f"--deepspeed --deepspeed_config other.json {' '.join(FLAGS.split())}"
+    file = tmp_path / "run.sh"
+    file.write_text(f"deepspeed pretrain_gpt.py {flags} --zero-stage 1\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == 1
+    file.write_text(f"deepspeed pretrain_gpt.py {flags}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"other\.json: no such file"):
+        read_recipe(file)
+
+
+def test_table_and_head_count_as_layers(tmp_path: Path) -> None:
+    config = '{"zero_optimization": {"stage": 0}}'
+    recipe = read(tmp_path, config, "--num-layers 22 --pp-partition-method 'type:transformer|embedding'")
+    assert recipe.layout is not None
+    found = check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates())
+    assert found.case is not None
+    assert found.case.layout.stage_layers == (11, 11)
+    assert "not-modelled" in rules(read(tmp_path, config, "--pp-partition-method uniform"))
+
+
+def test_one_row_a_head_of_position_bias_is_nothing(tmp_path: Path) -> None:
+    recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', "--position-embedding-type alibi --embed-layernorm")
+    assert recipe.model_fields["learned_positions"] == 0
+    assert recipe.model_fields["embedding_norm"] is True
+    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
