@@ -85,7 +85,7 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.show.answers.compare import compare  # noqa: PLC0415  start-up time
+    from simulator.show.answers.compare import compare_cases  # noqa: PLC0415  start-up time
     from simulator.show.report.compare_table import COMPARE_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
@@ -93,7 +93,7 @@ def _compare(**values: Any) -> None:
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     own = asked(ctx, values)
     cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
-    found = compare(*cases, (values["a"].strip(), values["b"].strip()))
+    found = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
     if values["format"] == "html":
         from simulator.show.pages.compare import compare_page  # noqa: PLC0415  start-up time
 
