@@ -54,6 +54,7 @@ BESIDE = {
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "release_grads": {"fully_shard": "false"},
+    "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
@@ -80,6 +81,7 @@ def other(name: str, current: object) -> str:
             else next(choice for choice in spec.metadata["choices"] if choice != current)
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
+    values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"expert_wait_ms": "2.0"}
     if name.startswith("recomputed"):

@@ -55,6 +55,8 @@ PARTS = (
 Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
+_LOADED_BYTES = 16
+"""Rows of a product's operands that tensor cores load are multiples of this."""
 WAITS_WITH_OVERLAP = 0.22
 """What is left of waiting for counts of tokens beside other compute (Megatron-Bridge: 0.67 of 3.11 s)."""
 
@@ -418,7 +420,7 @@ def attention_rate(scenario: Scenario) -> float:
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
-            share = values.attention_efficiency_unfused
+            share = values.attention_efficiency_unfused * unaligned_rate(scenario)
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
         case "sdpa":
@@ -430,6 +432,16 @@ def attention_rate(scenario: Scenario) -> float:
         case "npu":
             share = values.attention_efficiency_npu
     return scenario.hardware.peak(_wide(scenario)) * share
+
+
+def unaligned_rate(scenario: Scenario) -> float:
+    """Share of their rate that products of single heads keep, where a head's width decides how they are loaded.
+
+    Tensor cores take operands whose rows are multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's
+    Guide, "Requirements to use Tensor Cores"). Fused kernels fill a head up.
+    """
+    row = element_bytes(scenario) * scenario.model.head_dim
+    return 1.0 if row % _LOADED_BYTES == 0.0 else scenario.coefficients.time.attention_unaligned
 
 
 def _wide(scenario: Scenario) -> str:

@@ -312,6 +312,16 @@ class FrameworkProfile:
     )
     overlap_grad_reduce: bool = switch(default=False, about="gradient reduction runs under the backward pass")
     overlap_param_gather: bool = switch(default=False, about="parameter gathering runs under the forward pass")
+    zero_broadcasts: bool = switch(
+        default=False,
+        about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",
+    )
+    node_doubling_wait: float = switch(
+        0.0,
+        "share of the work that each doubling of the nodes adds in waiting for the slowest rank; public rows: 0.004, "
+        "within 58 %",
+        high=0.1,
+    )
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
     )
