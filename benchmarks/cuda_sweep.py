@@ -20,7 +20,7 @@ from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.lab.runner.campaign import run_folder
-from simulator.lab.runner.engine import Outcome, Pick
+from simulator.lab.runner.engine import LaunchOutcome, Pick
 from simulator.lab.runner.launch import Launch
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.processes import interruptible
@@ -148,7 +148,7 @@ def measured_on(result: RankResult) -> str:
     return ", ".join([result.device_name, *(f"{name} {text}" for name, text in result.versions.items())])
 
 
-def told(outcome: Outcome, priced: Estimate) -> str:
+def told(outcome: LaunchOutcome, priced: Estimate) -> str:
     """Measured against predicted, in one line."""
     verdict = "fits" if priced.memory.fits else "does not fit"
     row = outcome.row

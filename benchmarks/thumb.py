@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from simulator.cost.pricing.price import FITS, price
-from simulator.evidence.calibration.assessment import Checked
+from simulator.evidence.calibration.assessment import RuleCheck
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.layout import Layout, sizes_text
@@ -45,7 +45,7 @@ class Fitting:
         return sizes_text(self.layout, "tp", "pp", "cp")
 
 
-def check(coefficients: Coefficients) -> tuple[Checked, ...]:
+def check(coefficients: Coefficients) -> tuple[RuleCheck, ...]:
     """Check all rules under a coefficient set."""
 
     @cache
@@ -86,7 +86,7 @@ def _clusters() -> Iterator[tuple[str, int, Precision]]:
         yield model, devices, precision
 
 
-def _recompute(ranked: Ranked) -> Checked:
+def _recompute(ranked: Ranked) -> RuleCheck:
     """Where none runs, recomputation is not worth it."""
     findings, never = [], True
     for model, devices, precision in _clusters():
@@ -108,10 +108,10 @@ def _recompute(ranked: Ranked) -> Checked:
         )
         never &= first == "none"
     rule = "Where `none` runs, `selective` and `full` recomputation are not worth it"
-    return Checked(rule, "comes out" if never else "in part", tuple(findings))
+    return RuleCheck(rule, "comes out" if never else "in part", tuple(findings))
 
 
-def _large(ranked: Ranked) -> Checked:
+def _large(ranked: Ranked) -> RuleCheck:
     """70B wants TP x PP x CP = 64, small TP, PP 8."""
     model, devices = LARGE
     findings, met, smaller = [], [], dict[str, None]()
@@ -146,14 +146,14 @@ def _large(ranked: Ranked) -> Checked:
             "Measured in fp8 with product 64 and PP 8: TP 2 603.6, TP 4 630.8, TP 8 593.3 TFLOPS; there, too, TP 4 is "
             "the fastest. TP 8 rests on that one run"
         )
-    return Checked(
+    return RuleCheck(
         "70B on 8 nodes wants TP x PP x CP = 64, small TP, PP 8",
         "comes out" if all(met) else "in part" if any(met) else "does not come out",
         tuple(findings),
     )
 
 
-def _small(ranked: Ranked) -> Checked:
+def _small(ranked: Ranked) -> RuleCheck:
     """An 8B model fits four devices."""
     model, devices = SMALL
     holds = {n: bool(ranked(model, n, precision)) for precision in PRECISIONS for n in (1, 2, 4)}
@@ -169,14 +169,14 @@ def _small(ranked: Ranked) -> Checked:
             f"{found[0].replica}), which fits because {found[0].layout.data_parallel} replicas share the optimizer "
             "state"
         )
-    return Checked(
+    return RuleCheck(
         "An 8B model fits four devices, TP x PP x CP = 4",
         "comes out" if smallest == 4 else "in part" if holds[4] else "does not come out",
         tuple(findings),
     )
 
 
-def _order(ranked: Ranked) -> Checked:
+def _order(ranked: Ranked) -> RuleCheck:
     """Tune TP, PP, CP first: they change most; the micro batch last."""
     axes = {
         "the split (TP, PP, CP together)": ("tensor_parallel", "pipeline_parallel", "context_parallel"),
@@ -198,7 +198,7 @@ def _order(ranked: Ranked) -> Checked:
         "median over the layouts that fit"
     )
     rule = "Tune TP, PP and CP first, which change the speed most, and the micro batch last"
-    return Checked(rule, "comes out" if split_first else "does not come out", tuple(findings))
+    return RuleCheck(rule, "comes out" if split_first else "does not come out", tuple(findings))
 
 
 def _spread(found: Sequence[Fitting], axis: tuple[str, ...]) -> float:

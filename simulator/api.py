@@ -14,7 +14,7 @@ from simulator.cost.pricing.violation import Violation
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT, stack_for, stacks_of
 from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.scenario.complete import NAMES, Question, Words, asked_layout, devices_taken, resolve
+from simulator.question.scenario.complete import NAMES, Question, Wording, asked_layout, devices_taken, resolve
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import MOST_DEVICES, MOST_TOKENS, Scenario
 from simulator.question.scenario.settings import check_count, check_share
@@ -129,7 +129,7 @@ def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -
 
 
 def resolved(
-    question: Mapping[str, Any], given: Mapping[str, Any], words: Words = NAMES, *, filled: bool = False
+    question: Mapping[str, Any], given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
 ) -> tuple[Scenario, Layout]:
     """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
     fields = asked_layout(given, words)

@@ -14,7 +14,7 @@ from simulator.question.scenario.layout import model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
-Counts = NDArray[np.float64]
+LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (rank kinds, layer kinds)."""
 
 
@@ -61,7 +61,7 @@ class StageContents:
         return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=2)))
 
     @property
-    def layers(self) -> Counts:
+    def layers(self) -> LayerCounts:
         """Layers by kind on every rank kind."""
         return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.chunks, strict=True)))
 
@@ -72,14 +72,14 @@ class StageContents:
         return total
 
     @property
-    def with_prediction(self) -> Counts:
+    def with_prediction(self) -> LayerCounts:
         """Layers by kind, the layer inside every prediction module counted with its kind."""
         counts = self.layers.copy()
         counts[:, self.prediction_index] += self.prediction_layers
         return counts
 
 
-def over_kinds(counts: Counts, figures: Sequence[Array]) -> KindArray:
+def over_kinds(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
     """Figures of one layer of each kind, shape (n,) each, added up over the layers of every rank kind.
 
     In one order and without a matrix product, so that a grid and a single layout round alike.

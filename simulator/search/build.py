@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.pricing.estimate import (
     Estimate,
@@ -19,12 +18,11 @@ from simulator.cost.pricing.estimate import (
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
+from simulator.question.arrays import Vector
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import RULES
-
-Row = NDArray[np.float64]
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
@@ -127,7 +125,7 @@ def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
     tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
     flops = model_flops_per_token(scenario)
     pace = float(step.pipeline.micro_batches[0] * step.pipeline.pace_seconds[0])
-    parts: dict[str, Row] = step.parts(priced.block, priced.memory)
+    parts: dict[str, Vector] = step.parts(priced.block, priced.memory)
     return ThroughputEstimate(
         step_seconds=seconds,
         flops_per_second_per_device=flops * tokens_rate,

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
 from simulator.errors import InputError
+from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import MOST_CANDIDATES, Space, candidates
 from simulator.search.walk import walk
 
-Index = NDArray[np.intp]
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
 _JUDGED_AT_ONCE = 32

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.memory.schedule import micro_batches
 from simulator.cost.operations.extents import inner_context
+from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

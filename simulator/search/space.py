@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
+from simulator.question.arrays import Index
 from simulator.question.scenario.block import Alike, Array, LayoutBlock, alike_of
 from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.layout import (
@@ -181,10 +181,6 @@ def _virtual_stages(scenario: Scenario, space: Space, pipeline: int, cut: tuple[
     if pipeline == 1 or len(set(cut)) > 1:
         return (1,)
     return divisors(per_rank, per_rank)
-
-
-Index = NDArray[np.intp]
-"""A choice per layout, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import simulator
 from simulator import InputError, UnsupportedError
 from simulator.show.answers.sweep import price, run
 from simulator.show.answers.sweep import questions as questions_module
-from simulator.show.answers.sweep.parts import Parts, read_table
+from simulator.show.answers.sweep.parts import SweepParts, read_table
 from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES
 from simulator.show.answers.sweep.questions import questions_of, read_questions
 from simulator.show.report.as_json import schema
@@ -220,7 +220,7 @@ def test_a_killed_sweep_leaves_nothing_running_and_goes_on_where_it_was(tmp_path
     process.communicate(timeout=PATIENCE_SECONDS)
     until(lambda: _gone(pool))
     kept = parts(table)
-    size = Parts(Path(f"{table}.parts"), 144).size
+    size = SweepParts(Path(f"{table}.parts"), 144).size
     assert 3 <= kept < 144
     assert not table.exists()
     done = json.loads(swept(tmp_path, str(file), "--output", str(table), "--workers", "2", "--format", "json"))

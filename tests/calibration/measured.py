@@ -13,7 +13,7 @@ from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors
+from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import MIB
 
 ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consistent", "evidence": ""}
@@ -46,12 +46,12 @@ def consistent() -> tuple[Sample, ...]:
     return tuple(sample_of(found) for found in rows if found.memory_counts and found.speed_counts)
 
 
-def prior_part(kind: Kind, base: Coefficients) -> dict[str, float]:
+def prior_part(kind: CoefficientKind, base: Coefficients) -> dict[str, float]:
     part = base.memory if kind == "memory" else base.time
     return {name: float(getattr(part, name)) for name in names_of(kind)}
 
 
-def drawn(kind: Kind, random: np.random.Generator) -> np.ndarray:
+def drawn(kind: CoefficientKind, random: np.random.Generator) -> np.ndarray:
     """Coefficients drawn from the priors, within their bounds."""
     known = priors(kind)
     values = []
@@ -62,7 +62,7 @@ def drawn(kind: Kind, random: np.random.Generator) -> np.ndarray:
     return np.array(values)
 
 
-def figure(kind: Kind, sample: Sample, values: np.ndarray) -> float:
+def figure(kind: CoefficientKind, sample: Sample, values: np.ndarray) -> float:
     """What the model says of a run with these coefficients: bytes, or TFLOP/s per device."""
     return float(predict(kind, sample, Coefficients(), names_of(kind), values[:, None])[0])
 
@@ -78,7 +78,7 @@ def with_figures(sample: Sample, *, memory: float | None = None, tflops: float |
     return replace(sample, row=replace(sample.row, **changes))
 
 
-def made_up(kind: Kind, values: np.ndarray, random: np.random.Generator | None = None) -> list[Sample]:
+def made_up(kind: CoefficientKind, values: np.ndarray, random: np.random.Generator | None = None) -> list[Sample]:
     """The consistent runs with figures from known coefficients, and noise where `random` is given."""
     found = []
     for sample in consistent():

@@ -13,7 +13,7 @@ from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
 from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration, shipped_calibration
-from simulator.question.coefficients.values import Kind
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.show.report.accuracy import accuracy_text, targets_table
 from simulator.show.report.accuracy_sources import class_table, sources_text
 from simulator.show.report.as_json import dumps
@@ -29,7 +29,7 @@ OWN: Mapping[str, str] = {"z2000": "hopper"}
 FAMILIES = ("hopper", "ampere", "ascend-910", "blackwell", "other")
 """Families whose coefficients the rows of all sources give."""
 SHIPPED = (*OWN, *FAMILIES)
-KINDS: tuple[Kind, ...] = ("memory", "time")
+KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 KNOWN = ("cpu",)
 """Families with coefficients that need no rows."""
 ANEW_HINT = "python -m tests.calibration.pages writes it anew"

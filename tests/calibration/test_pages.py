@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from simulator.cost.pricing.estimate import Status
+from simulator.cost.pricing.estimate import PredictionStatus
 from simulator.evidence.calibration.assessment import Assessment
 from simulator.evidence.calibration.fit import UNFITTED
 from simulator.evidence.calibration.run import MOST_SCATTER
@@ -54,5 +54,5 @@ def test_what_is_not_fitted_is_named() -> None:
 
 def test_statuses_are_explained() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert [status for status in get_args(Status) if f"| `{status}` |" not in page] == []
+    assert [status for status in get_args(PredictionStatus) if f"| `{status}` |" not in page] == []
     assert f"{100 * MOST_SCATTER:.0f} %" in page

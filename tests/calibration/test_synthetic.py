@@ -12,7 +12,7 @@ from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.calibration.sample import Sample, sample_of
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors
+from simulator.question.coefficients.values import CoefficientKind, priors
 from tests.calibration.measured import (
     both_made_up,
     consistent,
@@ -25,7 +25,7 @@ from tests.calibration.measured import (
 )
 
 SEEDS = 20
-KINDS: tuple[Kind, ...] = ("memory", "time")
+KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 
 
 def deviations(found: Fit, truth: np.ndarray) -> np.ndarray:
@@ -33,12 +33,12 @@ def deviations(found: Fit, truth: np.ndarray) -> np.ndarray:
     return (found.values - truth) / np.sqrt(np.diag(found.covariance))
 
 
-def middle(kind: Kind) -> np.ndarray:
+def middle(kind: CoefficientKind) -> np.ndarray:
     return np.array(list(prior_part(kind, Coefficients()).values()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_known_coefficients_come_back(kind: Kind) -> None:
+def test_known_coefficients_come_back(kind: CoefficientKind) -> None:
     found = []
     for seed in range(SEEDS):
         random = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def test_known_coefficients_come_back(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figures_without_noise_are_met(kind: Kind) -> None:
+def test_figures_without_noise_are_met(kind: CoefficientKind) -> None:
     truth = drawn(kind, np.random.default_rng(7))
     found = fit(kind, made_up(kind, truth))
     # What the rows decide is met; the priors hold the rest.
@@ -63,7 +63,7 @@ def test_figures_without_noise_are_met(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_coefficient_is_out_of_bounds(kind: Kind) -> None:
+def test_no_coefficient_is_out_of_bounds(kind: CoefficientKind) -> None:
     known = priors(kind)
     for factor in (0.3, 3.0):
         samples = [
@@ -83,7 +83,7 @@ def test_few_coefficients_are_fitted() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", [0.75, 1.3])
-def test_an_outlier_is_left_out_and_bends_nothing(kind: Kind, factor: float) -> None:
+def test_an_outlier_is_left_out_and_bends_nothing(kind: CoefficientKind, factor: float) -> None:
     random = np.random.default_rng(3)
     truth = drawn(kind, random)
     samples = made_up(kind, truth, random)

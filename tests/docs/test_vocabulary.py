@@ -12,7 +12,7 @@ import pytest
 from simulator.api import question_of, scenario_of
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
-from simulator.cost.pricing.estimate import Status
+from simulator.cost.pricing.estimate import PredictionStatus
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.scenario.block import block_of
@@ -77,7 +77,7 @@ def test_parts_and_moments_are_defined() -> None:
 
 def test_statuses_are_defined() -> None:
     lines = page("model.md").splitlines()
-    for status in get_args(Status):
+    for status in get_args(PredictionStatus):
         assert any(line.startswith(f"| `{status}` |") for line in lines), status
         assert defined(status)
 

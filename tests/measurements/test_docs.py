@@ -6,7 +6,7 @@ import typing
 from itertools import pairwise
 
 from simulator.evidence.measurements import row as module
-from simulator.evidence.measurements.row import STATUSES, MeasuredRow, Outcome
+from simulator.evidence.measurements.row import STATUSES, MeasuredRow, RunOutcome
 from simulator.evidence.measurements.rows import COLUMNS
 from tests.measurements.shared_tables import ANNOTATIONS, ROOT, ROWS
 
@@ -44,7 +44,7 @@ def test_every_column_is_documented_in_order() -> None:
 
 def test_every_status_is_documented() -> None:
     assert table("Status") == STATUSES
-    assert tuple(STATUSES) == typing.get_args(module.Status)
+    assert tuple(STATUSES) == typing.get_args(module.RowStatus)
 
 
 def test_units_are_in_the_names() -> None:
@@ -55,5 +55,5 @@ def test_units_are_in_the_names() -> None:
 
 
 def test_the_page_names_tables_and_annotations() -> None:
-    for name in (*ROWS, *ANNOTATIONS, *typing.get_args(Outcome)):
+    for name in (*ROWS, *ANNOTATIONS, *typing.get_args(RunOutcome)):
         assert f"`{name}" in PAGE

@@ -11,10 +11,10 @@ import pytest
 
 from simulator.evidence.calibration.assessment import Assessment
 from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.sources import Judged, RowJudged, SourcesJudged
+from simulator.evidence.calibration.sources import Residual, RowJudged, SourcesJudged
 from simulator.evidence.measurements.rows import public_tables, read_rows
 from simulator.question.units import to_gib
-from simulator.show.answers.compare import Part
+from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import plan
 from simulator.show.pages import page as page_module
 from simulator.show.pages.accuracy import accuracy_page
@@ -176,11 +176,11 @@ def test_the_parts_add_up() -> None:
 
 
 def test_the_parts_of_a_comparison_lead_from_a_to_b() -> None:
-    parts = [Part(name="gemm", first=3.0, second=1.0), Part(name="idle", first=1.0, second=4.0)]
+    parts = [PartDifference(name="gemm", first=3.0, second=1.0), PartDifference(name="idle", first=1.0, second=4.0)]
     spec = change_figure(parts, 1.0, "s")
     [trace] = spec["data"]
     assert (trace["y"], trace["x"]) == (["A", "idle", "gemm", "B"], [4.0, 3.0, -2.0, 5.0])
-    many = [Part(name=f"part{n}", first=1.0, second=2.0 + n) for n in range(MOST_PARTS + 3)]
+    many = [PartDifference(name=f"part{n}", first=1.0, second=2.0 + n) for n in range(MOST_PARTS + 3)]
     drawn = change_figure(many, 2.0, "s")["data"][0]
     assert drawn["y"][-2] == "others"
     assert sum(drawn["x"][:-1]) == pytest.approx(drawn["x"][-1])
@@ -194,7 +194,7 @@ def test_a_recipe_is_drawn_against_what_is_usable() -> None:
 
 def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
     rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
-    off = Judged(0.1, 0.2)
+    off = Residual(0.1, 0.2)
     known = tuple(RowJudged(sample, "dense", off, off, off, off, ()) for sample in prepared(rows))
     judged = SourcesJudged("time", cast("Any", None), known, ())
     text = accuracy_page(Assessment(families=(), ordering=None), [judged], None, "simulate accuracy")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.lab.probe.asked import Asked
+from simulator.lab.probe.asked import ProbeRequest
 from simulator.lab.probe.sizes import rates_job
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 
@@ -89,12 +89,12 @@ def answered(job: RatesJob) -> MeasuredRates:
     )
 
 
-def asked(folder: Path, **changes: object) -> Asked:
-    plain = Asked(hardware="local-cpu", devices=2, folder=folder, launches=4, resume=True)
+def asked(folder: Path, **changes: object) -> ProbeRequest:
+    plain = ProbeRequest(hardware="local-cpu", devices=2, folder=folder, launches=4, resume=True)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def leave_rates(question: Asked) -> None:
+def leave_rates(question: ProbeRequest) -> None:
     """Put the machine's rates where a resumed probe takes them from."""
     question.rates_folder.mkdir(parents=True)
     answered(rates_job(question.devices, question.backend)).write(question.rates_folder / RATES_NAME)

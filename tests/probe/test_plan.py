@@ -12,7 +12,7 @@ from simulator.evidence.calibration.fit import Freedom, names_of
 from simulator.evidence.calibration.run import known_memory
 from simulator.lab.probe import plan as planning
 from simulator.lab.probe.models import reach
-from simulator.lab.probe.plan import Design, Effort, plan
+from simulator.lab.probe.plan import Effort, ProbeDesign, plan
 from simulator.lab.probe.pool import MOST_CANDIDATES, Candidate, candidates
 from simulator.lab.probe.priors import from_rates
 from simulator.lab.probe.rates import rates_of
@@ -42,7 +42,7 @@ def base(devices: int = 2) -> Coefficients:
 BASE = base()
 
 
-def designed(launches: int = 8, freedom: Freedom = WIDE) -> Design:
+def designed(launches: int = 8, freedom: Freedom = WIDE) -> ProbeDesign:
     return plan(SOME, BASE, Effort(launches=launches, freedom=freedom))
 
 
@@ -142,7 +142,7 @@ def test_on_an_accelerator_memory_counts_too() -> None:
     assert design.left["gemm_efficiency"] < 1.0
 
 
-def information(design: Design) -> float:
+def information(design: ProbeDesign) -> float:
     """Logarithm of what the launches' slopes add to the priors' information, from scratch."""
     names = names_of("time", BASE, every=True)
     prior = np.diag([(WIDE.spread * priors("time")[name].spread) ** -2 for name in names])

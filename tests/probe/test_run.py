@@ -13,7 +13,7 @@ from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe.prepare import FREEDOM, Prepared, outlook, prepare
 from simulator.lab.probe.run import Probed, launch_all
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import Launch
 from simulator.question.coefficients import Coefficients
@@ -39,13 +39,13 @@ class FormulaEngine:
         self.prepared += 1
         return Command(arguments=("none",), folder=folder)
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         del ended
         scenario = replace(pick.scenario, coefficients=self.truth)
         seconds = estimate_layout(scenario, pick.layout).throughput.step_seconds
         off = np.random.default_rng(crc32(folder.name.encode())).normal(0.0, self.scatter)
         row = launched_row(pick, "ok", step_time_s=round(seconds * float(np.exp(off)), 6))
-        return Outcome(kind="ok", row=row)
+        return LaunchOutcome(kind="ok", row=row)
 
 
 @dataclass(frozen=True, slots=True)

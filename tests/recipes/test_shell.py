@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from simulator.errors import InputError, SimulateError
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
 
@@ -103,11 +103,11 @@ def read(text: str, **settings: str) -> Script:
     return read_script(text, "x.sh", settings, {})
 
 
-def words(launch: Launch) -> list[str]:
+def words(launch: TrainingCommand) -> list[str]:
     return [value.text for value in launch.arguments]
 
 
-def only(script: Script) -> Launch:
+def only(script: Script) -> TrainingCommand:
     (launch,) = script.launches
     return launch
 

@@ -10,7 +10,7 @@ from simulator.question.frameworks.profile import PROFILES, switches
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 from simulator.show.report.listing import (
     LISTING_REPORTERS,
-    Record,
+    ListingRow,
     framework_facts,
     frameworks_listing,
     hardware_facts,
@@ -70,7 +70,7 @@ def test_notes_tell_what_the_sources_are() -> None:
 
 
 def test_formats_of_a_listing() -> None:
-    records: list[Record] = [{"key": "a", "value": 1.5, "note": ""}, {"key": "b|c", "value": None, "note": ""}]
+    records: list[ListingRow] = [{"key": "a", "value": 1.5, "note": ""}, {"key": "b|c", "value": None, "note": ""}]
     assert json.loads(LISTING_REPORTERS["json"](records)) == records
     assert [json.loads(line) for line in LISTING_REPORTERS["jsonl"](records).splitlines()] == records
     assert [row["value"] for row in csv.DictReader(io.StringIO(LISTING_REPORTERS["csv"](records)))] == ["1.5", ""]
@@ -79,7 +79,7 @@ def test_formats_of_a_listing() -> None:
 
 
 def test_long_sentences_are_broken_on_a_terminal_only() -> None:
-    records: list[Record] = [{"key": "a", "note": "word " * 40}]
+    records: list[ListingRow] = [{"key": "a", "note": "word " * 40}]
     assert max(map(len, LISTING_REPORTERS["table"](records).splitlines())) < 60
     assert "word " * 39 in LISTING_REPORTERS["markdown"](records)
 

@@ -15,9 +15,9 @@ import pytest
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner import reference
-from simulator.lab.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.compare import Comparison
-from simulator.lab.runner.engine import Ended, Outcome, Pick
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.compare import LayoutComparison
+from simulator.lab.runner.engine import Ended, LaunchOutcome, Pick
 from simulator.lab.runner.launch import Launch
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.processes import with_package
@@ -28,7 +28,7 @@ from tests.runner.trees import PATIENCE_SECONDS, processes_with, wait_for
 ENGINE = FakeEngine()
 
 
-def plan(folder: Path, **wanted: Any) -> Plan:
+def plan(folder: Path, **wanted: Any) -> LaunchPlan:
     record = Record(folder / "own.csv")
     planner = Planner(engine=ENGINE, pick=pick(), folder=folder / "run", record=record, wanted=Wanted(**wanted))
     return planner.plan(ranked())
@@ -39,7 +39,7 @@ def launch(folder: Path, does: Mapping[str, str], monkeypatch: pytest.MonkeyPatc
     return run(plan(folder, **wanted), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
 
 
-def by_split(campaign: Campaign) -> dict[str, Comparison]:
+def by_split(campaign: Campaign) -> dict[str, LayoutComparison]:
     sizes = {one.title: one.estimate.layout for one in campaign.comparisons}
     return {
         f"tp{sizes[one.title].tensor_parallel}pp{sizes[one.title].pipeline_parallel}": one
@@ -226,7 +226,7 @@ def test_rows_that_cannot_be_written_are_compared_and_tried_again(tmp_path: Path
 class SignalledEngine(FakeEngine):
     """Is interrupted while it reads what a launch left."""
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         signal.raise_signal(signal.SIGTERM)
         return FakeEngine.outcome(self, pick, folder, ended)
 

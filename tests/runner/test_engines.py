@@ -16,7 +16,7 @@ from simulator.api import estimate, scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.rows import read_rows, write_rows
-from simulator.lab.runner.engine import Command, Ended, Engine, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, Engine, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.engines.paddle import PaddleEngine
@@ -87,7 +87,7 @@ def run(command: Command, folder: Path, recorded: str, **ended: Any) -> Ended:
     return Ended(exit_code=done.returncode, log=log)
 
 
-def launched(pick: Pick, engine: Engine, folder: Path, recorded: str, **ended: Any) -> Outcome:
+def launched(pick: Pick, engine: Engine, folder: Path, recorded: str, **ended: Any) -> LaunchOutcome:
     command = engine.prepare(pick, folder / "launch")
     return engine.outcome(pick, folder / "launch", run(command, folder, recorded, **ended))
 

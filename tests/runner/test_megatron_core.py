@@ -14,7 +14,7 @@ import pytest
 
 from simulator.api import estimate, scenario_of
 from simulator.evidence.measurements.rows import read_rows, write_rows
-from simulator.lab.runner.engine import Ended, Outcome, Pick
+from simulator.lab.runner.engine import Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.processes import run_guarded
 from simulator.question.coefficients import Coefficients
@@ -55,7 +55,7 @@ SCORES = 2 * 256 * 256
 """Bytes of one head's scores, which the local attention keeps in a buffer for good."""
 
 
-def launched(layout: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Pick, Outcome, str]:
+def launched(layout: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Pick, LaunchOutcome, str]:
     scenario = scenario_of(**QUESTION, options=LAUNCHED)
     pick = Pick(
         scenario=scenario,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.timing import collectives
-from simulator.cost.timing.collectives import Group, all_to_all_seconds, gather_seconds, neighbour_seconds
+from simulator.cost.timing.collectives import RankGroup, all_to_all_seconds, gather_seconds, neighbour_seconds
 from tests.scenario.cases import ROUND, block, only, scenario_of, small_dense, small_moe
 
 S = 2.7e9
@@ -20,8 +20,8 @@ def on(hardware: str) -> Any:
     return scenario_of(small_dense(), hardware, devices=1, coefficients=ROUND)
 
 
-def group(size: int, stride: int = 1) -> Group:
-    return Group(np.array([float(size)]), np.array([float(stride)]))
+def group(size: int, stride: int = 1) -> RankGroup:
+    return RankGroup(np.array([float(size)]), np.array([float(stride)]))
 
 
 def gather(hardware: str, size: int, stride: int = 1) -> float:

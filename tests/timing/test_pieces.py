@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import simulator
-from simulator.cost.timing.collectives import Group, all_to_all_seconds
+from simulator.cost.timing.collectives import RankGroup, all_to_all_seconds
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import load_model
 from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense
@@ -14,7 +14,7 @@ from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense
 
 def test_an_exchange_pays_each_level_for_the_peers_it_reaches() -> None:
     scenario = scenario_of(small_dense(), "ascend-910b-64g", devices=1, coefficients=ROUND)
-    found = all_to_all_seconds(scenario, Group(np.array([32.0]), np.array([1.0])), np.array([2.7e9]))
+    found = all_to_all_seconds(scenario, RankGroup(np.array([32.0]), np.array([1.0])), np.array([2.7e9]))
     # 16 of 32 peers are across the network, 25 GB/s at three quarters.
     assert only(found) == pytest.approx(16 / 32 * 2.7e9 / 18.75e9 + 18e-6)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from simulator.cost.schedule.events import Pipeline, run
+from simulator.cost.schedule.events import PipelineWork, run
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
@@ -35,7 +35,7 @@ def test_the_event_run_is_that_of_the_independent_run(ranks: int, chunks: int, m
     random = np.random.default_rng(ranks * 100 + chunks * 10 + micro_batches)
     forward, backward = random.uniform(0.5, 2.0, ranks), random.uniform(0.5, 4.0, ranks)
     forward_by_chunk, backward_by_chunk = ([[x / chunks] * chunks for x in one] for one in (forward, backward))
-    found = run(schedule(chunks), Pipeline(forward_by_chunk, backward_by_chunk, micro_batches))
+    found = run(schedule(chunks), PipelineWork(forward_by_chunk, backward_by_chunk, micro_batches))
     expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks)
     assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
     assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
@@ -61,5 +61,5 @@ def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_
 def test_sends_delay_the_run() -> None:
     # One micro batch through two ranks: forward there and gradient back, each sent once.
     equal = [[1.0], [1.0]], [[2.0], [2.0]]
-    assert run(OneForwardOneBackward(), Pipeline(*equal, 1)).makespan_seconds == 6.0
-    assert run(OneForwardOneBackward(), Pipeline(*equal, 1, send_seconds=0.5)).makespan_seconds == 7.0
+    assert run(OneForwardOneBackward(), PipelineWork(*equal, 1)).makespan_seconds == 6.0
+    assert run(OneForwardOneBackward(), PipelineWork(*equal, 1, send_seconds=0.5)).makespan_seconds == 7.0

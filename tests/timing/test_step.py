@@ -15,7 +15,7 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
-from simulator.cost.timing.collectives import Group, gather_seconds
+from simulator.cost.timing.collectives import RankGroup, gather_seconds
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
 
@@ -215,7 +215,7 @@ def test_groups_that_shard_on_their_own_sum_their_shards() -> None:
     size = only(device_parameters(scenario, answer.block, answer.memory.has).dense)
 
     def seconds(ranks: float, stride: float, size_bytes: float) -> float:
-        return only(gather_seconds(scenario, Group(np.array([ranks]), np.array([stride])), np.array([size_bytes])))
+        return only(gather_seconds(scenario, RankGroup(np.array([ranks]), np.array([stride])), np.array([size_bytes])))
 
     # Gradients are scattered in groups of four, the quarters summed over four groups, parameters gathered.
     latency_free = seconds(4, 1, 4 * size) + 2 * seconds(4, 4, 4 * size / 4) + seconds(4, 1, 2 * size)

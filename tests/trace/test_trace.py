@@ -12,7 +12,7 @@ import pytest
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.trace import run as tracing
-from simulator.lab.trace.result import Comparison, Traced, TraceRequest
+from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
 from simulator.lab.trace.run import tensors_only, trace
 from simulator.lab.trainer.job import TrainingJob
 from simulator.question.scenario.complete import complete_layout
@@ -236,14 +236,14 @@ def test_the_command_needs_a_model() -> None:
     assert "missing option '--model'" in refusal("trace")
 
 
-def compared() -> Comparison:
+def compared() -> TraceComparison:
     scenario, layout = asked(num_layers=2, devices=1, global_batch_size=2)
     from simulator.search.build import estimate_layout  # noqa: PLC0415 - next to its only use
 
     estimate = estimate_layout(tensors_only(scenario), layout)
     peak = int(estimate.memory.allocated_bytes * 0.9)
     parts = {"parameters": peak // 2, "activations": peak - peak // 2}
-    return Comparison(estimate=estimate, traced=made(peak_bytes=peak, parts_bytes=parts))
+    return TraceComparison(estimate=estimate, traced=made(peak_bytes=peak, parts_bytes=parts))
 
 
 def test_the_answer_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Group, Kept, Operation, Split, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
@@ -105,7 +105,7 @@ def tensor_collective(given: Conditions, pattern: Literal["gather", "reduce"]) -
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 
 
-def network(given: Conditions, name: str, width: int, group: Group, prefix: str = "") -> tuple[Operation, ...]:
+def network(given: Conditions, name: str, width: int, group: OperationGroup, prefix: str = "") -> tuple[Operation, ...]:
     """A feed-forward network that every token passes: into its width, as gate and up or once, activation, and back.
 
     `prefix` stands before the weights' names.
@@ -128,13 +128,13 @@ def into_products(given: Conditions) -> tuple[str, ...]:
     return ("gate", "up") if given.model.gated else ("up",)
 
 
-def activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
+def activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
     """The activation of the model's feed-forward networks, gated or not."""
     chosen = gated_activation if given.model.gated else plain_activation
     return chosen(given, name, group, width, spread)
 
 
-def plain_activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
+def plain_activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
     """GELU or squared ReLU: keeps what goes in, `2 T f`, and what comes out for the next product (fp8: half).
 
     ReLU needs what comes out only. It reads one tensor and writes one; its backward pass holds the gradient of what
@@ -151,7 +151,7 @@ def plain_activation(given: Conditions, name: str, group: Group, width: float, s
     )
 
 
-def gated_activation(given: Conditions, name: str, group: Group, width: float, spread: Spread) -> Operation:
+def gated_activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
     """SwiGLU or GeGLU of a width: keeps gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half).
 
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward

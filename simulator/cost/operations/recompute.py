@@ -14,7 +14,7 @@ from typing import assert_never
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Group, Kept, Operation, Split, Spread, Weight, summed
+from simulator.cost.operations.record import Kept, Operation, OperationGroup, Split, Spread, Weight, summed
 from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 
@@ -25,7 +25,7 @@ Modules = tuple[RecomputeModule, ...]
 class Part:
     """One part of a layer that the backward pass does again as a whole."""
 
-    groups: frozenset[Group] = frozenset()
+    groups: frozenset[OperationGroup] = frozenset()
     """Operations of these groups are done again,"""
     names: frozenset[str] = frozenset()
     """and those of these names."""
@@ -43,7 +43,7 @@ class Part:
         return self.repeats(operation) if self.frees is None else tensor.name in self.frees
 
 
-_ATTENTION: frozenset[Group] = frozenset(
+_ATTENTION: frozenset[OperationGroup] = frozenset(
     {"attention_projection", "position", "context_exchange", "indexer", "core_attention"},
 )
 
@@ -63,7 +63,7 @@ def parts(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modu
 
 def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part:
     """What a module of selective recompute is in a layer of a kind, as megatron-core 0.16 cuts it."""
-    groups: set[Group] = set()
+    groups: set[OperationGroup] = set()
     names: set[str] = set()
     frees: set[str] | None = None
     match module:

@@ -46,7 +46,7 @@ where only tokens inside the window are needed:
 2 b w over c - 1 steps, and no more than `key_value`.
 """
 
-Group = Literal[
+OperationGroup = Literal[
     "norm",
     "attention_projection",
     "position",
@@ -148,7 +148,7 @@ class Operation:
 
     name: str
     """Unique in a layer."""
-    group: Group
+    group: OperationGroup
     weights: tuple[Weight, ...] = ()
     """Matrix weights share their input: together they are one product of a fused kernel."""
     kept: tuple[Kept, ...] = ()

@@ -13,7 +13,7 @@ from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
 """`starved`: so near capacity that the allocator keeps freeing and asking again; it may run, slowly."""
-Status = Literal["measured", "interpolated", "analytic", "assumed"]
+PredictionStatus = Literal["measured", "interpolated", "analytic", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Provenance:
 
     calibration: str
     """Name of the coefficient set."""
-    status: Status
+    status: PredictionStatus
     notes: tuple[str, ...] = ()
     """What was assumed, one sentence each."""
 

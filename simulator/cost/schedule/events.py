@@ -25,7 +25,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PipelineWork:
     """What is run: seconds of every chunk's passes, by rank and then by chunk."""
 
     forward_seconds: Sequence[Sequence[float]]
@@ -69,7 +69,7 @@ class EventRun:
         return most
 
 
-def run(schedule: Schedule, pipeline: Pipeline) -> EventRun:
+def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
     """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent)."""
     passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
     taken = np.array((pipeline.forward_seconds, pipeline.backward_seconds))

@@ -22,62 +22,62 @@ from simulator.question.specs.hardware import LinkLevel
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """One process group per layout; arrays of shape (n,)."""
 
     size: Array
     stride: Array
 
 
-def tensor_group(block: LayoutBlock) -> Group:
+def tensor_group(block: LayoutBlock) -> RankGroup:
     """The tensor-parallel group: neighbouring devices."""
-    return Group(block.tensor_parallel, np.ones_like(block.tensor_parallel))
+    return RankGroup(block.tensor_parallel, np.ones_like(block.tensor_parallel))
 
 
-def context_group(block: LayoutBlock) -> Group:
+def context_group(block: LayoutBlock) -> RankGroup:
     """The context-parallel group."""
-    return Group(block.context_parallel, block.tensor_parallel)
+    return RankGroup(block.context_parallel, block.tensor_parallel)
 
 
-def inner_context_group(block: LayoutBlock, ranks: Array) -> Group:
+def inner_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
     """Neighbours of the context-parallel group, so many."""
-    return Group(ranks, block.tensor_parallel)
+    return RankGroup(ranks, block.tensor_parallel)
 
 
-def outer_context_group(block: LayoutBlock, ranks: Array) -> Group:
+def outer_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
     """The ring over groups of so many neighbours."""
-    return Group(block.context_parallel / ranks, block.tensor_parallel * ranks)
+    return RankGroup(block.context_parallel / ranks, block.tensor_parallel * ranks)
 
 
-def shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+def shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:
     """Ranks with the same parameters: data x context parallel, or so many of them."""
-    return Group(block.replicas if degree is None else degree, block.tensor_parallel)
+    return RankGroup(block.replicas if degree is None else degree, block.tensor_parallel)
 
 
-def expert_group(block: LayoutBlock) -> Group:
+def expert_group(block: LayoutBlock) -> RankGroup:
     """The expert-parallel group."""
-    return Group(block.expert_parallel, block.expert_tensor_parallel)
+    return RankGroup(block.expert_parallel, block.expert_tensor_parallel)
 
 
-def expert_tensor_group(block: LayoutBlock) -> Group:
+def expert_tensor_group(block: LayoutBlock) -> RankGroup:
     """The expert-tensor-parallel group: neighbouring devices."""
-    return Group(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
+    return RankGroup(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
 
 
-def expert_ranks_group(block: LayoutBlock) -> Group:
+def expert_ranks_group(block: LayoutBlock) -> RankGroup:
     """The ranks over which routed experts are divided."""
-    return Group(block.expert_ranks, np.ones_like(block.expert_ranks))
+    return RankGroup(block.expert_ranks, np.ones_like(block.expert_ranks))
 
 
-def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> Group:
+def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:
     """Ranks with the same experts, or so many of them."""
-    return Group(block.expert_replicas if degree is None else degree, block.expert_ranks)
+    return RankGroup(block.expert_replicas if degree is None else degree, block.expert_ranks)
 
 
-def pipeline_group(block: LayoutBlock) -> Group:
+def pipeline_group(block: LayoutBlock) -> RankGroup:
     """The pipeline group: one device of each rank."""
     stride = block.tensor_parallel * block.context_parallel * block.data_parallel
-    return Group(np.full(len(block), float(block.pipeline_parallel)), stride)
+    return RankGroup(np.full(len(block), float(block.pipeline_parallel)), stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class _Crossing:
     latency: float
 
 
-def _crossings(scenario: Scenario, group: Group) -> Iterator[_Crossing]:
+def _crossings(scenario: Scenario, group: RankGroup) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
     for level in scenario.hardware.links:
         within = _within(level, group)
@@ -101,7 +101,7 @@ def _crossings(scenario: Scenario, group: Group) -> Iterator[_Crossing]:
         members = within
 
 
-def _within(level: LinkLevel, group: Group) -> Array:
+def _within(level: LinkLevel, group: RankGroup) -> Array:
     """Group members that one island of a level holds."""
     if level.devices is None:
         return group.size
@@ -125,7 +125,7 @@ def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:
     return np.full_like(within, full)
 
 
-def gather_seconds(scenario: Scenario, group: Group, size_bytes: Array) -> Array:
+def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> Array:
     """All-gather to, or reduce-scatter from, `size_bytes` in total on every member.
 
     An island of m members takes in `(k - 1) / k` of the bytes from the k islands of a level, over m links.
@@ -140,7 +140,7 @@ def gather_seconds(scenario: Scenario, group: Group, size_bytes: Array) -> Array
     return seconds + latency
 
 
-def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:
+def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
     """Each member sends `sent_bytes`, spread evenly over the group (itself included)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
@@ -152,7 +152,7 @@ def all_to_all_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> A
     return seconds + latency
 
 
-def once_seconds(scenario: Scenario, group: Group, token_bytes: Array) -> Array:
+def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
     """One copy of each token to every rank with experts of it: over a level one to each island that it reaches there.
 
     Rates and latency are those of DeepEP's kernels on H100, 437 points of one to eight nodes (`aiconfigurator`,
@@ -177,7 +177,7 @@ _ONCE_NETWORK, _ONCE_INSIDE = 0.88, 0.78
 _ONCE_LATENCY_SECONDS = 40e-6
 
 
-def neighbour_seconds(scenario: Scenario, group: Group, sent_bytes: Array) -> Array:
+def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
     """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)

@@ -19,7 +19,7 @@ from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals, attended_share
 from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
-    Group,
+    RankGroup,
     all_to_all_seconds,
     context_group,
     expert_group,
@@ -321,7 +321,7 @@ class LayerTimer:
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:
     """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
     inner = inner_context(scenario, block)
-    groups: dict[str, Callable[[LayoutBlock], Group]] = {
+    groups: dict[str, Callable[[LayoutBlock], RankGroup]] = {
         "tensor": tensor_group,
         "context": context_group,
         "context_inner": partial(inner_context_group, ranks=inner),

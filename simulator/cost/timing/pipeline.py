@@ -12,7 +12,7 @@ from simulator.cost.memory.schedule import RecomputePlan, micro_batches
 from simulator.cost.schedule.events import makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
-from simulator.cost.stages import Counts, StageContents
+from simulator.cost.stages import LayerCounts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
 from simulator.cost.timing.layers import (
     PARTS,
@@ -54,7 +54,7 @@ class StageWork:
     forward: KindArray
     backward: KindArray
     """Recomputation included."""
-    counts: Counts
+    counts: LayerCounts
     """How many of each piece a kind of rank works on, shape (kinds, pieces)."""
     pieces: tuple[Pieces, ...]
     """By node group."""
@@ -80,12 +80,12 @@ def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pie
     return Pieces((*layers, *ends), again, tuple(inside))
 
 
-def piece_counts(has: StageContents) -> Counts:
+def piece_counts(has: StageContents) -> LayerCounts:
     """Pieces on every kind of rank, shape (kinds, pieces): layers by kind, output layers, prediction modules."""
     return np.column_stack((has.with_prediction, has.heads + has.prediction_layers, has.prediction_layers))
 
 
-def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> Counts:
+def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> LayerCounts:
     """Pieces of one distinct chunk; what stands behind the last layers belongs to the last chunk of a rank."""
     counts = piece_counts(has)
     counts[:, : len(has.layer_kinds)] -= has.layers
@@ -112,7 +112,7 @@ def _both_passes(
     block: LayoutBlock,
     has: StageContents,
     by_group: tuple[Pieces, ...],
-    counts: Counts,
+    counts: LayerCounts,
     full: NDArray[np.float64],
 ) -> tuple[KindArray, KindArray]:
     """Forward and backward seconds of so many pieces, of which `full` layers by kind are recomputed."""

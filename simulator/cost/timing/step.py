@@ -25,7 +25,7 @@ from simulator.cost.memory.parameters import (
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.schedule import micro_batches
 from simulator.cost.stages import StageContents
-from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
+from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.layers import Parts, exposed, memory_rate
 from simulator.cost.timing.pipeline import (
     PipelineSeconds,
@@ -198,14 +198,14 @@ def _between_shard_groups(
 ) -> KindArray:
     """Seconds per byte and gradient of summing the shards of several sharding groups, a scatter and a gather."""
     degrees = shard_degrees(scenario, block)
-    across = Group(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
-    experts = Group(block.expert_replicas / degrees.routed, block.expert_ranks * degrees.routed)
+    across = RankGroup(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
+    experts = RankGroup(block.expert_replicas / degrees.routed, block.expert_ranks * degrees.routed)
     dense = _seconds_per_byte(scenario, has, across) * trained.dense / degrees.dense
     routed = _seconds_per_byte(scenario, has, experts) * trained.routed / degrees.routed
     return np.where(block.zero_stage >= 1, 2.0 * (dense + routed), 0.0)
 
 
-def _seconds_per_byte(scenario: Scenario, has: StageContents, group: Group) -> KindArray:
+def _seconds_per_byte(scenario: Scenario, has: StageContents, group: RankGroup) -> KindArray:
     """Gathering or scattering one byte over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
     return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)

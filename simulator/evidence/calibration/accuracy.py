@@ -13,10 +13,9 @@ from simulator.evidence.calibration.fit import NOISE, Problem, posterior, proble
 from simulator.evidence.calibration.run import FamilyFit
 from simulator.evidence.calibration.sample import Sample, measured
 from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind
-
-Vector = NDArray[np.float64]
+from simulator.question.coefficients.values import CoefficientKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class RowError:
 class Accuracy:
     """The accuracy of one kind of figure in one family."""
 
-    kind: Kind
+    kind: CoefficientKind
     rows: tuple[RowError, ...]
 
     @property
@@ -112,7 +111,7 @@ class Accuracy:
 
 
 def accuracy(
-    fitted: FamilyFit, kind: Kind, base: Coefficients | None = None, *, primary: Coefficients | None = None
+    fitted: FamilyFit, kind: CoefficientKind, base: Coefficients | None = None, *, primary: Coefficients | None = None
 ) -> Accuracy | None:
     """Errors of a family's rows for one kind; None where there are none.
 
@@ -157,11 +156,11 @@ def _ratios(task: Problem, coefficients: Coefficients) -> Vector:
     return task.predicted(task.prior_values) / task.measured - 1.0
 
 
-def _has(kind: Kind, sample: Sample) -> bool:
+def _has(kind: CoefficientKind, sample: Sample) -> bool:
     return (sample.row.memory_bytes if kind == "memory" else sample.measured_tflops) is not None
 
 
-def _counted(kind: Kind, sample: Sample) -> bool:
+def _counted(kind: CoefficientKind, sample: Sample) -> bool:
     return sample.row.memory_counts if kind == "memory" else sample.row.speed_counts
 
 
@@ -205,7 +204,7 @@ def sole_support(samples: Sequence[Sample]) -> set[str]:
     return result
 
 
-def _baseline(kind: Kind, samples: Sequence[Sample]) -> dict[str, float]:
+def _baseline(kind: CoefficientKind, samples: Sequence[Sample]) -> dict[str, float]:
     """A constant per precision, the median of the table's other counted rows, as a predictor."""
     counted = [s for s in samples if _counted(kind, s)]
     figures = measured(kind, counted)

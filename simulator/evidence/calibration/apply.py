@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.cost.pricing.estimate import Estimate, Provenance, Status
+from simulator.cost.pricing.estimate import Estimate, PredictionStatus, Provenance
 from simulator.cost.pricing.price import Priced, usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
@@ -19,20 +18,19 @@ from simulator.evidence.calibration.store import (
     shipped_calibration,
 )
 from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
+from simulator.question.arrays import Index
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.scenario.block import Mask
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
-Index = NDArray[np.intp]
-
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
-_WORST: tuple[Status, ...] = ("measured", "interpolated", "analytic", "assumed")
-_COVERED: tuple[Status, ...] = ("measured", "interpolated")
+_WORST: tuple[PredictionStatus, ...] = ("measured", "interpolated", "analytic", "assumed")
+_COVERED: tuple[PredictionStatus, ...] = ("measured", "interpolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
 def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> Estimate:
     """The estimate with intervals, the probability that it fits, and where its numbers come from."""
     result, notes = estimate, list(estimate.provenance.notes)
-    statuses: list[Status] = []
+    statuses: list[PredictionStatus] = []
     for kind, calibration in (("memory", used.memory), ("speed", used.time)):
         if calibration is None:
             statuses.append("analytic")
@@ -140,7 +138,7 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
 
 
-def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status) -> FittedPart:
+def _own(calibration: Calibration, part: FittedPart, kind: CoefficientKind, status: PredictionStatus) -> FittedPart:
     """A part as it serves a layout: outside the range of own rows, these scatter as the family's sources do."""
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
@@ -149,14 +147,16 @@ def _own(calibration: Calibration, part: FittedPart, kind: Kind, status: Status)
     return replace(part, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
 
 
-def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> Status:
+def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> PredictionStatus:
     """How well a layout is covered; memory of which nothing was fitted has no range to be outside of."""
     if kind == "memory" and calibration.memory is not None and calibration.memory.known:
         return "measured"
     return status_of(calibration.range, calibration.family, scenario, layout)
 
 
-def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: Status) -> list[str]:
+def _notes(
+    kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: PredictionStatus
+) -> list[str]:
     """What a reader must know of the status, in one sentence."""
     if status == "assumed":
         family = scenario.hardware.family

@@ -39,7 +39,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RuleCheck:
     """One rule of thumb and what the ranking says of it."""
 
     rule: str
@@ -75,7 +75,7 @@ class Assessment:
     held_to: str = ""
     """Table that the targets are for."""
     targets: tuple[Target, ...] = ()
-    rules: tuple[Checked, ...] = ()
+    rules: tuple[RuleCheck, ...] = ()
 
 
 def families_of(rows: Iterable[MeasuredRow]) -> tuple[str, ...]:

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simulator.evidence.calibration.sample import Sample, measured, predict
+from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors
+from simulator.question.coefficients.values import CoefficientKind, priors
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
-NOISE: dict[Kind, float] = {"memory": 0.01, "time": 0.012}
+NOISE: dict[CoefficientKind, float] = {"memory": 0.01, "time": 0.012}
 """Expected relative scatter of a measured figure around the model."""
 OUTLIER = 6.0
 """Standard deviations beyond which a row is left out: of the scatter seen, and no less than the one expected."""
@@ -51,7 +49,7 @@ decide them are fitted."""
 class Fit:
     """Coefficients of one kind with what supports them."""
 
-    kind: Kind
+    kind: CoefficientKind
     names: tuple[str, ...]
     values: Vector
     covariance: Matrix
@@ -73,7 +71,7 @@ class Fit:
         return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
 
 
-def names_of(kind: Kind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
+def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
     """The coefficients that a fit of this kind moves from `base`: with `every` also those that shipped rows leave open.
 
     One that is 0 in `base` stays so, for its spread is a share of its value.
@@ -86,7 +84,7 @@ def names_of(kind: Kind, base: Coefficients | None = None, *, every: bool = Fals
 class Problem:
     """A set of rows to fit, with the measured figures and the priors."""
 
-    kind: Kind
+    kind: CoefficientKind
     samples: tuple[Sample, ...]
     base: Coefficients
     """Supplies priors' values and everything that is not fitted."""
@@ -150,12 +148,12 @@ class Freedom:
     """Whether coefficients that shipped rows leave open are moved too."""
     noise: float | None = None
     """Expected relative scatter of the rows; None for the usual one of their kind."""
-    start: Mapping[Kind, Start] = field(default_factory=dict)
+    start: Mapping[CoefficientKind, Start] = field(default_factory=dict)
     """For each kind, what is known of the values that the fit starts from; else the priors' spreads hold."""
 
 
 def problem(
-    kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None
+    kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None
 ) -> Problem:
     """A fit's problem from rows that have the figure of this kind."""
     base = base or Coefficients()
@@ -200,7 +198,9 @@ def solve(
     return np.asarray(centre + result.x * task.scale, dtype=np.float64)
 
 
-def fit(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None) -> Fit:
+def fit(
+    kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None, freedom: Freedom | None = None
+) -> Fit:
     """Fit one kind of coefficients to rows, leaving out those that do not belong."""
     task = problem(kind, samples, base, freedom)
     expected = (freedom and freedom.noise) or NOISE[kind]

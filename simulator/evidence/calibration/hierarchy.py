@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from simulator.evidence.calibration.fit import names_of
 from simulator.evidence.calibration.sample import Sample, measured, predict
+from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors
+from simulator.question.coefficients.values import CoefficientKind, priors
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Words = NDArray[np.str_]
+Labels = NDArray[np.str_]
 
 MOST_ROWS = 15
 """Rows that a source counts for at most: its rows share whatever is odd about it."""
@@ -45,7 +43,7 @@ _SHRINK = 4.0
 class Design:
     """The rows of one kind with their place in the hierarchy."""
 
-    kind: Kind
+    kind: CoefficientKind
     names: tuple[str, ...]
     samples: tuple[Sample, ...]
     base: Coefficients
@@ -55,13 +53,13 @@ class Design:
     """Standard deviations of the logarithms before any row."""
     logs: Vector
     """Logarithms of the measured figures."""
-    families: Words
+    families: Labels
     """Device family of each row."""
-    sources: Words
+    sources: Labels
     """Source of each row: its table."""
-    organisations: Words
+    organisations: Labels
     """Who ran each row."""
-    groups: Words
+    groups: Labels
     """Rows that scatter alike: those of one source and sort, `SOURCE/SORT`."""
 
     def sort(self, index: int) -> str:
@@ -84,7 +82,7 @@ class Design:
         return float(found[0]), np.asarray((found[1 : count + 1] - found[count + 1 :]) / (2.0 * _STEP))
 
 
-def design(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
+def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
     """The design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
     kept = tuple(s for s in samples if (s.row.memory_counts if kind == "memory" else s.row.speed_counts))
@@ -105,13 +103,16 @@ def design(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = No
     )
 
 
-def _sort(kind: Kind, sample: Sample) -> str:
+def _sort(kind: CoefficientKind, sample: Sample) -> str:
     if kind == "memory":
         return sample.row.compares_with or "device"
     return "moe" if sample.scenario.model.is_moe else "dense"
 
 
-SORTS: Mapping[Kind, tuple[str, ...]] = {"time": ("dense", "moe"), "memory": ("allocated", "reserved", "device")}
+SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
+    "time": ("dense", "moe"),
+    "memory": ("allocated", "reserved", "device"),
+}
 """What scatters alike: of time the models, of memory the kinds of figure."""
 
 
@@ -166,7 +167,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class State:
+class Linearization:
     """A design with the spreads, linear around a point."""
 
     design: Design
@@ -270,7 +271,7 @@ def scatter_of(hyper: Hyper, group: str, family: str) -> float:
     return next(known, FIRST_NOISE)
 
 
-def learned(state: State, rounds: int, without: Collection[str] = ()) -> State:
+def learned(state: Linearization, rounds: int, without: Collection[str] = ()) -> Linearization:
     """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
     for _ in range(rounds):
         left, about = _left(state, without)
@@ -292,7 +293,7 @@ def learned(state: State, rounds: int, without: Collection[str] = ()) -> State:
     return state
 
 
-def _left(state: State, without: Collection[str]) -> tuple[Vector, Vector]:
+def _left(state: Linearization, without: Collection[str]) -> tuple[Vector, Vector]:
     """What is left of each row under its own source's coefficients, and that one's variance."""
     left, about = state.target.copy(), np.zeros_like(state.target)
     for source in dict.fromkeys(state.design.sources.tolist()):
@@ -348,11 +349,11 @@ def linearised(found: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, 
     return slopes, target
 
 
-def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> State:
+def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> Linearization:
     """Fit all levels to all rows."""
     sources = dict.fromkeys(found.sources.tolist())
     slopes, target = linearised(found, dict.fromkeys(sources, found.centre))
-    state = State(found, Hyper(0.5, 0.5, {}), slopes, target, np.ones(len(target)))
+    state = Linearization(found, Hyper(0.5, 0.5, {}), slopes, target, np.ones(len(target)))
     for _ in range(passes):
         state = learned(state, rounds)
         by_source = {source: state.point(state.cluster(source)) for source in sources}

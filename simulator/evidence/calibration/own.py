@@ -13,9 +13,9 @@ from simulator.evidence.calibration.run import FamilyFit, fit_family
 from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind
+from simulator.question.coefficients.values import CoefficientKind
 
-KINDS: tuple[Kind, ...] = ("memory", "time")
+KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 TEMPLATE = (
     "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,"
     "step_time_s,memory_gib\n"
@@ -29,7 +29,7 @@ class OwnError:
     """Relative errors of one own row in one kind of figure, predicted over measured less one."""
 
     key: str
-    kind: Kind
+    kind: CoefficientKind
     before: float
     """With what ships."""
     after: float
@@ -45,9 +45,9 @@ def fit_own(family: str, samples: Sequence[Sample]) -> FamilyFit:
     return fit_family(family, samples, used.coefficients(), Freedom(start=starts(used)))
 
 
-def starts(used: Applied) -> dict[Kind, Start]:
+def starts(used: Applied) -> dict[CoefficientKind, Start]:
     """How far the coefficients of a calibration may be off, and how its rows scatter."""
-    found: dict[Kind, Start] = {}
+    found: dict[CoefficientKind, Start] = {}
     for kind in KINDS:
         calibration = used.memory if kind == "memory" else used.time
         part = None if calibration is None else calibration.part(kind)
@@ -82,7 +82,7 @@ def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator
                 )
 
 
-def _error(kind: Kind, sample: Sample, coefficients: Coefficients) -> float:
+def _error(kind: CoefficientKind, sample: Sample, coefficients: Coefficients) -> float:
     alone = replace(sample, scenario=replace(sample.scenario, coefficients=coefficients))
     return float(predict(kind, alone, coefficients, (), np.zeros((0, 1)))[0] / measured(kind, [sample])[0] - 1.0)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.hierarchy import SORTS, Gauss, State, scatter_of
+from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, scatter_of
 from simulator.evidence.calibration.run import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sources import PLATFORMS, SourcesJudged, interval_factor
@@ -38,7 +38,7 @@ def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
     )
 
 
-def _samples(state: State, family: str) -> Iterator[Sample]:
+def _samples(state: Linearization, family: str) -> Iterator[Sample]:
     """Rows of a family."""
     for sample, name in zip(state.design.samples, state.design.families, strict=True):
         if family == name:
@@ -72,7 +72,7 @@ def _values(found: SourcesJudged, known: Gauss) -> np.ndarray:
     return np.clip(values, [max(b.low, 1e-12) for b in bounds], [b.high for b in bounds])
 
 
-def _decided(state: State, family: str) -> Iterator[tuple[str, ...]]:
+def _decided(state: Linearization, family: str) -> Iterator[tuple[str, ...]]:
     """For each coefficient, the sources that hold most of what is known of it beside the prior."""
     shares = state.shares(family)
     for column in range(len(state.design.names)):

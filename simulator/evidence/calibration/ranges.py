@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.cost.pricing.estimate import Status
+from simulator.cost.pricing.estimate import PredictionStatus
 from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
@@ -121,7 +121,7 @@ def _bound(value: object) -> float:
     return float(value)
 
 
-def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> Status:
+def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> PredictionStatus:
     """How well a layout is covered."""
     if any(hardware.family != family for hardware in scenario.kinds_of_device):
         return "assumed"

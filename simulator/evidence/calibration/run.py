@@ -15,7 +15,7 @@ from simulator.evidence.calibration.sample import Sample, sample_of
 from simulator.evidence.calibration.store import Calibration, FittedPart, shipped_calibration
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.coefficients.values import CoefficientKind, replaced
 
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
@@ -53,16 +53,16 @@ class FamilyFit:
             range=range_of([s for s in self.samples if s.key in used] or self.samples),
         )
 
-    def fit(self, kind: Kind) -> Fit | None:
+    def fit(self, kind: CoefficientKind) -> Fit | None:
         """The fit of one kind, stored or not."""
         return self.memory if kind == "memory" else self.time
 
-    def stored(self, kind: Kind) -> Fit | None:
+    def stored(self, kind: CoefficientKind) -> Fit | None:
         """The fit of one kind, where it describes its rows well enough to be used."""
         found = self.fit(kind)
         return None if found is None or found.scatter > MOST_SCATTER else found
 
-    def not_stored(self, kind: Kind) -> str:
+    def not_stored(self, kind: CoefficientKind) -> str:
         """Why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
         found = self.fit(kind)
         if found is None or self.stored(kind) is not None:

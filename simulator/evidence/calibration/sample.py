@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import StageContents, stage_contents
@@ -15,13 +14,12 @@ from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
 from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, replaced
+from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-
-Vector = NDArray[np.float64]
 
 DEVICE_TOLERANCE = 0.02
 """Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
@@ -83,7 +81,7 @@ def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
     return (scenario, layout) if whole else stated
 
 
-def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
+def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
     """Predictions of one row under many coefficient sets.
 
     `values` has shape (coefficients, sets); the result one figure per set: bytes of the kind the row measured (tensors
@@ -114,7 +112,7 @@ def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
     return float(np.max(memory_by_stage(scenario, sample.block, sample.has).device))
 
 
-def measured(kind: Kind, samples: Sequence[Sample]) -> Vector:
+def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
     """Measured figures of samples that have them: bytes, or TFLOP/s per device."""
     if kind == "memory":
         return np.array([sample.row.memory_bytes for sample in samples], dtype=np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
     Gauss,
-    State,
+    Linearization,
     design,
     hierarchical,
     learned,
@@ -19,7 +19,7 @@ from simulator.evidence.calibration.hierarchy import (
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind
+from simulator.question.coefficients.values import CoefficientKind
 
 SEED = 20240717
 """Of the random few rows; printed with what they give."""
@@ -42,7 +42,7 @@ PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "bla
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Residual:
     """One prediction of a row: how far off in the logarithm, and what was expected."""
 
     error: float
@@ -73,12 +73,12 @@ class RowJudged:
     sample: Sample
     sort: str
     """`dense` or `moe`; of memory the kind of figure."""
-    fitted: Judged
-    known: Judged
+    fitted: Residual
+    known: Residual
     """With the other rows of its source, and not itself."""
-    source_out: Judged
-    organisation_out: Judged
-    few: tuple[Judged, ...]
+    source_out: Residual
+    organisation_out: Residual
+    few: tuple[Residual, ...]
     """With FEW other rows of its source, once for every draw that does not hold it."""
 
     @property
@@ -95,11 +95,11 @@ class RowJudged:
     def widened(self, factor: float) -> RowJudged:
         """The row with the interval it has when its source is left out sized anew."""
         apart = self.source_out
-        return replace(self, source_out=Judged(apart.error, factor * apart.deviation))
+        return replace(self, source_out=Residual(apart.error, factor * apart.deviation))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceRegret:
     """Measured rows of one model, cluster and batch: what following the prediction gives."""
 
     name: str
@@ -114,14 +114,14 @@ class Choice:
 class SourcesJudged:
     """All rows of one kind, judged."""
 
-    kind: Kind
-    state: State
+    kind: CoefficientKind
+    state: Linearization
     rows: tuple[RowJudged, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ChoiceRegret, ...]
     """For time; empty for memory."""
 
 
-def judge_sources(kind: Kind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
+def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
     """Fit all levels to the samples of a kind and judge every row with its source, and its organisation, left out."""
     found = design(kind, samples, base)
     state = hierarchical(found)
@@ -136,7 +136,7 @@ def judge_sources(kind: Kind, samples: Sequence[Sample], base: Coefficients | No
     return SourcesJudged(kind, state, tuple(rows), choices)
 
 
-def _judged_source(state: State, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
+def _judged_source(state: Linearization, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
     found = state.design
     mine = np.flatnonzero(found.sources == source)
     family, organisation = str(found.families[mine[0]]), found.organisations[mine[0]]
@@ -144,7 +144,7 @@ def _judged_source(state: State, source: str, random: np.random.Generator) -> It
     theirs = set(found.sources[found.organisations == organisation].tolist())
     without = learned(state, RELEARNED, theirs)
     fitted, apart, strange = state.cluster(source), alone.unseen(family, {source}), without.unseen(family, theirs)
-    few: dict[int, list[Judged]] = {int(i): [] for i in mine}
+    few: dict[int, list[Residual]] = {int(i): [] for i in mine}
     for _ in range(DRAWS if len(mine) > FEW else 0):
         chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
         told = alone.cluster(source, chosen)
@@ -182,15 +182,15 @@ def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> floa
     return 1.0
 
 
-def judged(state: State, by: Gauss, index: int, *, known: bool) -> Judged:
+def judged(state: Linearization, by: Gauss, index: int, *, known: bool) -> Residual:
     """A row predicted by some coefficients; a `known` source's rows scatter as they were seen to."""
     found = state.design
     error = float(found.predicted(index, state.point(by)[:, None])[0] - found.logs[index])
     group = str(found.groups[index]) if known else found.sort(index)
-    return Judged(error, state.deviation(by, index, group))
+    return Residual(error, state.deviation(by, index, group))
 
 
-def _choices(rows: Sequence[RowJudged]) -> Iterator[Choice]:
+def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:
     """Groups of rows of one model, cluster, sequence and batch, predicted without their source."""
     groups: dict[tuple[object, ...], list[RowJudged]] = {}
     for row in rows:
@@ -208,7 +208,7 @@ def _choices(rows: Sequence[RowJudged]) -> Iterator[Choice]:
             if a[0] != b[0]
         ]
         name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
-        yield Choice(name, len(layouts), 1.0 - chosen / max(measured), float(np.mean(pairs)))
+        yield ChoiceRegret(name, len(layouts), 1.0 - chosen / max(measured), float(np.mean(pairs)))
 
 
 def _question(sample: Sample) -> tuple[object, ...]:
@@ -233,7 +233,7 @@ class Chosen:
     """Mean."""
 
 
-def chosen(choices: Sequence[Choice]) -> Iterator[Chosen]:
+def chosen(choices: Sequence[ChoiceRegret]) -> Iterator[Chosen]:
     """The choices of many layouts, then with those of fewer."""
     for least in MANY_LAYOUTS:
         kept = [choice for choice in choices if choice.layouts >= least]

@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.evidence.calibration.ranges import CalibratedRange
+from simulator.question.arrays import Matrix
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, Prior, priors, replaced
+from simulator.question.coefficients.values import CoefficientKind, Prior, priors, replaced
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
 from simulator.question.vocabulary import StackName
-
-Matrix = NDArray[np.float64]
 
 OTHER_FAMILY = "other"
 """Stands for the device families without rows: what all others say of them."""
@@ -86,7 +84,7 @@ class Calibration:
         many = len(self.tables) > _MOST_NAMED
         return f"{self.family} ({f'{len(self.tables)} sources' if many else ', '.join(self.tables) or 'known'})"
 
-    def part(self, kind: Kind) -> FittedPart | None:
+    def part(self, kind: CoefficientKind) -> FittedPart | None:
         """The coefficients of one kind."""
         return self.memory if kind == "memory" else self.time
 
@@ -121,7 +119,7 @@ def calibration_text(calibration: Calibration) -> str:
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
 
 
-def _part_document(kind: Kind, part: FittedPart) -> dict[str, Any]:
+def _part_document(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
     known = priors(kind)
     if part.known:
         named = {
@@ -179,7 +177,7 @@ def read_calibration(path: Path) -> Calibration:
         raise InputError(f"{path}: not a calibration file: {error}") from error
 
 
-def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
+def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart | None:
     if document is None:
         return None
     reason = str(document.get("known") or "")
@@ -215,7 +213,7 @@ def _read_part(path: Path, kind: Kind, document: Any) -> FittedPart | None:
     )
 
 
-def _read_value(where: str, kind: Kind, entries: Any, name: str, *, known: bool) -> float:
+def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, known: bool) -> float:
     """A coefficient's value. What is known to be nothing may be 0, whatever the bounds of a fit."""
     prior = priors(kind).get(name)
     if name in RETIRED:

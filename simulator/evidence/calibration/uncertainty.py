@@ -6,25 +6,23 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import FittedPart
-from simulator.question.coefficients.values import Kind, priors, replaced
+from simulator.question.arrays import Vector
+from simulator.question.coefficients.values import CoefficientKind, priors, replaced
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-
-Vector = NDArray[np.float64]
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
+def relative_deviations(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
     """Relative standard deviation of each prediction of a block, `sqrt(g' C g + noise^2)`, g the logarithmic slopes.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
@@ -58,19 +56,19 @@ def _outside_share(scenario: Scenario, block: LayoutBlock) -> Vector:
     return np.asarray(np.max(memory.outside.total / memory.device, axis=0))
 
 
-def _sort(kind: Kind, scenario: Scenario) -> str:
+def _sort(kind: CoefficientKind, scenario: Scenario) -> str:
     """What a prediction scatters like; of memory the device's figure is given."""
     if kind == "memory":
         return "device"
     return "moe" if scenario.model.is_moe else "dense"
 
 
-def relative_deviation(kind: Kind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
+def relative_deviation(kind: CoefficientKind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
     """`relative_deviations` of one layout."""
     return float(relative_deviations(kind, scenario, block_of([layout]), part)[0])
 
 
-def _figures(kind: Kind, scenario: Scenario, moved: Scenario, block: LayoutBlock) -> Vector:
+def _figures(kind: CoefficientKind, scenario: Scenario, moved: Scenario, block: LayoutBlock) -> Vector:
     """Device bytes or step seconds of every layout under the moved coefficients."""
     if kind == "memory":
         return np.asarray(np.max(memory_by_stage(moved, block, stage_contents(moved, block)).device, axis=0))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.log_text import Given
+from simulator.evidence.measurements.log_text import LogContext
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
 
@@ -16,7 +16,7 @@ DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompu
 """Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
 
 
-def completed(where: str, columns: Mapping[str, Any], given: Given) -> dict[str, Any]:
+def completed(where: str, columns: Mapping[str, Any], given: LogContext) -> dict[str, Any]:
     """Return the columns of a log's run, what is given in place of what it says; blank ones are left out.
 
     Raises InputError that lists all that neither says.
@@ -40,7 +40,7 @@ def asking(where: str, missing: list[str], *, configured: bool) -> str:
     )
 
 
-def matched(where: str, shape: LoggedShape | None, given: Given) -> Match:
+def matched(where: str, shape: LoggedShape | None, given: LogContext) -> Match:
     """Return the model of a run: by its shape where it is logged, else the one that is given; without any, none."""
     name = given.model or given.columns.get("model")
     if shape is None:
@@ -48,7 +48,7 @@ def matched(where: str, shape: LoggedShape | None, given: Given) -> Match:
     return match_shape(where, shape, None if name is None else str(name))
 
 
-def row_of(values: Mapping[str, Any], given: Given, row: int, line: int, **figures: Any) -> MeasuredRow:
+def row_of(values: Mapping[str, Any], given: LogContext, row: int, line: int, **figures: Any) -> MeasuredRow:
     """Return a row of completed columns and of what was measured."""
     named: dict[str, Any] = {
         "table": given.table,

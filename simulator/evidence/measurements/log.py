@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.log_text import Given, LogLine, log_lines
+from simulator.evidence.measurements.log_text import LogContext, LogLine, log_lines
 from simulator.evidence.measurements.megatron_log import is_megatron, read_megatron
 from simulator.evidence.measurements.paddle_log import is_paddle, read_paddle
 from simulator.evidence.measurements.row import MeasuredRow
@@ -35,7 +35,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
     """
     if warmup < 0:
         raise InputError(f"warm-up {warmup}: must not be negative")
-    given = Given(
+    given = LogContext(
         table=path.stem,
         hardware=hardware,
         model=model,
@@ -47,7 +47,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
     return _reader(path)(log_lines(path), given)
 
 
-def _reader(path: Path) -> Callable[[Iterable[LogLine], Given], tuple[MeasuredRow, ...]]:
+def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
     """What reads the log: of the trainers whose lines it holds, the one that says most of its runs."""
     forms: dict[str, Format] = {}
     last = 1

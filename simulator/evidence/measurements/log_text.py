@@ -27,7 +27,7 @@ OUT_OF_MEMORY: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class LogContext:
     """What a log does not say."""
 
     table: str

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, one_line
 from simulator.evidence.measurements.completed import completed, matched, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
 from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
@@ -59,7 +59,7 @@ def is_megatron(text: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Run:
+class _MegatronRun:
     """What one run logged, as far as it is read."""
 
     begin: LogLine
@@ -77,7 +77,7 @@ class _Run:
     out_of_memory: LogLine | None = None
 
 
-def read_megatron(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ...]:
+def read_megatron(lines: Iterable[LogLine], given: LogContext) -> tuple[MeasuredRow, ...]:
     """Return a row for each run of the log that logged iterations or ran out of memory.
 
     Iterations without arguments, as in an excerpt, are a run whose layout is given. Raises InputError naming the line.
@@ -96,18 +96,18 @@ def read_megatron(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, 
     )
 
 
-def _runs(lines: Iterable[LogLine]) -> Iterator[_Run]:
+def _runs(lines: Iterable[LogLine]) -> Iterator[_MegatronRun]:
     """Split a log at its argument dumps, and sort its lines."""
-    run: _Run | None = None
+    run: _MegatronRun | None = None
     for line in lines:
         if _BEGIN.search(line.text):
             if run:
                 yield run
-            run = _Run(line)
+            run = _MegatronRun(line)
         elif run:
             _take(run, line)
         elif _ITERATION.search(line.text) or _MEMORY.search(line.text):
-            run = _Run(line, ended=True)
+            run = _MegatronRun(line, ended=True)
             _take(run, line)
     if run:
         if not run.ended and not run.iterations:
@@ -115,7 +115,7 @@ def _runs(lines: Iterable[LogLine]) -> Iterator[_Run]:
         yield run
 
 
-def _take(run: _Run, line: LogLine) -> None:
+def _take(run: _MegatronRun, line: LogLine) -> None:
     """Take a line of a run: an argument while the dump lasts, an event else."""
     if _END.search(line.text):
         run.ended = True
@@ -126,7 +126,7 @@ def _take(run: _Run, line: LogLine) -> None:
         _event(run, line)
 
 
-def _event(run: _Run, line: LogLine) -> None:
+def _event(run: _MegatronRun, line: LogLine) -> None:
     """Take what a line after the arguments says."""
     if found := _ITERATION.search(line.text):
         run.ended, run.out_of_memory = True, None  # a run that goes on did not run out
@@ -141,7 +141,7 @@ def _event(run: _Run, line: LogLine) -> None:
         run.out_of_memory = fuller(run.out_of_memory, line)
 
 
-def _report(run: _Run, line: LogLine, report: re.Match[str]) -> None:
+def _report(run: _MegatronRun, line: LogLine, report: re.Match[str]) -> None:
     """Take one rank's memory report."""
     values = _fields(report[3])
     for name, taken in (
@@ -165,7 +165,7 @@ def _fields(text: str) -> dict[str, str]:
 class _Arguments:
     """The arguments dump with types; errors name the line."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _MegatronRun) -> None:
         self._run = run
 
     def text(self, name: str) -> str:
@@ -198,7 +198,7 @@ class _Arguments:
         return self.logged and "transformer_impl" not in self._run.arguments
 
 
-def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
+def _row(run: _MegatronRun, given: LogContext, row: int) -> MeasuredRow:
     arguments = _Arguments(run)
     where = run.begin.where
     match = matched(where, _shape(arguments, run.vocabulary), given)
@@ -237,7 +237,7 @@ def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
     return row_of(values, given, row, line, **figures, evidence=_sentences([found.account, *notes]))
 
 
-def _batch(run: _Run, arguments: _Arguments) -> int | None:
+def _batch(run: _MegatronRun, arguments: _Arguments) -> int | None:
     """Return the global batch: as set, of a replica's batch in versions before accumulation, or as iterations say."""
     if batch := arguments.count("global_batch_size"):
         return batch
@@ -253,7 +253,7 @@ def _sentences(notes: Iterable[str]) -> str:
     return " ".join(note for note in notes if note)
 
 
-def _steps(run: _Run, batch: int) -> list[Step]:
+def _steps(run: _MegatronRun, batch: int) -> list[Step]:
     """Return the logged iterations at the full batch."""
     steps = []
     last = run.iterations[-1][0]
@@ -277,7 +277,7 @@ def _steps(run: _Run, batch: int) -> list[Step]:
     return steps
 
 
-def _memory(run: _Run, notes: list[str]) -> dict[str, float | str]:
+def _memory(run: _MegatronRun, notes: list[str]) -> dict[str, float | str]:
     """Return the memory columns: the fullest of the ranks that reported."""
     if not run.allocated:
         if not run.by_timer:

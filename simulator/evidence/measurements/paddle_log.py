@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, one_line
 from simulator.evidence.measurements.completed import completed, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
 from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import Match, match_shape
@@ -46,7 +46,7 @@ def is_paddle(text: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Run:
+class _PaddleRun:
     """What one run logged, as far as it is read."""
 
     begin: LogLine
@@ -56,16 +56,16 @@ class _Run:
     out_of_memory: LogLine | None = None
 
 
-def read_paddle(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ...]:
+def read_paddle(lines: Iterable[LogLine], given: LogContext) -> tuple[MeasuredRow, ...]:
     """Return a row for each run of the log that logged steps or ran out of memory. Raises InputError with the line."""
-    runs: list[_Run] = []
+    runs: list[_PaddleRun] = []
     for line in lines:
         if _begins(line, runs):
-            runs.append(_Run(line))
+            runs.append(_PaddleRun(line))
         elif runs:
             _event(runs[-1], line)
         elif _STEP.search(line.text) and "interval_" in line.text:
-            runs.append(_Run(line))
+            runs.append(_PaddleRun(line))
             _event(runs[-1], line)
     rows = [_row(run, given, at + 1) for at, run in enumerate(x for x in runs if x.steps or x.out_of_memory)]
     if rows:
@@ -77,14 +77,14 @@ def read_paddle(lines: Iterable[LogLine], given: Given) -> tuple[MeasuredRow, ..
     )
 
 
-def _begins(line: LogLine, runs: list[_Run]) -> bool:
+def _begins(line: LogLine, runs: list[_PaddleRun]) -> bool:
     """Tell whether a line opens a run: the first heading, or one after steps were logged."""
     if not _HEADING.search(line.text):
         return False
     return not runs or bool(runs[-1].steps or runs[-1].out_of_memory)
 
 
-def _event(run: _Run, line: LogLine) -> None:
+def _event(run: _PaddleRun, line: LogLine) -> None:
     """Take what a line of a run says."""
     if run.config.take(line):
         return
@@ -102,7 +102,7 @@ def _event(run: _Run, line: LogLine) -> None:
 class _Settings:
     """The configuration dump with types; errors name the line."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _PaddleRun) -> None:
         self._run = run
 
     def text(self, *names: str) -> str:
@@ -131,7 +131,7 @@ class _Settings:
         return None
 
 
-def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
+def _row(run: _PaddleRun, given: LogContext, row: int) -> MeasuredRow:
     settings = _Settings(run)
     where = run.begin.where
     match = _model(run, given)
@@ -158,7 +158,7 @@ def _row(run: _Run, given: Given, row: int) -> MeasuredRow:
     return row_of(values, given, row, line, **figures, **found.columns, **_memory(run), evidence=evidence)
 
 
-def _steps(run: _Run, settings: _Settings) -> list[Step]:
+def _steps(run: _PaddleRun, settings: _Settings) -> list[Step]:
     """Return the logged intervals as time per step."""
     steps = []
     before = 0
@@ -181,7 +181,7 @@ def _steps(run: _Run, settings: _Settings) -> list[Step]:
     return steps
 
 
-def _batch_note(run: _Run, batch: int) -> str:
+def _batch_note(run: _PaddleRun, batch: int) -> str:
     """Return a warning when samples per second contradict the global batch."""
     line, _, values = run.steps[-1]
     samples, steps = values.get("interval_samples_per_second"), values.get("interval_steps_per_second")
@@ -195,7 +195,7 @@ def _batch_note(run: _Run, batch: int) -> str:
     return f"The log's samples per second imply {implied:.0f} sequences a step where its configuration gives {batch}."
 
 
-def _memory(run: _Run) -> dict[str, Any]:
+def _memory(run: _PaddleRun) -> dict[str, Any]:
     """Return the memory columns: the most of all logged steps."""
     columns: dict[str, Any] = {}
     for names, column in ((_ALLOCATED, "memory"), (_RESERVED, "memory_reserved")):
@@ -209,7 +209,7 @@ def _memory(run: _Run) -> dict[str, Any]:
     return columns
 
 
-def _model(run: _Run, given: Given) -> Match:
+def _model(run: _PaddleRun, given: LogContext) -> Match:
     """Return the spec: by the logged configuration, else as the caller says, else by the name."""
     model = given.model or given.columns.get("model")
     if run.config.value:

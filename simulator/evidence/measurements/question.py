@@ -12,7 +12,7 @@ from simulator.evidence.measurements.shapes import model_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import framework, stack_for
-from simulator.question.scenario.complete import NAMES, Question, Words, resolve
+from simulator.question.scenario.complete import NAMES, Question, Wording, resolve
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.specs.catalogue import load_hardware
@@ -34,7 +34,7 @@ def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tupl
     if row.stage_layers and sum(row.stage_layers) != layers:
         raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
     try:
-        return resolve(asked, _given(row), Words(said=NAMES.said, where=f"{row.key}: "))
+        return resolve(asked, _given(row), Wording(said=NAMES.said, where=f"{row.key}: "))
     except SimulateError as error:
         raise _named(row, error) from error
 

@@ -18,10 +18,10 @@ from simulator.question.vocabulary import (
     StackName,
 )
 
-Outcome = Literal["ok", "oom", "error"]
+RunOutcome = Literal["ok", "oom", "error"]
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 MemoryRank = Literal["fullest", "last", "mean"]
-Status = Literal[
+RowStatus = Literal[
     "consistent",
     "assumed_layout",
     "borrowed_memory",
@@ -35,7 +35,7 @@ Status = Literal[
     "unpriced",
 ]
 
-STATUSES: Final[dict[Status, str]] = {
+STATUSES: Final[dict[RowStatus, str]] = {
     "consistent": "The row is what it says, as far as anyone can tell; all its figures count.",
     "assumed_layout": "The figures are as published; the layout is not in the published table and was read from a "
     "script or configuration of the same release. All figures count, with that reservation.",
@@ -61,7 +61,7 @@ _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class StepSpread:
     """How much the steps behind a median differ, in seconds."""
 
     samples: int
@@ -146,7 +146,7 @@ class MeasuredRow:
     """What is kept in host memory between uses."""
     lora_rank: int | None = None
     """Rank of the trained adapters, a count; blank when all weights are trained."""
-    outcome: Outcome = "ok"
+    outcome: RunOutcome = "ok"
     """`ok`: it ran; `oom`: memory ran out; `error`: it ended for another reason."""
     error: str = ""
     """Error text of a run that did not end well, verbatim on one line."""
@@ -187,7 +187,7 @@ class MeasuredRow:
     """Annotation: layers per model chunk that the run's script sets where the table leaves it blank, a count."""
     devices_from_figures: int | None = None
     """Annotation: devices that the row's own speed and time imply, a count, where they differ from `devices`."""
-    status: Status = "consistent"
+    status: RowStatus = "consistent"
     """Annotation: how far the row can be trusted."""
     evidence: str = ""
     """Annotation: one sentence with the reason for the annotations."""
@@ -225,11 +225,11 @@ class MeasuredRow:
         return self.step_time_ms / 1000 if self.step_time_ms is not None else self.step_time_s
 
     @property
-    def step_time_spread(self) -> Spread | None:
+    def step_time_spread(self) -> StepSpread | None:
         """Spread of the steps behind the step time; None when the source gives one figure."""
         if self.step_samples is None or self.step_min_s is None or self.step_max_s is None:
             return None
-        return Spread(
+        return StepSpread(
             samples=self.step_samples,
             minimum=self.step_min_s,
             maximum=self.step_max_s,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, one_line
 from simulator.evidence.measurements.completed import completed, matched, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, Given, LogLine, fuller, number, whole
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
 from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import shipped_models
@@ -43,7 +43,7 @@ class Format:
 
 
 @dataclass(slots=True)
-class _Run:
+class _LoggedRun:
     begin: LogLine
     facts: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[LogLine, dict[str, str]]] = field(default_factory=list)
@@ -165,11 +165,11 @@ _EVENT_FACTS: Final = {
 }
 
 
-def read_steps(lines: Iterable[LogLine], given: Given, form: Format) -> tuple[MeasuredRow, ...]:
+def read_steps(lines: Iterable[LogLine], given: LogContext, form: Format) -> tuple[MeasuredRow, ...]:
     """Return the log's run as a row. Raises InputError naming the line, or listing what neither log nor caller says."""
-    run: _Run | None = None
+    run: _LoggedRun | None = None
     for line in lines:
-        run = run or _Run(line)
+        run = run or _LoggedRun(line)
         if run.config.take(line):
             continue
         if found := _EVENT.search(line.text):
@@ -192,7 +192,7 @@ def _named(found: re.Match[str]) -> dict[str, str]:
     return {name.rstrip("_"): text for name, text in found.groupdict().items() if text is not None}
 
 
-def _event(run: _Run, line: LogLine, text: str) -> None:
+def _event(run: _LoggedRun, line: LogLine, text: str) -> None:
     """Take an event of MLPerf's log: a fact, or the time of a step."""
     try:
         event = json.loads(text)
@@ -210,7 +210,7 @@ def _event(run: _Run, line: LogLine, text: str) -> None:
         run.steps.append((line, {"at": str(len(run.steps) + 1), "seconds": str(timing)}))
 
 
-def _row(run: _Run, given: Given, form: Format) -> MeasuredRow:
+def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
     where = run.begin.where
     columns = form.columns(where, run.facts)
     shape = config_shape(run.config.value, run.config.where) if run.config.value else None
@@ -248,7 +248,7 @@ def _row(run: _Run, given: Given, form: Format) -> MeasuredRow:
     return row_of(values, given, 1, line, outcome="ok", **speed, **spread, **memory, evidence=evidence)
 
 
-def _steps(run: _Run, tokens: float) -> Iterable[Step]:
+def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
     """The logged steps; of a trainer that shows none, its mean over the run, start-up included."""
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,14 +12,12 @@ from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.vocabulary import Precision
 
-Tell = Callable[[str], None]
-"""Takes one line about what happens now."""
 FOLDER: Final = "simulate-probe"
 """Where everything goes unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ProbeRequest:
     """What is probed, and how far."""
 
     hardware: str

@@ -7,8 +7,9 @@ import sys
 from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError, one_line
-from simulator.lab.probe.asked import Asked, Tell
+from simulator.lab.probe.asked import ProbeRequest
 from simulator.lab.probe.sizes import rates_job
+from simulator.lab.runner.campaign import Tell
 from simulator.lab.runner.diagnosis import diagnosis
 from simulator.lab.runner.engine import Ended
 from simulator.lab.runner.launch import LOG_NAME
@@ -28,7 +29,7 @@ class RatesCommand:
     environment: dict[str, str]
 
 
-def rates_command(asked: Asked) -> RatesCommand:
+def rates_command(asked: ProbeRequest) -> RatesCommand:
     """The command line; nothing is written."""
     job = asked.rates_folder.absolute() / "job.json"
     ranks = ("--standalone", "--nproc-per-node", str(asked.devices), "--max-restarts", "0")
@@ -39,7 +40,7 @@ def rates_command(asked: Asked) -> RatesCommand:
     )
 
 
-def known_rates(asked: Asked) -> MeasuredRates | None:
+def known_rates(asked: ProbeRequest) -> MeasuredRates | None:
     """The rates that an earlier probe left in the folder."""
     path = asked.rates_folder / RATES_NAME
     try:
@@ -48,7 +49,7 @@ def known_rates(asked: Asked) -> MeasuredRates | None:
         raise UnsupportedError(f"{path}: not the rates of a probe: {one_line(str(error))}; remove it") from error
 
 
-def measured_rates(asked: Asked, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
+def measured_rates(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
     """Measure; raises UnsupportedError with what went wrong where no answer came."""
     folder = asked.rates_folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.price import FITS, usable_bytes, verdicts
@@ -20,16 +19,14 @@ from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.fit import Freedom, names_of
 from simulator.lab.probe.pool import Candidate
+from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors, replaced
+from simulator.question.coefficients.values import CoefficientKind, priors, replaced
 from simulator.question.scenario.block import block_of
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
-NOISE: dict[Kind, float] = {"time": 0.04, "memory": 0.01}
+NOISE: dict[CoefficientKind, float] = {"time": 0.04, "memory": 0.01}
 """Expected relative scatter of a short launch."""
-KINDS: tuple[Kind, ...] = ("time", "memory")
+KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 STEP = 0.02
 """Relative step of the finite differences."""
 PINNED = 0.8
@@ -67,7 +64,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class ProbeDesign:
     """The launches, and what will be known after them."""
 
     launches: tuple[Planned, ...]
@@ -84,11 +81,11 @@ class Design:
 class _Priced:
     candidate: Candidate
     seconds: float
-    slopes: dict[Kind, Vector]
+    slopes: dict[CoefficientKind, Vector]
     """Of the logarithm of the kind's figure by those of the coefficients."""
 
 
-def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> Design:
+def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> ProbeDesign:
     """Choose launches; a candidate that does not fit or takes too long or too short is passed over."""
     moved = {kind: names_of(kind, base, every=effort.freedom.every) for kind in KINDS}
     names = {kind: listed for kind, listed in moved.items() if listed}
@@ -115,7 +112,7 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
         for kind in kinds
         for name, share in zip(names[kind], np.sqrt(np.diag(known[kind])) / before[kind], strict=True)
     }
-    return Design(launches=tuple(chosen), left=left)
+    return ProbeDesign(launches=tuple(chosen), left=left)
 
 
 def _launch_seconds(step: float, effort: Effort) -> float:
@@ -123,12 +120,12 @@ def _launch_seconds(step: float, effort: Effort) -> float:
 
 
 def _priced(
-    candidate: Candidate, base: Coefficients, moved: dict[Kind, tuple[str, ...]], effort: Effort
+    candidate: Candidate, base: Coefficients, moved: dict[CoefficientKind, tuple[str, ...]], effort: Effort
 ) -> _Priced | None:
     """Step time and slopes of a candidate, or None where it is of no use."""
     scenario, block = candidate.scenario, block_of([candidate.layout])
     has = stage_contents(scenario, block)
-    figures: dict[Kind, Vector] = {}
+    figures: dict[CoefficientKind, Vector] = {}
     for kind, names in moved.items():
         values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
         # One column as it is, and two for each coefficient, a step to either side.
@@ -154,12 +151,12 @@ def _slopes(figures: Vector) -> Vector:
     return np.asarray(np.log(figures[1 : count + 1] / figures[count + 1 :]) / (2.0 * STEP))
 
 
-def _prior_covariance(kind: Kind, names: Sequence[str]) -> Matrix:
+def _prior_covariance(kind: CoefficientKind, names: Sequence[str]) -> Matrix:
     known = priors(kind)
     return np.diag([known[name].spread ** 2 for name in names])
 
 
-def _gain(one: _Priced, known: dict[Kind, Matrix]) -> float:
+def _gain(one: _Priced, known: dict[CoefficientKind, Matrix]) -> float:
     return sum(float(np.log1p(slopes @ known[kind] @ slopes / NOISE[kind] ** 2)) for kind, slopes in one.slopes.items())
 
 
@@ -169,7 +166,11 @@ def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
     return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + slopes @ reach))
 
 
-def _pinned(names: dict[Kind, tuple[str, ...]], before: dict[Kind, Matrix], after: dict[Kind, Matrix]) -> list[str]:
+def _pinned(
+    names: dict[CoefficientKind, tuple[str, ...]],
+    before: dict[CoefficientKind, Matrix],
+    after: dict[CoefficientKind, Matrix],
+) -> list[str]:
     shares = [
         (float(np.sqrt(after[kind][i, i] / before[kind][i, i])), name)
         for kind, listed in names.items()

@@ -10,14 +10,15 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.calibration.fit import Freedom
 from simulator.evidence.calibration.run import known_memory
-from simulator.lab.probe.asked import Asked, Tell
+from simulator.lab.probe.asked import ProbeRequest
 from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.lab.probe.measure import known_rates, measured_rates
 from simulator.lab.probe.models import reach, write_shapes
-from simulator.lab.probe.plan import NOISE, Design, Effort, plan
+from simulator.lab.probe.plan import NOISE, Effort, ProbeDesign, plan
 from simulator.lab.probe.pool import candidates
 from simulator.lab.probe.priors import assumed_rates, from_rates
 from simulator.lab.probe.rates import Rates, rates_of
+from simulator.lab.runner.campaign import Tell
 from simulator.lab.trainer.measured_rates import RATES_NAME, MeasuredRates, RatesJob
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import replaced
@@ -38,14 +39,14 @@ _LONGEST_SECONDS: Final = (30.0, 120.0)
 class Prepared:
     """What is known before the first launch."""
 
-    asked: Asked
+    asked: ProbeRequest
     hardware: HardwareSpec
     measured: MeasuredRates | None
     """None where the plan rests on the numbers of the spec that was given."""
     rates: Rates
     base: Coefficients
     """The rates as coefficients: where the fit starts, and what its priors are."""
-    design: Design
+    design: ProbeDesign
 
     @property
     def spec_file(self) -> Path:
@@ -53,7 +54,7 @@ class Prepared:
         return self.asked.folder / f"{self.hardware.name}.yaml"
 
 
-def prepare(asked: Asked, tell: Tell, job: RatesJob | None = None) -> Prepared:
+def prepare(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> Prepared:
     """Measure the rates, or take those of an earlier probe where that is resumed; write the spec, and plan."""
     asked.folder.mkdir(parents=True, exist_ok=True)
     measured = known_rates(asked) if asked.resume else None
@@ -67,17 +68,17 @@ def prepare(asked: Asked, tell: Tell, job: RatesJob | None = None) -> Prepared:
     return prepared
 
 
-def outlook(asked: Asked) -> Prepared:
+def outlook(asked: ProbeRequest) -> Prepared:
     """The plan without starting anything: from the rates in the folder, else from the spec's own numbers."""
     return _prepared(asked, known_rates(asked))
 
 
-def _document(asked: Asked, measured: MeasuredRates) -> dict[str, Any]:
+def _document(asked: ProbeRequest, measured: MeasuredRates) -> dict[str, Any]:
     made = datetime.fromtimestamp((asked.rates_folder / RATES_NAME).stat().st_mtime, UTC)
     return measured_spec(load_hardware(asked.hardware), measured, rates_of(measured), made.date().isoformat())
 
 
-def _prepared(asked: Asked, measured: MeasuredRates | None) -> Prepared:
+def _prepared(asked: ProbeRequest, measured: MeasuredRates | None) -> Prepared:
     template = load_hardware(asked.hardware)
     if measured is not None and measured.devices != asked.devices:
         raise InputError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from simulator.lab.probe.rates import AttentionRate, Figure, Link, Rates
 from simulator.lab.trainer.limits import TRAINED_PRECISIONS
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, Prior, TimeCoefficients, priors
+from simulator.question.coefficients.values import CoefficientKind, Prior, TimeCoefficients, priors
 from simulator.question.specs.hardware import HardwareSpec
 
 LAYER_CALLS = 40
@@ -86,7 +86,7 @@ def _update_slowdown(rates: Rates, memory_efficiency: float) -> float:
     return rates.optimizer_seconds_per_parameter.value / once
 
 
-def _bounded(kind: Kind, values: dict[str, float]) -> dict[str, float]:
+def _bounded(kind: CoefficientKind, values: dict[str, float]) -> dict[str, float]:
     """Values well inside the bounds of their coefficients, so that a fit can move them to either side."""
     known = priors(kind)
     return {name: _inside(float(value), known[name]) for name, value in values.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.errors import UnsupportedError
-from simulator.lab.trainer.measured_rates import MeasuredRates, Operation, Timed
+from simulator.lab.trainer.measured_rates import MeasuredRates, ProbedOperation, Timed
 
 _ADD_TENSORS = 3
 """Tensors that an addition reads and writes."""
@@ -95,7 +95,7 @@ def rates_of(measured: MeasuredRates) -> Rates:
     )
 
 
-def _of(timed: Iterable[Timed], operation: Operation, precision: str | None = None) -> list[Timed]:
+def _of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
     found = [t for t in timed if t.timing.operation == operation and precision in (None, t.timing.precision)]
     if not found:
         raise UnsupportedError(f"rates: the machine timed no {operation}; the probe asks for it")

@@ -13,11 +13,10 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.calibration.run import FamilyFit, fit_family, prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.lab.probe.asked import Tell
 from simulator.lab.probe.plan import Planned
 from simulator.lab.probe.pool import Candidate
 from simulator.lab.probe.prepare import FREEDOM, TIMED_STEPS, WARM_UP_STEPS, Prepared
-from simulator.lab.runner.campaign import Campaign, Plan, run, run_folder
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Tell, run, run_folder
 from simulator.lab.runner.engine import Engine, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import Launch, Launcher
@@ -87,7 +86,7 @@ def launch_all(
     )
 
 
-def launch_plan(ready: Prepared, engine: Engine, record: Record) -> Plan:
+def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
     """The design's launches with what they read written; those that the record holds are not made again."""
     before = record.rows() if ready.asked.resume else ()
     folder = run_folder(ready.asked.launch_folder)
@@ -112,7 +111,7 @@ def launch_plan(ready: Prepared, engine: Engine, record: Record) -> Plan:
                 limit_seconds=ready.asked.limit_seconds,
             )
         )
-    return Plan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=())
+    return LaunchPlan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=())
 
 
 def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:

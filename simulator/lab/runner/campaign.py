@@ -11,8 +11,8 @@ from typing import Final
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.lab.runner.compare import Comparison, compared
-from simulator.lab.runner.engine import Ended, Engine, Outcome, Pick
+from simulator.lab.runner.compare import LayoutComparison, compared
+from simulator.lab.runner.engine import Ended, Engine, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
 from simulator.lab.runner.processes import deaf, interruptible
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LaunchPlan:
     """What is launched, and what is not."""
 
     layouts: tuple[tuple[str, Estimate], ...]
@@ -71,8 +71,8 @@ class Plan:
 class Campaign:
     """What became of a plan."""
 
-    plan: Plan
-    comparisons: tuple[Comparison, ...]
+    plan: LaunchPlan
+    comparisons: tuple[LayoutComparison, ...]
     interrupted_by: int = 0
     """Number of the signal that ended it early; 0 where none did."""
     unwritten: str = ""
@@ -96,7 +96,7 @@ class Planner:
     record: Record
     wanted: Wanted = Wanted()
 
-    def plan(self, estimates: Sequence[Estimate]) -> Plan:
+    def plan(self, estimates: Sequence[Estimate]) -> LaunchPlan:
         """Take, of each split, the fastest layout that the engine can run. Raises UnsupportedError without any."""
         before = self.record.rows() if self.wanted.resume else ()
         layouts: list[tuple[str, Estimate]] = []
@@ -126,7 +126,7 @@ class Planner:
             )
         launches.sort(key=lambda launch: launch.repeat)
         numbered = tuple(replace(launch, number=at) for at, launch in enumerate(launches, start=1))
-        return Plan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
+        return LaunchPlan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """What the record holds of a layout already, as far as it counts."""
@@ -155,7 +155,7 @@ class Planner:
             )
 
 
-def run(plan: Plan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
+def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
     """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout.
 
     A record that cannot be written stops nothing either: the rows are compared, and the answer says why they are not
@@ -231,8 +231,8 @@ def _read(launch: Launch, ended: Ended | str, engine: Engine) -> Launched:
     return Launched(launch=launch, ended=ended, outcome=outcome)
 
 
-def _broken(launch: Launch, said: str) -> Outcome:
-    return Outcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
+def _broken(launch: Launch, said: str) -> LaunchOutcome:
+    return LaunchOutcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
 
 
 def run_folder(work: Path) -> Path:

@@ -13,7 +13,7 @@ from simulator.lab.trainer.job import RankResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ComparedFigure:
     """One figure in base units."""
 
     predicted: float
@@ -56,7 +56,7 @@ class RankFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class LayoutComparison:
     """One layout: what was predicted, and what its launches say."""
 
     title: str
@@ -115,27 +115,27 @@ class Comparison:
         return allocated, interval and Interval(interval.low * share, interval.high * share)
 
     @property
-    def memory(self) -> Figure | None:
+    def memory(self) -> ComparedFigure | None:
         """Memory of the fullest rank; None where it was not measured."""
         kind = self._memory_kind
         sizes = [row.memory_bytes for row in self.ran if row.memory_bytes is not None and row.compares_with == kind]
         if not sizes:
             return None
         predicted, interval = self.predicted_memory
-        return Figure(predicted=predicted, interval=interval, measured=statistics.median(sizes))
+        return ComparedFigure(predicted=predicted, interval=interval, measured=statistics.median(sizes))
 
     @property
     def _memory_kind(self) -> str:
         return next((row.compares_with for row in self.ran if row.compares_with is not None), "allocated")
 
     @property
-    def step(self) -> Figure | None:
+    def step(self) -> ComparedFigure | None:
         """Seconds of an optimizer step; None where they were not measured."""
         seconds = [row.step_seconds for row in self.ran if row.step_seconds is not None]
         if not seconds:
             return None
         speed = self.estimate.throughput
-        return Figure(
+        return ComparedFigure(
             predicted=speed.step_seconds, interval=speed.interval_seconds, measured=statistics.median(seconds)
         )
 
@@ -174,10 +174,10 @@ _WORDS = {"oom": "out of memory", "error": "failed"}
 
 def compared(
     titles: Sequence[tuple[str, Estimate]], rows: dict[str, list[MeasuredRow]], launched: Sequence[Launched]
-) -> Iterator[Comparison]:
+) -> Iterator[LayoutComparison]:
     """A comparison for each layout, in the order of the ranking."""
     for title, estimate in titles:
-        yield Comparison(
+        yield LayoutComparison(
             title=title,
             estimate=estimate,
             rows=tuple(rows.get(title, ())),

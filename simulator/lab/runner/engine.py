@@ -76,7 +76,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LaunchOutcome:
     """What became of a launch."""
 
     kind: OutcomeKind
@@ -106,5 +106,5 @@ class Engine(Protocol):
         Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason.
         """
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read what the launch left."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.question.scenario.layout import Layout
 
 LOG_NAME = "log.txt"
@@ -65,7 +65,7 @@ class Launched:
 
     launch: Launch
     ended: Ended
-    outcome: Outcome
+    outcome: LaunchOutcome
 
 
 class Launcher(Protocol):

@@ -16,7 +16,7 @@ from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.lab.runner.diagnosis import diagnosis
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
@@ -73,19 +73,19 @@ class ReferenceEngine:
             files=(path,),
         )
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read what the ranks left."""
         if ended.exit_code == 0:
             _arrive(folder, pick.scenario.devices)
         ranks, problem = _ranks(folder, pick.scenario.devices)
         if ended.interrupted:
-            return Outcome(kind="interrupted", row=None, ranks=ranks)
+            return LaunchOutcome(kind="interrupted", row=None, ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
-            return Outcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
+            return LaunchOutcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
         found = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
         error = problem if ended.exit_code == 0 and found.kind == "error" else found.error
         row = launched_row(pick, "oom" if found.kind == "oom" else "error", error)
-        return Outcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
+        return LaunchOutcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
 
     def _job(self, pick: Pick) -> TrainingJob:
         scenario = pick.scenario

@@ -56,7 +56,7 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TraceComparison:
     """A traced stage beside its prediction."""
 
     estimate: Estimate

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.errors import InputError, UnsupportedError, one_line
-from simulator.lab.trace.result import Comparison, Traced, TraceRequest
+from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
 from simulator.lab.trainer.job import TrainingJob
 from simulator.lab.trainer.limits import check_job
 from simulator.question.coefficients.values import replaced
@@ -27,7 +27,7 @@ NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
 
 
-def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Comparison:
+def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
     """Trace a pipeline rank of a layout and price it; by default the one that needs most.
 
     Raises InputError for a rank that there is none of, and UnsupportedError for what the reference trainer cannot run,
@@ -51,7 +51,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Compa
     chosen = priced.memory.binding_stage if stage is None else stage
     job = _job(scenario, layout, _enough(layout, chosen, count))
     traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))
-    return Comparison(estimate=priced, traced=traced)
+    return TraceComparison(estimate=priced, traced=traced)
 
 
 def tensors_only(scenario: Scenario) -> Scenario:

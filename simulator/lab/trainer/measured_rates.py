@@ -14,7 +14,7 @@ from simulator.question.scenario.layout import Layout
 RATES_NAME = "rates.json"
 """File, beside the job's, in which the first rank leaves what all of them measured."""
 
-Operation = Literal[
+ProbedOperation = Literal[
     "gemm",
     "attention",
     "add",
@@ -26,7 +26,7 @@ Operation = Literal[
     "all_reduce",
     "send",
 ]
-COLLECTIVES: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce", "send")
+COLLECTIVES: Final[tuple[ProbedOperation, ...]] = ("all_gather", "reduce_scatter", "all_reduce", "send")
 """Operations that need two ranks."""
 
 
@@ -34,7 +34,7 @@ COLLECTIVES: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "al
 class Timing:
     """One operation at one size. Every rank runs it at the same time, as in training."""
 
-    operation: Operation
+    operation: ProbedOperation
     sizes: Mapping[str, int]
     """Counts, by the name that the operation has for them:
     gemm `rows inner columns`, attention `batch heads kv_heads tokens head_dim`, add and swiglu `elements`,
@@ -128,6 +128,6 @@ class MeasuredRates:
 
 
 def _timing(entry: Mapping[str, Any]) -> Timing:
-    if entry["operation"] not in get_args(Operation):
-        raise ValueError(f"operation '{entry['operation']}' is not one of {', '.join(get_args(Operation))}")
+    if entry["operation"] not in get_args(ProbedOperation):
+        raise ValueError(f"operation '{entry['operation']}' is not one of {', '.join(get_args(ProbedOperation))}")
     return Timing(**entry)

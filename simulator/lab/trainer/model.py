@@ -94,7 +94,7 @@ class Attention(nn.Module):
         return attended
 
 
-class FeedForward(nn.Module):
+class FeedForwardNetwork(nn.Module):
     """SwiGLU of three separate operations."""
 
     def __init__(self, model: ModelSpec) -> None:
@@ -117,7 +117,7 @@ class DecoderLayer(nn.Module):
         self.attention_norm = RMSNorm(model.hidden_size)
         self.attention = Attention(model, rotary)
         self.ffn_norm = RMSNorm(model.hidden_size)
-        self.ffn = FeedForward(model)
+        self.ffn = FeedForwardNetwork(model)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One layer."""

@@ -301,17 +301,19 @@ class Coefficients:
     time: TimeCoefficients = field(default_factory=TimeCoefficients)
 
 
-Kind = Literal["memory", "time"]
+CoefficientKind = Literal["memory", "time"]
 """The two kinds of coefficients; they are fitted apart."""
 
 
-def priors(kind: Kind) -> dict[str, Prior]:
+def priors(kind: CoefficientKind) -> dict[str, Prior]:
     """The coefficients of one kind that a calibration may fit, by name."""
     owner = MemoryCoefficients if kind == "memory" else TimeCoefficients
     return {f.name: f.metadata["prior"] for f in dataclasses.fields(owner) if "prior" in f.metadata}
 
 
-def replaced(base: Coefficients, kind: Kind, names: Sequence[str], values: NDArray[np.float64]) -> Coefficients:
+def replaced(
+    base: Coefficients, kind: CoefficientKind, names: Sequence[str], values: NDArray[np.float64]
+) -> Coefficients:
     """`base` with the named coefficients set.
 
     `values` has one entry per name, or one row per name: the columns then go with the layouts of a block, which

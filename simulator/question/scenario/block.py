@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout
 from simulator.question.scenario.typed import Array, Columns
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
@@ -24,8 +25,6 @@ KindArray = NDArray[np.float64]
 """One number per kind of pipeline rank and layout, shape (kinds, n)."""
 StageArray = NDArray[np.float64]
 """One number per pipeline rank and layout, shape (pipeline_parallel, n)."""
-Mask = NDArray[np.bool_]
-"""Yes or no per layout, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)

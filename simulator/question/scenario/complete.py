@@ -28,7 +28,7 @@ def _refusal(message: str, *_keys: str) -> InputError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Wording:
     """How the users of a caller know the settings, for errors."""
 
     said: Callable[[LayoutSetting], str]
@@ -46,9 +46,9 @@ class Words:
         return self.refusal(self.where + message, *keys)
 
 
-NAMES = Words(said=lambda setting: setting.name)
-KEYS = Words(said=lambda setting: setting.key)
-OPTIONS = Words(said=lambda setting: setting.option)
+NAMES = Wording(said=lambda setting: setting.name)
+KEYS = Wording(said=lambda setting: setting.key)
+OPTIONS = Wording(said=lambda setting: setting.option)
 
 
 def named(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 """What belongs to one mode of recompute."""
 
 
-def asked_layout(given: Mapping[str, Any], words: Words = NAMES, *, many: bool = False) -> dict[str, Any]:
+def asked_layout(given: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
     """What a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
 
     Raises InputError for two ways of saying one thing, and for what does not go together.
@@ -101,7 +101,7 @@ def _told(layers: tuple[int, ...]) -> str:
     return ",".join(map(str, layers[:16])) + ("..." if len(layers) > 16 else "")
 
 
-def _check_chunks(found: dict[str, Any], words: Words) -> None:
+def _check_chunks(found: dict[str, Any], words: Wording) -> None:
     """A list of chunks gives the cut: with the pipeline size it gives their number, and the other way round."""
     chunks, cut = found["chunk_layers"], found.get("stage_layers", ())
     if "layers_per_virtual_stage" in found:
@@ -126,7 +126,7 @@ def _check_chunks(found: dict[str, Any], words: Words) -> None:
         )
 
 
-def _ask_for_mode(found: dict[str, Any], mode: str, words: Words, *, many: bool) -> None:
+def _ask_for_mode(found: dict[str, Any], mode: str, words: Wording, *, many: bool) -> None:
     """Refuse what only one mode of recompute has beside another, and let it imply that mode where nothing was said."""
     details = [name for name in _ONLY_WITH[mode] if name in found]
     if details and mode not in _values(found.setdefault("recompute", (mode,) if many else mode)):
@@ -143,7 +143,7 @@ def _values(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Words) -> None:
+def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Wording) -> None:
     sizes = tuple(pipelines)
     if len(cut) not in sizes:
         told = ",".join(map(str, sizes[:8]))
@@ -201,7 +201,7 @@ class Question:
 
 
 def resolve(
-    question: Question, given: Mapping[str, Any], words: Words = NAMES, *, filled: bool = True
+    question: Question, given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = True
 ) -> tuple[Scenario, Layout]:
     """The scenario and the layout of a question, from fields of the layout by name or key.
 
@@ -220,7 +220,7 @@ def complete_layout(scenario: Scenario, **given: Any) -> Layout:
     return _completed(named(given), question, NAMES, filled=False)
 
 
-def _completed(given: dict[str, Any], question: Question, words: Words, *, filled: bool) -> Layout:
+def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
     model, devices = question.model, question.cluster.devices
     layers, chunk = model.num_hidden_layers, given.pop("layers_per_virtual_stage", None)
     listed = tuple(given.get("chunk_layers", ()))
@@ -285,7 +285,7 @@ def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int,
 _REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def _check_filled(given: Mapping[str, Any], replica: int, devices: int, words: Words) -> None:
+def _check_filled(given: Mapping[str, Any], replica: int, devices: int, words: Wording) -> None:
     sizes = " x ".join(f"{words(name)} {given[name]}" for name in _REPLICA)
     keys = tuple(field.key for field in FIELDS if field.name in _REPLICA)
     if devices % replica:

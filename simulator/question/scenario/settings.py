@@ -10,13 +10,13 @@ from simulator.errors import InputError, did_you_mean
 
 LARGEST_COUNT = 2**24
 
-Group = Literal["size", "recompute", "other"]
+SettingGroup = Literal["size", "recompute", "other"]
 """Which part of a layout a field belongs to; answers list the parts in this order."""
-GROUPS: tuple[Group, ...] = get_args(Group)
-Kind = Literal["count", "number", "flag", "word", "words", "layers"]
+GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
+SettingKind = Literal["count", "number", "flag", "word", "words", "layers"]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
 `words`: some of a few words, each once, in their order. `layers`: a list of whole numbers."""
-LISTS: tuple[Kind, ...] = ("words", "layers")
+LISTS: tuple[SettingKind, ...] = ("words", "layers")
 """Kinds whose value is a list; a search takes one, or what it tries by itself."""
 
 
@@ -28,7 +28,7 @@ class LayoutSetting:
     """Field of `Layout`."""
     key: str
     """Short name: key of JSON, column of CSV, keyword of the API."""
-    kind: Kind
+    kind: SettingKind
     default: Any
     help: str
     """For the command line."""
@@ -41,7 +41,7 @@ class LayoutSetting:
     low: int = 1
     high: int = 2**20
     """Range that the command line takes."""
-    group: Group = "other"
+    group: SettingGroup = "other"
     split: bool = False
     """Whether it is a size of the split, of which a ranking shows the best layout."""
     per_block: bool = False
@@ -107,7 +107,7 @@ def settings_of(kind: type) -> tuple[LayoutSetting, ...]:
     )
 
 
-def _kind(default: object, about: Any) -> Kind:
+def _kind(default: object, about: Any) -> SettingKind:
     if isinstance(default, bool):
         return "flag"
     if isinstance(default, str):

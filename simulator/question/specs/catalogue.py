@@ -6,7 +6,7 @@ from typing import Final
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.folders import Kind, hardware_names, model_names, spec_file, spec_names
+from simulator.question.specs.folders import SpecKind, hardware_names, model_names, spec_file, spec_names
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.huggingface import CONFIG_FILE, read_config
 from simulator.question.specs.model import ModelSpec
@@ -52,7 +52,7 @@ def _shipped_hardware(file: Path) -> HardwareSpec:
     return validated(str(file), HardwareSpec, read_yaml(file))
 
 
-def _own_file(kind: Kind, name_or_path: str) -> Path:
+def _own_file(kind: SpecKind, name_or_path: str) -> Path:
     """Return the user's own spec file, or say that the name is not known."""
     if "\0" in name_or_path:
         raise InputError(f"{kind} '{name_or_path[:60]}': a name or path has no NUL character")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, Literal
 
-Kind = Literal["hardware", "model"]
+SpecKind = Literal["hardware", "model"]
 """What a spec describes."""
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
@@ -20,12 +20,12 @@ def data_folder(folder: str) -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / folder
 
 
-def spec_folder(kind: Kind) -> Path:
+def spec_folder(kind: SpecKind) -> Path:
     """Return the folder of the shipped specs of one kind."""
     return data_folder(f"{kind}_specs")
 
 
-def spec_file(kind: Kind, name: str) -> Path | None:
+def spec_file(kind: SpecKind, name: str) -> Path | None:
     """Return the file of the shipped spec called ``name``, or None if there is none."""
     if not name or len(name) > 100 or name.startswith(".") or not _is_plain(name):
         return None
@@ -33,7 +33,7 @@ def spec_file(kind: Kind, name: str) -> Path | None:
     return file if file.is_file() else None
 
 
-def spec_names(kind: Kind) -> tuple[str, ...]:
+def spec_names(kind: SpecKind) -> tuple[str, ...]:
     """Return the names of all shipped specs of one kind, in order."""
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in spec_folder(kind).glob(f"*{_SUFFIX}")))
 

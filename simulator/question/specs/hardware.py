@@ -45,7 +45,7 @@ class _Measure(Sourced, ABC):
         return self._parsed()
 
 
-class Size(_Measure):
+class MemorySize(_Measure):
     """An amount of memory; base unit bytes."""
 
     def _parsed(self) -> float:
@@ -181,15 +181,15 @@ class HardwareSpec(Frozen):
     """Key to document; every number refers to these keys."""
     devices: Count = Field(alias="devices_per_node")
     """Devices in one node; the file's key is ``devices_per_node``."""
-    memory_capacity: Size
+    memory_capacity: MemorySize
     """Memory of one device as its driver lists it."""
-    usable_memory: Size
+    usable_memory: MemorySize
     """Memory of one device a framework can get."""
     memory_bandwidth: Bandwidth
     """Peak rate of one device's own memory."""
     peak_flops: PeakFlops
     """Dense peaks of one device."""
-    communicator_buffer: Size | None = None
+    communicator_buffer: MemorySize | None = None
     """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
     allocator is taken from measurements of other platforms."""
     host_bandwidth: Bandwidth

@@ -20,7 +20,7 @@ Layers = Annotated[int, Field(ge=1, le=MAXIMUM_LAYERS, strict=True)]
 """A number of layers of at least one."""
 LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
 """A number of layers that may be zero."""
-Flag = Annotated[bool, Field(strict=True)]
+Boolean = Annotated[bool, Field(strict=True)]
 """True or false, written as such."""
 
 _PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
@@ -167,33 +167,33 @@ class ModelSpec(Frozen):
     """Features of one query-key head; for MLA the rotary part is included."""
     vocab_size: Size
     """Rows of the token table, a count, without padding a framework adds."""
-    tie_word_embeddings: Flag
+    tie_word_embeddings: Boolean
     """True when the head uses the token table's storage."""
-    attention_bias: Flag = False
+    attention_bias: Boolean = False
     """True when the q, k and v projections have a bias."""
-    attention_output_bias: Flag = False
+    attention_output_bias: Boolean = False
     """True when the projection behind attention has a bias."""
-    mlp_bias: Flag = False
+    mlp_bias: Boolean = False
     """True when the products of the feed-forward networks have biases, experts' included."""
     activation: Activation = "silu"
     """Nonlinearity of the feed-forward networks."""
-    gated: Flag = True
+    gated: Boolean = True
     """False when feed-forward networks have one product before the activation instead of gate and up."""
     norm: Literal["rms_norm", "layer_norm", "layer_norm_without_bias", "layer_norm_unweighted"] = "rms_norm"
     """Kind of the norms over the hidden size."""
     norm_placement: Literal["before", "after", "around"] = "before"
     """Whether norms stand before mixer and feed-forward network, after them, or both."""
-    parallel_residual: Flag = False
+    parallel_residual: Boolean = False
     """True when the feed-forward network reads the layer's input, not the mixer's result."""
-    shared_norm: Flag = False
+    shared_norm: Boolean = False
     """True when a parallel residual has one norm for both branches."""
-    rotary: Flag = True
+    rotary: Boolean = True
     """True when attention rotates queries and keys; False with learned positions, ALiBi or none."""
     learned_positions: SizeOrZero = 0
     """Rows of a learned table of positions that is added to the tokens', a count."""
-    embedding_norm: Flag = False
+    embedding_norm: Boolean = False
     """True when the embedded tokens pass a norm."""
-    qk_norm: Flag = False
+    qk_norm: Boolean = False
     """True when queries and keys are normalised."""
     qk_norm_span: Literal["head", "projection", "unweighted"] = "head"
     """What a norm of queries and keys is over: each head with shared weights, the projection, or heads without any."""
@@ -201,7 +201,7 @@ class ModelSpec(Frozen):
     """Whether a gate multiplies attention's output: one number per head, or one per feature."""
     attention_sinks: Literal["none", "sliding", "all"] = "none"
     """Layers whose attention has a learned sink per head."""
-    logit_softcap: Flag = False
+    logit_softcap: Boolean = False
     """True when a tanh bounds the logits."""
     attention: Literal["gqa", "mla"] = "gqa"
     """``gqa``: heads share keys and values (all of MHA to MQA); ``mla``: latent attention."""
@@ -211,7 +211,7 @@ class ModelSpec(Frozen):
     """Feed-forward part of every layer, a pattern that repeats; empty: dense layers first, then experts if any."""
     sliding_window: Size | None = None
     """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
-    window_chunked: Flag = False
+    window_chunked: Boolean = False
     """True when a sliding layer attends within consecutive chunks of that many tokens instead."""
     sliding_attention_heads: Size | None = None
     """Query heads of sliding layers where they have a number of their own, a count."""
@@ -241,7 +241,7 @@ class ModelSpec(Frozen):
     """Mamba-2: size of the state per feature."""
     convolution: SizeOrZero = 0
     """Taps of the causal convolution of gated delta net and Mamba-2, a count."""
-    convolution_bias: Flag = False
+    convolution_bias: Boolean = False
     """True when that convolution has a bias."""
     chunk_tokens: SizeOrZero = 0
     """Tokens that linear attention, delta net and Mamba-2 treat at once, a count."""
@@ -265,7 +265,7 @@ class ModelSpec(Frozen):
     """Width of one expert's feed-forward network, a count of features."""
     shared_expert_intermediate_size: SizeOrZero = 0
     """Width of the shared experts together where it is no multiple of an expert's; 0: that multiple."""
-    shared_expert_gate: Flag = False
+    shared_expert_gate: Boolean = False
     """True when a gate of one number per token weighs the shared experts."""
     expert_latent_size: SizeOrZero = 0
     """Width that tokens are projected to before routed experts and back behind them; 0: the hidden size."""
@@ -275,7 +275,7 @@ class ModelSpec(Frozen):
     """Groups of routed experts of which a token uses some, a count; 0 where it is free in all."""
     topk_group: SizeOrZero = 0
     """Groups of routed experts that a token uses, a count; 0 where it is free in all."""
-    router_bias: Flag = False
+    router_bias: Boolean = False
     """True when the router keeps a correction per expert."""
     num_nextn_predict_layers: LayersOrZero = 0
     """Next-token prediction (MTP) modules the published configuration carries, a count."""

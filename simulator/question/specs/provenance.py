@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Status = Literal["verified", "measured", "assumed"]
+SourceStatus = Literal["verified", "measured", "assumed"]
 """How well a number is known.
 
 ``verified``: a document that was read states it. ``measured``: a benchmark or
@@ -55,7 +55,7 @@ class Sourced(Frozen):
 
     source: SourceKeys
     """Documents that state it: keys of the file's ``sources``."""
-    status: Status
+    status: SourceStatus
     """How well it is known."""
     note: Text = ""
     """What a reader should know about it."""

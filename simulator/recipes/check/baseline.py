@@ -14,7 +14,7 @@ from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.recipes.check.verdict import OUTCOMES, Checked
 
-Kind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
+ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOTICED = 0.001
 """Relative change of memory or step time that counts as drift."""
 _MOST_BYTES = 100_000_000
@@ -38,7 +38,7 @@ class Changed:
 
     file: str
     title: str
-    kind: Kind
+    kind: ChangeKind
     before: Stored | None
     after: Stored | None
 
@@ -59,7 +59,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LaunchKey:
     """Which launch a result is of, however its file was named on the command line."""
 
     path: str
@@ -69,18 +69,18 @@ class Key:
     """From 0, among the launches of the file with that title: a loop starts the same script several times."""
 
 
-def _keys(names: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
+def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
     """The keys of results, in order, by file and title."""
     count: Counter[tuple[str, str]] = Counter()
-    found: list[Key] = []
+    found: list[LaunchKey] = []
     for file, title in names:
         path = os.path.abspath(file) if "\0" not in file else file  # noqa: PTH100  keeps links as they are named
-        found.append(Key(path, title, count[path, title]))
+        found.append(LaunchKey(path, title, count[path, title]))
         count[path, title] += 1
     return tuple(found)
 
 
-Baseline = Mapping[Key, tuple[str, Stored]]
+Baseline = Mapping[LaunchKey, tuple[str, Stored]]
 """Stored results with the name that each file had."""
 
 
@@ -131,7 +131,7 @@ def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...
     keys = _keys((result.file, result.title) for result in present)
     after = {key: (result.file, _present(result)) for key, result in zip(keys, present, strict=True)}
     found = list(_differences(before, after))
-    order: tuple[Kind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
+    order: tuple[ChangeKind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
     return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
 
 
@@ -155,7 +155,7 @@ def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
             yield Changed(file=name, title=title, kind=kind, before=old, after=new)
 
 
-def _kind(old: Stored | None, new: Stored | None) -> Kind | None:
+def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
     if new is None:
         return "removed"
     if old is None:

@@ -11,7 +11,7 @@ from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
-from simulator.question.scenario.complete import Question, Words, named, resolve
+from simulator.question.scenario.complete import Question, Wording, named, resolve
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting
@@ -20,7 +20,7 @@ from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
 from simulator.recipes.rules.frameworks import UNEVEN_STAGES
-from simulator.recipes.rules.launch import Launch, Mark
+from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,12 @@ class Case:
     remarks: tuple[Remark, ...] = ()
     """What the recipe's reader remarked, and what was found on the way here."""
 
-    def launch(self, marks: frozenset[Mark]) -> Launch:
+    def launch(self, marks: frozenset[Mark]) -> LaunchFacts:
         """What the rules of the framework look at."""
         replaced = frozenset(self.asked.layout)
-        return Launch(scenario=self.scenario, layout=self.layout, recipe=self.recipe, marks=marks, replaced=replaced)
+        return LaunchFacts(
+            scenario=self.scenario, layout=self.layout, recipe=self.recipe, marks=marks, replaced=replaced
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +340,7 @@ def _fields(told: _Told, layout: Layout) -> dict[str, Any]:
     return fields
 
 
-def _words(recipe: Recipe) -> Words:
+def _words(recipe: Recipe) -> Wording:
     """Errors of a recipe: its file in front, and what to change behind sizes that its cluster does not take."""
 
     def refusal(message: str, *keys: str) -> InputError:
@@ -350,7 +352,7 @@ def _words(recipe: Recipe) -> Words:
     def said(setting: LayoutSetting) -> str:
         return "the cut" if setting.key == "stage_layers" else setting.key
 
-    return Words(said=said, where=f"{recipe.file}: ", refusal=refusal)
+    return Wording(said=said, where=f"{recipe.file}: ", refusal=refusal)
 
 
 _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")

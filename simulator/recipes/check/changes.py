@@ -30,7 +30,7 @@ class _Try:
     axes: frozenset[str]
 
 
-_Found = list[tuple[_Try, Change]]
+_Tries = list[tuple[_Try, Change]]
 
 
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
@@ -41,7 +41,7 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     """
     start = _Try((), case, frozenset())
 
-    def fitting(candidates: Iterable[_Try]) -> _Found:
+    def fitting(candidates: Iterable[_Try]) -> _Tries:
         return _fitting(base, marks, gates, _distinct(candidates))
 
     singles = list(_single(start, marks))
@@ -80,7 +80,7 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(found: _Found, limit: int) -> Iterator[Change]:
+def _best(found: _Tries, limit: int) -> Iterator[Change]:
     """The fastest of each kind of change, fastest first."""
     seen: set[frozenset[str]] = set()
     for candidate, change in sorted(found, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
@@ -101,8 +101,8 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     return list(found.values())
 
 
-def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Found:
-    found: _Found = []
+def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
+    found: _Tries = []
     reference = base.throughput.tokens_per_second_per_device
     for candidate in candidates:
         case = candidate.case

@@ -21,7 +21,7 @@ from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.room import room_of
-from simulator.recipes.check.verdict import Checked, Gates, Outcome
+from simulator.recipes.check.verdict import Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
 from simulator.search.build import estimate_layout
@@ -161,7 +161,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
-    outcome: Outcome = "refused" if refusals else estimate.verdict
+    outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
@@ -204,11 +204,11 @@ def _too_few(estimate: Estimate, nodes: int) -> Remark:
     )
 
 
-_UNREAD: dict[str, Outcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}
+_UNREAD: dict[str, CheckOutcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}
 """Outcomes of what a reader could not read or price, by the rule of its remark: nothing firm is said beside them."""
 
 
-def _unread(remarks: Iterable[Remark]) -> Outcome | None:
+def _unread(remarks: Iterable[Remark]) -> CheckOutcome | None:
     rules = {remark.rule for remark in remarks if remark.severity == "error"}
     return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
 
@@ -289,7 +289,7 @@ def _defect(file: str, error: Exception) -> InputError:
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
-    outcome: Outcome = "not_modelled" if isinstance(error, UnsupportedError) else "unreadable"
+    outcome: CheckOutcome = "not_modelled" if isinstance(error, UnsupportedError) else "unreadable"
     place = _LINE.match(str(error))
     blame = Place(place["file"], int(place["line"])) if place else None
     return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),), blame=blame)

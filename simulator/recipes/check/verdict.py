@@ -12,10 +12,12 @@ from simulator.recipes.check.peaks import Peaks
 from simulator.recipes.check.room import Room
 from simulator.recipes.recipe import Place, Remark
 
-Outcome = Literal["fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"]
+CheckOutcome = Literal[
+    "fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"
+]
 """`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
 is wrong; `skipped`: no recipe, and told to pass over such files."""
-OUTCOMES: tuple[Outcome, ...] = (
+OUTCOMES: tuple[CheckOutcome, ...] = (
     "fits",
     "starved",
     "does_not_fit",
@@ -91,7 +93,7 @@ class Checked:
     title: str = ""
     framework: str = ""
     dialect: str = ""
-    outcome: Outcome
+    outcome: CheckOutcome
     passed: bool
     reasons: tuple[str, ...] = ()
     """Why it did not pass: the gates, what is missing, what is wrong; one sentence each."""

@@ -11,7 +11,7 @@ _HEADER = re.compile(r"#|\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenSetting:
     """A setting as the text gives it."""
 
     spelled: str
@@ -22,7 +22,7 @@ class Given:
 
 
 def edited(
-    text: str, present: Mapping[str, Given], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, GivenSetting], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
     """The text with flags or keys set and others dropped; None where it gives no hold for that.
 
@@ -60,12 +60,12 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
 
 
-def _flag(given: Given) -> re.Pattern[str]:
+def _flag(given: GivenSetting) -> re.Pattern[str]:
     name = re.escape(given.spelled)
     return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
-def _set_flag(lines: list[str], given: Given, value: str) -> bool:
+def _set_flag(lines: list[str], given: GivenSetting, value: str) -> bool:
     """Another value: in the variable that the flag takes it from where that is plain text, else behind the flag."""
     line = lines[given.line - 1]
     match = _flag(given).search(line)
@@ -87,7 +87,7 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
     return True
 
 
-def _add_flags(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
+def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
     """More flags, or dotted keys, behind the value of one that stands in the text."""
     words = "".join(
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
@@ -102,12 +102,12 @@ def _add_flags(lines: list[str], present: Mapping[str, Given], added: Mapping[st
     return False
 
 
-def _key(given: Given) -> re.Pattern[str]:
+def _key(given: GivenSetting) -> re.Pattern[str]:
     last = re.escape(given.spelled.rsplit(".", 1)[-1])
     return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
 
 
-def _set_key(lines: list[str], given: Given, value: str) -> bool:
+def _set_key(lines: list[str], given: GivenSetting, value: str) -> bool:
     line = lines[given.line - 1]
     match = _key(given).match(line)
     if match is None or not match[2]:
@@ -127,7 +127,7 @@ def _like(old: str, new: str) -> str:
     return new
 
 
-def _add_keys(lines: list[str], present: Mapping[str, Given], added: Mapping[str, str]) -> bool:
+def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
     """More keys above one of the same section, in its form."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
@@ -148,7 +148,7 @@ def _add_keys(lines: list[str], present: Mapping[str, Given], added: Mapping[str
     return True
 
 
-def _drop(lines: list[str], given: Given, *, shell: bool) -> bool:
+def _drop(lines: list[str], given: GivenSetting, *, shell: bool) -> bool:
     line = lines[given.line - 1]
     match = (_flag(given).search if shell else _key(given).match)(line)
     if match is None:

@@ -16,7 +16,7 @@ from simulator.question.scenario.block import block_of
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
-from simulator.recipes.emit.edits import Given, edited, with_variable
+from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
 from simulator.recipes.emit.megatron import megatron_words
 from simulator.recipes.emit.paddle import paddle_words
 from simulator.recipes.emit.torchtitan import torchtitan_words
@@ -145,7 +145,7 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     return with_variable(found, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
 
 
-def _nodes(text: str, present: Mapping[str, Given], recipe: Recipe) -> Given | None:
+def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> GivenSetting | None:
     """Where the recipe says its number of nodes."""
     for name, given in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
@@ -154,7 +154,7 @@ def _nodes(text: str, present: Mapping[str, Given], recipe: Recipe) -> Given | N
     if len(found) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = found[0]
-    return Given(spelled=match[1], text=str(recipe.nodes), line=number)
+    return GivenSetting(spelled=match[1], text=str(recipe.nodes), line=number)
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
@@ -180,14 +180,14 @@ def _settings(words: Iterable[str], *, switch: str) -> dict[str, str]:
     return found
 
 
-def _present(recipe: Recipe) -> dict[str, Given]:
+def _present(recipe: Recipe) -> dict[str, GivenSetting]:
     """What the file itself gives, those that are said to matter most first."""
     flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
     flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: Given(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
+    return {flag.name: GivenSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
 
 
-def _name(name: str, present: Mapping[str, Given], recipe: Recipe) -> str:
+def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> str:
     """A setting's name as the recipe has it."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)

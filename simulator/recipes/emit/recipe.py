@@ -14,7 +14,7 @@ from simulator.recipes.emit.paddle import paddle_script
 from simulator.recipes.emit.torchtitan import torchtitan_config
 from simulator.recipes.emit.words import Head
 from simulator.recipes.rules.frameworks import findings
-from simulator.recipes.rules.launch import Launch
+from simulator.recipes.rules.launch import LaunchFacts
 
 WRITERS: Mapping[str, Callable[[Case, Head], str]] = MappingProxyType(
     {"megatron": megatron_script, "paddle": paddle_script, "torchtitan": torchtitan_config}
@@ -32,7 +32,7 @@ def emit(case: Case, target: str) -> str:
             f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
         )
     estimate = estimate_of(case)
-    refused = findings(Launch(scenario=case.scenario, layout=case.layout), estimate.violations)
+    refused = findings(LaunchFacts(scenario=case.scenario, layout=case.layout), estimate.violations)
     if refused:
         fix = f" ({refused[0].fix})" if refused[0].fix else ""
         raise UnsupportedError(f"{target} would refuse the layout: {refused[0].message}{fix}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from simulator.errors import InputError
 from simulator.recipes.readers.given import Given
 from simulator.recipes.recipe import Place
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Cause, Value
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
@@ -18,7 +18,7 @@ _WORKERS = 8
 """Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
 
 
-def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
     """Nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
@@ -36,7 +36,7 @@ def cluster_of(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return _paddle(launch, given)
 
 
-def _started(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
     """Processes that `srun` or `mpirun` starts: as its options say, else as Slurm's variables do."""
     known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
     nodes = _count(given, known, "nodes", ("nodes",), default=None)
@@ -55,13 +55,13 @@ def _started(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return nodes, each
 
 
-def _scheduled(launch: Launch) -> dict[str, Value]:
+def _scheduled(launch: TrainingCommand) -> dict[str, Value]:
     """The same counts as Slurm's variables."""
     names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
     return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
 
-def _paddle(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+def _paddle(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
     options = launch.options
     nodes = _count(given, options, "nodes", ("nnodes",), default=None)
     if nodes is None and "nnodes" not in options:
@@ -74,7 +74,7 @@ def _paddle(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return nodes, devices
 
 
-def _deepspeed(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+def _deepspeed(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
     options = launch.options
     nodes: int | None = 1
     if "hostfile" in options or "include" in options:
@@ -90,7 +90,7 @@ def _deepspeed(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return nodes, devices
 
 
-def _msrun(launch: Launch, given: Given) -> tuple[int | None, int | None]:
+def _msrun(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
     """Nodes and processes of MindSpore's launcher, which is told all processes and those of a node: 8 unless it is."""
     each = _count(given, launch.options, "devices_per_node", ("local_worker_num",), default=_WORKERS)
     tasks = _count(given, launch.options, "nodes", ("worker_num",), default=_WORKERS)
@@ -102,7 +102,7 @@ def _msrun(launch: Launch, given: Given) -> tuple[int | None, int | None]:
     return tasks // each, each
 
 
-def _visible(launch: Launch, given: Given) -> int | None:
+def _visible(launch: TrainingCommand, given: Given) -> int | None:
     """Devices that the environment leaves visible; None, which is all of a node, where it names none."""
     for name in _VISIBLE:
         if name in launch.environment:

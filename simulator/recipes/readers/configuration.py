@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.recipes.readers.home import told
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Configuration:
     keys: tuple[Key, ...]
 
 
-def configuration(launch: Launch, file: str, name: str, line: int) -> Configuration | None:
+def configuration(launch: TrainingCommand, file: str, name: str, line: int) -> Configuration | None:
     """The file as the launch names it; None where the script writes one of several and only the run knows which.
 
     Raises InputError where it is neither written nor beside the recipe, or is no such file.

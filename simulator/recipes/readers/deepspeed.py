@@ -20,7 +20,7 @@ from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.shell.launch import Launch, plain_path
+from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import text_value
 
 _VALUES: Final = {
@@ -105,7 +105,7 @@ def is_trainer(names: Iterable[str]) -> bool:
     return {"model_name_or_path", "per_device_train_batch_size"} <= {plain(name) for name in names}
 
 
-def read_trainer(launch: Launch, file: str) -> Recipe:
+def read_trainer(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch."""
     # The script's own flags are in no table.
     table = read_of("transformers") | FLAGS
@@ -173,7 +173,7 @@ def _is_chat(given: Given) -> bool:
     return True
 
 
-def add_deepspeed(given: Given, launch: Launch | None) -> bool:
+def add_deepspeed(given: Given, launch: TrainingCommand | None) -> bool:
     """Take the keys of the DeepSpeed configuration that the flags name; whether there is one."""
     entry = given.entry("deepspeed_config", "deepspeed")
     if entry is None:
@@ -223,7 +223,7 @@ _SECTIONS_OFF: Final = frozenset(
 _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types"])
 
 
-def _configuration(given: Given, launch: Launch | None, name: str, line: int) -> Configuration | None:
+def _configuration(given: Given, launch: TrainingCommand | None, name: str, line: int) -> Configuration | None:
     """The configuration of that name: beside the recipe, else the one that a framework ships under it."""
     preset = _PRESETS.get(PurePath(name).stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
     built_in = "/" not in name and "." not in name

@@ -19,7 +19,7 @@ from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import text_value
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "preprocessing_num_workers", "lora_target"])
@@ -49,12 +49,12 @@ def read_llamafactory(path: Path, keys: Iterable[Key]) -> Recipe:
     return _recipe(given, None, "llamafactory-yaml")
 
 
-def is_llamafactory_launch(launch: Launch) -> bool:
+def is_llamafactory_launch(launch: TrainingCommand) -> bool:
     """Whether a launch is `llamafactory-cli train`."""
     return launch.program == "llamafactory-cli" and launch.script.text == "train"
 
 
-def read_llamafactory_launch(launch: Launch, file: str) -> Recipe:
+def read_llamafactory_launch(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; `key=value` and flags replace its keys."""
     given = _given(file)
     for word in given.add_arguments(launch.arguments):
@@ -76,7 +76,7 @@ def _given(file: str) -> Given:
     return Given(file, table, passed_of("llamafactory", "transformers") - table.keys(), complete=True)
 
 
-def _cluster(launch: Launch) -> tuple[int | None, int | None]:
+def _cluster(launch: TrainingCommand) -> tuple[int | None, int | None]:
     """Nodes and processes: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
 
     def count(name: str, default: int | None) -> int | None:
@@ -105,7 +105,7 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 
 
 def _recipe(
-    given: Given, launch: Launch | None, dialect: str, nodes: int | None = None, devices: int | None = None
+    given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
     for name, text in _DEFAULTS.items():
         if not given.has(name):

@@ -27,7 +27,7 @@ from simulator.recipes.readers.megatron_model import fields_of, model_of
 from simulator.recipes.readers.megatron_options import options_of
 from simulator.recipes.readers.mindspeed import STAGES, is_mindspeed
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Value
 
 LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
@@ -40,7 +40,7 @@ _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|bienc
 """Parts of the names of Megatron's scripts that train no decoder alone."""
 
 
-def is_megatron(launch: Launch) -> bool:
+def is_megatron(launch: TrainingCommand) -> bool:
     """Whether a launch has the flags that every Megatron run has; conversions of weights have them and do not train."""
     if PurePath(launch.script.text).name.startswith(_TOOLS):
         return False
@@ -48,19 +48,19 @@ def is_megatron(launch: Launch) -> bool:
     return any(f"--{name}" in flags for name in ("tensor-model-parallel-size", "num-layers", "micro-batch-size"))
 
 
-def read_megatron(launch: Launch, file: str) -> Recipe:
+def read_megatron(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch."""
     return launched(given_of(launch, file), launch)
 
 
-def given_of(launch: Launch, file: str) -> Given:
+def given_of(launch: TrainingCommand, file: str) -> Given:
     """The flags of a launch."""
     given = Given(file, FLAGS, PASSED, complete=True)
     given.add_arguments(launch.arguments)
     return given
 
 
-def launched(given: Given, launch: Launch) -> Recipe:
+def launched(given: Given, launch: TrainingCommand) -> Recipe:
     """The recipe of a launch with these flags."""
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name

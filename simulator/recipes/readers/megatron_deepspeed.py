@@ -15,19 +15,19 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import given_of, is_megatron, launched
 from simulator.recipes.readers.megatron_keys import OFF
 from simulator.recipes.recipe import Recipe, Remark
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import text_value
 
 _FLASH: Final = ("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
 
 
-def is_engine(launch: Launch) -> bool:
+def is_engine(launch: TrainingCommand) -> bool:
     """Whether a launch has Megatron's flags and starts DeepSpeed's engine."""
     return is_megatron(launch) and any(value.text == "--deepspeed" for value in launch.arguments)
 
 
-def read_engine(launch: Launch, file: str) -> Recipe:
+def read_engine(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch."""
     given = given_of(launch, file)
     _prepare(given, launch.line)
@@ -48,7 +48,7 @@ def _prepare(given: Given, line: int) -> None:
         given.remark("not-modelled", "error", said, "pp-partition-method")
 
 
-def _with_engine(recipe: Recipe, given: Given, launch: Launch) -> Recipe:
+def _with_engine(recipe: Recipe, given: Given, launch: TrainingCommand) -> Recipe:
     """The recipe with what the engine's configuration says, else `--zero-stage`."""
     aside = Given(given.file, FLAGS)
     aside.entries = {name: given.entries[name] for name in ("deepspeed_config",) if name in given.entries}

@@ -22,7 +22,7 @@ from simulator.recipes.readers.megatron_keys import OFF, add_key
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import EMPTY, Value, text_value
 
 _KEYS: Final = {
@@ -161,12 +161,12 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | _PASSED), filled, None), filled.used
 
 
-def is_nemo_launch(launch: Launch) -> bool:
+def is_nemo_launch(launch: TrainingCommand) -> bool:
     """Whether a launch sets keys of NeMo on its command line."""
     return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 
 
-def read_nemo_launch(launch: Launch, file: str) -> Recipe:
+def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
     named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
     if named is not None:
@@ -185,7 +185,7 @@ def read_nemo_launch(launch: Launch, file: str) -> Recipe:
     return _recipe(given, filled, launch)
 
 
-def _base(given: Given, launch: Launch, file: str) -> tuple[Key, ...]:
+def _base(given: Given, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
     """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
     words: dict[str, Value] = {}
     for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
@@ -218,7 +218,7 @@ def _base(given: Given, launch: Launch, file: str) -> tuple[Key, ...]:
     return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
 
 
-def _overrides(launch: Launch) -> Iterator[Key]:
+def _overrides(launch: TrainingCommand) -> Iterator[Key]:
     """Keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` takes one away."""
     for value in launch.arguments:
         match = _OVERRIDE.match(value.text)
@@ -252,7 +252,7 @@ _PARTS: Final = {
 """Flags that say how another one works, and nothing where that one is off."""
 
 
-def _recipe(given: Given, filled: Interpolation, launch: Launch | None) -> Recipe:
+def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None) -> Recipe:
     counts: dict[str, int | None] = {}
     shared = True
     target = ""
@@ -354,7 +354,9 @@ def _lora(given: Given, keys: Iterable[Key]) -> int | None:
     return (rank or _LORA_RANK) if scheme == "lora" else None
 
 
-def _cluster(given: Given, launch: Launch, nodes: int | None, devices: int | None) -> tuple[int | None, int | None]:
+def _cluster(
+    given: Given, launch: TrainingCommand, nodes: int | None, devices: int | None
+) -> tuple[int | None, int | None]:
     """Nodes and devices as the keys say, else as the launcher does."""
     if launch.launcher == "python" or (nodes and devices):
         return nodes or (None if "nodes" in given.incomplete else 1), devices

@@ -18,7 +18,7 @@ from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch, plain_path
+from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import Value, text_value
 
 _LORA_RANK: Final = 8
@@ -50,7 +50,7 @@ def is_paddle(names: Iterable[str]) -> bool:
     return bool(found & _OWN_FLAGS) or {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
 
 
-def read_paddle(launch: Launch, file: str) -> Recipe:
+def read_paddle(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch; a configuration file that it names is read beside the recipe."""
     given = Given(file, FLAGS, PASSED, complete=True)
     positional = given.add_arguments(launch.arguments)
@@ -81,12 +81,12 @@ def _prefers(given: Given, script: str) -> bool:
     return re.search("dpo|kto", f"{script} {given.text('stage', 'stage') or ''}".lower()) is not None
 
 
-def _environment_count(launch: Launch, name: str) -> int | None:
+def _environment_count(launch: TrainingCommand, name: str) -> int | None:
     value = launch.environment.get(name)
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _add_file(given: Given, launch: Launch, file: str, word: Value) -> None:
+def _add_file(given: Given, launch: TrainingCommand, file: str, word: Value) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}

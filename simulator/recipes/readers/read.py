@@ -32,7 +32,7 @@ from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
 
@@ -97,8 +97,8 @@ class _Document:
     settings: Mapping[str, str]
 
 
-_Found = tuple[Recipe, set[str]]
-_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _Found]], ...]] = (
+_ReadRecipe = tuple[Recipe, set[str]]
+_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _ReadRecipe]], ...]] = (
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
     (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
     (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
@@ -125,7 +125,7 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 """Trainers whose files are known and not read, by sections that only they have."""
 
 
-def _read_document(path: Path, settings: Mapping[str, str]) -> _Found:
+def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     """The recipe of a configuration file, and the settings that it used."""
     content = read_document(path)
     keys = keys_of(path, content)
@@ -152,7 +152,7 @@ def _read_shell(
     script = _script(whole, file, settings, environment)
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
-    passed: list[Launch] = []
+    passed: list[TrainingCommand] = []
     for launch in script.launches:
         recipe = _read_launch(launch, file)
         if recipe is None:
@@ -208,7 +208,7 @@ def _line_ends(text: str, file: str) -> Iterable[Remark]:
         )
 
 
-def _read_launch(launch: Launch, file: str) -> Recipe | None:
+def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
     names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
     files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
@@ -226,7 +226,7 @@ def _read_launch(launch: Launch, file: str) -> Recipe | None:
     return read_trainer(launch, file) if is_trainer(names) else None
 
 
-_COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], Recipe]], ...]] = (
+_COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
     (is_swift, read_swift),
     (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
@@ -235,7 +235,7 @@ _COMMANDS: Final[tuple[tuple[Callable[[Launch], bool], Callable[[Launch, str], R
 """Launches that their program or their words tell, each with its reader."""
 
 
-def _conditional(recipe: Recipe, launch: Launch) -> Recipe:
+def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
     """The recipe with what decides whether it runs at all."""
     unknowns = list(recipe.unknowns)
     known = {unknown.name: number for number, unknown in enumerate(unknowns)}

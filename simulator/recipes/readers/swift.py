@@ -21,7 +21,7 @@ from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, se
 from simulator.recipes.readers.named import named_model
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import text_value
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -54,12 +54,12 @@ _STEP: Final = 16
 _LORA_RANK: Final = 8
 
 
-def is_swift(launch: Launch) -> bool:
+def is_swift(launch: TrainingCommand) -> bool:
     """Whether a launch is one of ms-swift that trains."""
     return launch.program in ("swift", "megatron")
 
 
-def read_swift(launch: Launch, file: str) -> Recipe:
+def read_swift(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch; a configuration file instead of flags is read beside it."""
     if launch.script.text == "rlhf":
         raise UnsupportedError(
@@ -69,7 +69,7 @@ def read_swift(launch: Launch, file: str) -> Recipe:
     return _megatron(launch, file) if launch.program == "megatron" else _trainer(launch, file)
 
 
-def _given(launch: Launch, file: str, table: dict[str, Flag], passed: frozenset[str]) -> Given:
+def _given(launch: TrainingCommand, file: str, table: dict[str, Flag], passed: frozenset[str]) -> Given:
     given = Given(file, table, passed, complete=True)
     words = list(launch.arguments)
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
@@ -81,7 +81,7 @@ def _given(launch: Launch, file: str, table: dict[str, Flag], passed: frozenset[
     return given
 
 
-def _count(launch: Launch, given: Given, name: str, option: str) -> int | None:
+def _count(launch: TrainingCommand, given: Given, name: str, option: str) -> int | None:
     """Processes or nodes of the environment; one where it says nothing."""
     value = launch.environment.get(name)
     if value is None:
@@ -93,7 +93,7 @@ def _count(launch: Launch, given: Given, name: str, option: str) -> int | None:
     return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
 
 
-def _megatron(launch: Launch, file: str) -> Recipe:
+def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     # Every switch of Megatron takes true or false here.
     known = read_of("megatron", "swift")
     table = {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
@@ -122,7 +122,7 @@ def _megatron(launch: Launch, file: str) -> Recipe:
     return replace(with_model(recipe, model), lora_rank=rank)
 
 
-def _trainer(launch: Launch, file: str) -> Recipe:
+def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     table = read_of("swift", "transformers") | TRAINER_FLAGS
     given = _given(launch, file, table, passed_of("swift", "transformers") - table.keys())
     entries, given.entries = given.entries, {}

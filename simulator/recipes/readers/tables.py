@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 
 Class = Literal["priced", "no_effect", "not_modelled"]
 """`priced`: a reader takes it; `no_effect`: on memory and speed; `not_modelled`: it has one that is not priced."""
-Weight = Literal["", "figure", "activations", "bound", "verdict"]
+FlagWeight = Literal["", "figure", "activations", "bound", "verdict"]
 """Of what is not modelled: whether it moves a figure within its interval, only lessens what the passes hold or the need
 as a whole (what fits without it fits with it), or may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
@@ -35,7 +35,7 @@ class Flag:
     """With underscores, no dashes in front."""
     effect: Class | Literal[""] = "priced"
     """Empty only while a new release is read, before a person has classified it."""
-    weight: Weight = ""
+    weight: FlagWeight = ""
     default: str = ""
     """As text; empty where the framework computes it."""
     file: str = ""

@@ -16,7 +16,7 @@ from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 
 FLAGS: Final = {
     name: Flag(about)
@@ -73,7 +73,7 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     return torchtitan_recipe(given)
 
 
-def read_torchtitan_launch(launch: Launch, file: str) -> Recipe:
+def read_torchtitan_launch(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
     given = Given(file, TABLE, KNOWN, complete=True)
     given.add_arguments(launch.arguments)

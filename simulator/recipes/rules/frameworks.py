@@ -13,12 +13,12 @@ from simulator.cost.pricing.violation import Violation
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
-from simulator.recipes.rules.launch import MEGATRON_ARGUMENTS, MEGATRON_CONFIG, FrameworkRule, Launch
+from simulator.recipes.rules.launch import MEGATRON_ARGUMENTS, MEGATRON_CONFIG, FrameworkRule, LaunchFacts
 from simulator.recipes.rules.launch import says as _says
 from simulator.recipes.rules.megatron_start import MEGATRON_START_RULES
 
 
-def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, ...]:
+def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Remark, ...]:
     """Every refusal of a launch: those the layout's rules found, in the framework's words, and the framework's own."""
     framework = launch.scenario.framework.name
     known = {rule.layout_rule: rule for rule in FRAMEWORK_RULES if rule.framework == framework and rule.layout_rule}
@@ -51,7 +51,7 @@ def findings(launch: Launch, violations: Iterable[Violation]) -> tuple[Remark, .
     return tuple(found)
 
 
-def _place(launch: Launch, settings: Iterable[str]) -> Place | None:
+def _place(launch: LaunchFacts, settings: Iterable[str]) -> Place | None:
     for name in settings:
         if name.startswith("--"):
             flag = launch.flag(name[2:])
@@ -87,7 +87,7 @@ _BLAME: dict[str, tuple[str, ...]] = {
 """Settings that decide a layout rule."""
 
 
-def _whole_key_values(launch: Launch) -> str:
+def _whole_key_values(launch: LaunchFacts) -> str:
     """Key-value heads that Paddle's LLaMA keeps whole on every rank, with a warning (modeling.py:692, 2.8.1)."""
     model = launch.scenario.model
     if model.architecture != "llama" or model.num_attention_heads % launch.layout.tensor_parallel:
@@ -95,7 +95,7 @@ def _whole_key_values(launch: Launch) -> str:
     return "Paddle's LLaMA keeps key-value heads that do not divide whole on every rank: that is not modelled"
 
 
-_NOT_MODELLED: dict[tuple[str, str], Callable[[Launch], str]] = {
+_NOT_MODELLED: dict[tuple[str, str], Callable[[LaunchFacts], str]] = {
     ("megatron", "zero_stage"): _says("Megatron's FSDP shards gradients or parameters too: that is not modelled"),
     ("paddle", "kv_heads"): _whole_key_values,
 }
@@ -111,7 +111,7 @@ def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | Non
     return min(fitting, key=lambda n: (abs(n - model.num_attention_heads), n)), shared
 
 
-def _heads_fix(launch: Launch) -> str:
+def _heads_fix(launch: LaunchFacts) -> str:
     model, size = launch.scenario.model, launch.layout.tensor_parallel
     limit = min(model.num_attention_heads, model.num_key_value_heads)
     fits = [d for d in range(1, limit + 1) if model.num_attention_heads % d == 0 and model.num_key_value_heads % d == 0]
@@ -139,7 +139,7 @@ def _even(model: ModelSpec) -> bool:
     return model.head_dim * model.num_attention_heads == model.hidden_size
 
 
-def _divisible_chunks(launch: Launch) -> str:
+def _divisible_chunks(launch: LaunchFacts) -> str:
     cut = launch.layout.stage_layers
     if launch.layout.pipeline_parallel < 2:
         return "--vpp 1: chunks need a pipeline"
@@ -150,12 +150,12 @@ def _divisible_chunks(launch: Launch) -> str:
     return f"--layers-per-virtual-stage {sizes}, and micro batches of a step that are a multiple of {pipeline}"
 
 
-def _explicit(launch: Launch, switch: str) -> bool:
+def _explicit(launch: LaunchFacts, switch: str) -> bool:
     """Whether the recipe itself turns a switch on."""
     return launch.recipe is not None and launch.recipe.options.get(switch, "").lower() in ("true", "1", "on", "yes")
 
 
-def _te_checkpoint(launch: Launch) -> bool:
+def _te_checkpoint(launch: LaunchFacts) -> bool:
     return launch.layout.recompute == "full" and {"llama3.1-example", "megatron-240718"} <= launch.marks
 
 

@@ -20,7 +20,7 @@ Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchFacts:
     """What a rule looks at."""
 
     scenario: Scenario
@@ -49,18 +49,18 @@ class FrameworkRule:
     about: str
     says: str
     """What the user would meet: the framework's own message, with `...` where it names numbers."""
-    fix: Callable[[Launch], str]
+    fix: Callable[[LaunchFacts], str]
     layout_rule: str = ""
     """Id of the layout rule that decides; empty where `broken` does."""
-    broken: Callable[[Launch], bool] = lambda _: False
+    broken: Callable[[LaunchFacts], bool] = lambda _: False
     blame: tuple[str, ...] = ()
     """Settings at fault, by option name, or flags with `--`; the first that the recipe gives a line is shown."""
-    flag: Callable[[Launch], GivenFlag | None] = lambda _: None
+    flag: Callable[[LaunchFacts], GivenFlag | None] = lambda _: None
     """The flag at fault, where only the launch tells which."""
     remark: str = ""
     """Id of what the recipe's reader remarks, where it decides."""
 
 
-def says(text: str) -> Callable[[Launch], str]:
+def says(text: str) -> Callable[[LaunchFacts], str]:
     """A fix that is the same for every launch."""
     return lambda _: text

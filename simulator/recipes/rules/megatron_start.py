@@ -12,17 +12,17 @@ from simulator.recipes.rules.launch import (
     MEGATRON_ARGUMENTS,
     MEGATRON_CONFIG,
     FrameworkRule,
-    Launch,
+    LaunchFacts,
     says,
 )
 
 
-def _command_line(launch: Launch) -> bool:
+def _command_line(launch: LaunchFacts) -> bool:
     """Whether Megatron-LM's own parser reads the flags: it checks more than the library does."""
     return launch.recipe is not None and launch.recipe.dialect == "megatron-shell"
 
 
-def _uneven(launch: Launch) -> bool:
+def _uneven(launch: LaunchFacts) -> bool:
     """Whether the layers do not divide, and neither recipe nor user says which stage has fewer."""
     layout, recipe = launch.layout, launch.recipe
     if recipe is None or recipe.layout is None or layout.virtual_stages > 1 or "stage_layers" in launch.replaced:
@@ -40,7 +40,7 @@ _CUTS = (
 """Flags that cut the layers themselves: the check of an even cut is left out, or counts other items."""
 
 
-def _uneven_fix(launch: Launch) -> str:
+def _uneven_fix(launch: LaunchFacts) -> str:
     layers, stages = launch.scenario.model.num_hidden_layers, launch.layout.pipeline_parallel
     sizes = ", ".join(str(d) for d in range(1, min(layers, 2 * stages) + 1) if layers % d == 0)
     cut = default_cut(layers, stages)
@@ -49,30 +49,30 @@ def _uneven_fix(launch: Launch) -> str:
     return f"--pp {sizes}; or {spread}"
 
 
-def _recomputes(launch: Launch, mode: str) -> bool:
+def _recomputes(launch: LaunchFacts, mode: str) -> bool:
     """Whether the recipe's own flags ask for this recomputation."""
     own = launch.flag("recompute-granularity")
     return own is not None and own.text == mode == launch.layout.recompute and "recompute" not in launch.replaced
 
 
-def _lacks(launch: Launch, *flags: str) -> bool:
+def _lacks(launch: LaunchFacts, *flags: str) -> bool:
     return _command_line(launch) and launch.flag(*flags) is None
 
 
-def _gathers(launch: Launch) -> bool:
+def _gathers(launch: LaunchFacts) -> bool:
     """Whether a command line overlaps the gathering of parameters."""
     overlaps = launch.scenario.framework.overlap_param_gather and launch.flag("overlap-param-gather") is not None
     return overlaps and _command_line(launch)
 
 
-def _short_positions(launch: Launch) -> bool:
+def _short_positions(launch: LaunchFacts) -> bool:
     flag = launch.flag("max-position-embeddings")
     if flag is None or not flag.text.isdecimal() or not _command_line(launch):
         return False
     return int(flag.text) < launch.scenario.seq_length
 
 
-def _underscored(launch: Launch) -> GivenFlag | None:
+def _underscored(launch: LaunchFacts) -> GivenFlag | None:
     """The first flag of a command line that is spelled with underscores; Megatron's have dashes."""
     if launch.recipe is None or not _command_line(launch):
         return None
@@ -80,7 +80,7 @@ def _underscored(launch: Launch) -> GivenFlag | None:
     return next(found, None)
 
 
-def _underscored_fix(launch: Launch) -> str:
+def _underscored_fix(launch: LaunchFacts) -> str:
     flag = _underscored(launch)
     return "" if flag is None else f"--{flag.spelled.replace('_', '-')}"
 

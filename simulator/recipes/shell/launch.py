@@ -12,9 +12,9 @@ from typing import Final, Literal
 from simulator.recipes.shell.values import Cause, Value
 from simulator.recipes.shell.wrappers import WRAPPERS, spread
 
-Launcher = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
+LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
-_PROGRAMS: Final[Mapping[str, Launcher]] = {
+_PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "torchrun": "torch",
     "deepspeed": "deepspeed",
     "msrun": "msrun",
@@ -34,7 +34,7 @@ _TRAINING: Final = {
     "llamafactory-cli": ("train",),
 }
 """Subcommands that train, of programs that do other things too."""
-_MODULES: Final[Mapping[str, Launcher]] = {
+_MODULES: Final[Mapping[str, LauncherName]] = {
     "torch.distributed.run": "torch",
     "torch.distributed.launch": "torch",
     "paddle.distributed.launch": "paddle",
@@ -60,10 +60,10 @@ _WITHOUT_VALUE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TrainingCommand:
     """One command that starts training."""
 
-    launcher: Launcher
+    launcher: LauncherName
     program: str
     line: int
     script: Value
@@ -79,7 +79,7 @@ class Launch:
     files: Mapping[str, Value] = field(default_factory=dict)
     """Files that the script has written before, by name."""
 
-    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> Launch:
+    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> TrainingCommand:
         """The launch, if it depends on something only the run knows, beside files that the script wrote."""
         return dataclasses.replace(self, conditions=causes, files=dict(files))
 
@@ -93,13 +93,13 @@ def plain_path(name: str) -> str:
     return re.sub(r"^(\./+)+", "", name)
 
 
-def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
+def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     """The launch a command is, or None."""
     found = _launch(argv, environment, line)
     return None if found is None else dataclasses.replace(found, spread=spread(argv))
 
 
-def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
+def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     start = _program(argv)
     if start is None:
         return None
@@ -114,11 +114,11 @@ def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) 
     if program in ("erniekit", "paddleformers-cli") or launcher in ("accelerate", "other"):
         if not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,)):
             return None
-        return Launch(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
+        return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
     options, script, arguments = _options(rest)
     if script is None:
         return None
-    return Launch(launcher, program, line, script, tuple(arguments), options, environment)
+    return TrainingCommand(launcher, program, line, script, tuple(arguments), options, environment)
 
 
 def _program(argv: Sequence[Value]) -> int | None:
@@ -136,7 +136,7 @@ def _program(argv: Sequence[Value]) -> int | None:
     return None
 
 
-def _module(rest: Sequence[Value]) -> tuple[Launcher, list[Value]] | None:
+def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
     """Launcher named by `python -m`, and what follows it."""
     for number, value in enumerate(rest):
         if value.text == "-m" and number + 1 < len(rest):
@@ -147,12 +147,14 @@ def _module(rest: Sequence[Value]) -> tuple[Launcher, list[Value]] | None:
     return None
 
 
-def _plain_python(program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int) -> Launch | None:
+def _plain_python(
+    program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int
+) -> TrainingCommand | None:
     """`python train.py ...` without a launcher: one device."""
     number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
     if number is None or not rest[number].text.endswith(".py"):
         return None
-    return Launch("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
+    return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
 
 
 def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value]]:

@@ -12,7 +12,7 @@ from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import silent, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
 from simulator.recipes.shell.heredocs import written_files
-from simulator.recipes.shell.launch import Launch, find_launch
+from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import (
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 class Runner(Walk):
     """Statements of one source, over a machine's state."""
 
-    def __init__(self, machine: Machine, source: Source, launches: list[Launch]) -> None:
+    def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         super().__init__(machine, source, launches)
         self.statements = {
             "command": self._command,

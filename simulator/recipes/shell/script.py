@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulator.errors import InputError
 from simulator.recipes.recipe import Remark
 from simulator.recipes.shell.capture import captured
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.run import Runner
 from simulator.recipes.shell.source import Source, check_length, is_hole
@@ -20,7 +20,7 @@ from simulator.recipes.shell.wrappers import slurm_variables
 class Script:
     """What was read from a script."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[TrainingCommand, ...]
     assumed_unset: Mapping[str, int]
     """Variables of the environment read as not set, with the line that asked."""
     exits: Mapping[int, frozenset[Cause]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.conditions import Truth, test_truth
-from simulator.recipes.shell.launch import Launch
+from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine, State
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole
@@ -27,7 +27,7 @@ class Walk(ABC):
     statements: Mapping[str, Callable[[Node], Truth]]
     """What to do for each kind of statement."""
 
-    def __init__(self, machine: Machine, source: Source, launches: list[Launch]) -> None:
+    def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         self.machine = machine
         self.source = source
         self.root = source.root

@@ -36,7 +36,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartDifference:
     """A part of the memory or of the step in both."""
 
     name: str
@@ -52,9 +52,9 @@ class Comparison(Tabular):
     first: Estimate
     second: Estimate
     inputs: tuple[Input, ...]
-    memory: tuple[Part, ...]
+    memory: tuple[PartDifference, ...]
     """Parts of the fullest device in bytes; they add up to its need."""
-    step: tuple[Part, ...]
+    step: tuple[PartDifference, ...]
     """Parts of the step in seconds; they add up to it."""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -112,9 +112,9 @@ def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], nam
     )
 
 
-def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Part, ...]:
+def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:
     names = dict.fromkeys((*first, *second))
-    parts = (Part(name=name, first=first.get(name, 0.0), second=second.get(name, 0.0)) for name in names)
+    parts = (PartDifference(name=name, first=first.get(name, 0.0), second=second.get(name, 0.0)) for name in names)
     return tuple(part for part in parts if part.first or part.second)
 
 

@@ -20,17 +20,17 @@ from simulator.show.answers.offers import Offer, parse_offer
 from simulator.show.answers.run import TrainingRun, run_of
 from simulator.tabular import Tabular
 
-Answer = Literal["yes", "maybe", "no"]
+LimitAnswer = Literal["yes", "maybe", "no"]
 NORMAL_95 = 1.6448536269514722
 """Standard deviations below which a normal variable is with 95 %: an end of a 90 % interval."""
-_ORDER: tuple[Answer, ...] = ("yes", "maybe", "no")
+_ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LimitCheck:
     """Whether a limit is kept."""
 
-    answer: Answer
+    answer: LimitAnswer
     """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
     probability: float | None
     """That the figure is below the limit; None without an interval."""
@@ -53,15 +53,15 @@ class Choice:
     run: TrainingRun | None = None
     goodput: Goodput | None = None
     """None where failures, checkpoints and evaluation are left out."""
-    in_time: Kept | None = None
+    in_time: LimitCheck | None = None
     """None without a deadline."""
-    in_budget: Kept | None = None
+    in_budget: LimitCheck | None = None
     """None without a budget or a price."""
     pareto: bool = False
     """No other choice is both faster and cheaper."""
 
     @property
-    def verdict(self) -> Answer:
+    def verdict(self) -> LimitAnswer:
         """The worse of both limits; `no` where nothing fits."""
         limits = [kept.answer for kept in (self.in_time, self.in_budget) if kept is not None]
         return "no" if self.run is None else max(limits, key=_ORDER.index, default="yes")
@@ -238,16 +238,16 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
     )
 
 
-def kept(figure: float, interval: Interval | None, limit: float) -> Kept:
+def kept(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
     """Whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
     if interval is None or interval.high <= interval.low:
-        return Kept("yes" if figure <= limit else "no", None)
+        return LimitCheck("yes" if figure <= limit else "no", None)
     deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
     middle = math.log(interval.low * interval.high) / 2.0
     probability = 0.5 * math.erfc(-(math.log(limit) - middle) / deviation / math.sqrt(2.0))
     if interval.high <= limit:
-        return Kept("yes", probability)
-    return Kept("no" if interval.low > limit else "maybe", probability)
+        return LimitCheck("yes", probability)
+    return LimitCheck("no" if interval.low > limit else "maybe", probability)
 
 
 def _days(choice: Choice) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import Estimate, StageTime
-from simulator.cost.schedule.events import EventRun, Pipeline, run
+from simulator.cost.schedule.events import EventRun, PipelineWork, run
 from simulator.cost.schedule.registry import schedule_of
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
@@ -82,7 +82,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
     seconds = [stage.chunk_seconds or _equal_chunks(stage, chunks) for stage in speed.stages]
-    pipeline = Pipeline(
+    pipeline = PipelineWork(
         forward_seconds=[[forward for forward, _ in of_rank] for of_rank in seconds],
         backward_seconds=[[backward for _, backward in of_rank] for of_rank in seconds],
         micro_batches=shown,

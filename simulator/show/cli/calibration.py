@@ -37,10 +37,10 @@ from simulator.show.report.calibration import dumped
 if TYPE_CHECKING:
     from simulator.evidence.calibration.run import FamilyFit
     from simulator.evidence.measurements.row import MeasuredRow
-    from simulator.question.coefficients.values import Kind
+    from simulator.question.coefficients.values import CoefficientKind
     from simulator.show.report.grid import Style
 
-_KINDS: tuple[Kind, ...] = ("time", "memory")
+_KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:

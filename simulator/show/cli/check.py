@@ -21,7 +21,7 @@ from simulator.show.cli.options import (
     layout_options,
     question_options,
 )
-from simulator.show.cli.parameters import Setting, Share, Whole, Word, shown
+from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, shown
 from simulator.show.cli.streams import colour_of, note, typed, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -61,9 +61,12 @@ def check_command() -> click.Command:
     ]
     gates = [
         Option(
-            "--max-memory-fraction", section=PASS, type=Share(), help="Share of the usable memory that may be needed."
+            "--max-memory-fraction",
+            section=PASS,
+            type=Percentage(),
+            help="Share of the usable memory that may be needed.",
         ),
-        Option("--min-fit-probability", section=PASS, type=Share(), help="Least probability to fit."),
+        Option("--min-fit-probability", section=PASS, type=Percentage(), help="Least probability to fit."),
         Option(
             "--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."
         ),

@@ -39,9 +39,9 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
     if values["format"] == "html":
-        from simulator.show.pages.answers import Asked, ranking_page  # noqa: PLC0415  start-up time
+        from simulator.show.pages.answers import PageQuestion, ranking_page  # noqa: PLC0415  start-up time
 
-        asked = Asked(question=question, space=searched, command=typed(ctx))
+        asked = PageQuestion(question=question, space=searched, command=typed(ctx))
         write(ranking_page(ranking, presentation, asked), values["output"])
         return
     write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
@@ -69,9 +69,11 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
     if values["format"] == "html":
-        from simulator.show.pages.answers import Asked, estimate_page  # noqa: PLC0415  start-up time
+        from simulator.show.pages.answers import PageQuestion, estimate_page  # noqa: PLC0415  start-up time
 
-        write(estimate_page(priced, presentation, Asked(question=question, command=typed(ctx))), values["output"])
+        write(
+            estimate_page(priced, presentation, PageQuestion(question=question, command=typed(ctx))), values["output"]
+        )
         return
     text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
     if priced.verdict in ("does_not_fit", "starved") and values["format"] in ("table", "markdown"):

@@ -14,7 +14,7 @@ from simulator import api
 from simulator.api import scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.runner.campaign import Campaign, Plan, Planner, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Wanted, run, run_folder, shared_folder
 from simulator.lab.runner.device import ask, contradictions, crowded
 from simulator.lab.runner.engine import Engine, Pick
 from simulator.lab.runner.engines.megatron import MegatronEngine
@@ -111,12 +111,12 @@ def _code(campaign: Campaign) -> int:
     return 0 if campaign.all_well else 1
 
 
-def _failed_before(plan: Plan, *, quiet: bool) -> None:
+def _failed_before(plan: LaunchPlan, *, quiet: bool) -> None:
     if plan.failed_before:
         note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
 
 
-def _few(plan: Plan, top: int, *, quiet: bool) -> None:
+def _few(plan: LaunchPlan, top: int, *, quiet: bool) -> None:
     if len(plan.layouts) < top:
         note(f"--top {top}: the ranking has {len(plan.layouts)} of different splits that can be launched", quiet=quiet)
 
@@ -198,7 +198,7 @@ def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
     yield from contradictions(found, hardware, hardware_names())
 
 
-def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: Plan, *, quiet: bool) -> None:
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: LaunchPlan, *, quiet: bool) -> None:
     """Say what makes figures of this machine misleading, before anything is launched on it."""
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
     if values["launcher"] != "local" or values["engine"] != "reference" or not plan.launches:

@@ -12,7 +12,7 @@ from simulator.question.specs.catalogue import hardware_names, load_hardware, lo
 from simulator.show.cli.streams import verbosity_of, write
 from simulator.show.report.listing import (
     LISTING_REPORTERS,
-    Record,
+    ListingRow,
     framework_facts,
     frameworks_listing,
     hardware_facts,
@@ -56,7 +56,7 @@ def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def _list(
     ctx: click.Context,
     values: Mapping[str, Any],
-    records: list[Record],
+    records: list[ListingRow],
     notes: tuple[str, ...] | list[str],
     title: str = "",
 ) -> None:

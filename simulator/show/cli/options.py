@@ -12,9 +12,9 @@ from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.show.cli.parameters import (
+    Percentage,
     Price,
     Setting,
-    Share,
     SpecName,
     Tokens,
     Whole,
@@ -146,7 +146,7 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
 def min_fit_probability_option() -> Option:
     """Return how sure a recommendation is to fit."""
     text = "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all."
-    kind = Share(zero=True)
+    kind = Percentage(zero=True)
     return Option("--min-fit-probability", section=OUTPUT, type=kind, default=0.95, show_default=True, help=text)
 
 

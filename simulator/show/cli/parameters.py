@@ -173,7 +173,7 @@ class Price(ParamType):
         return amount
 
 
-class Share(ParamType):
+class Percentage(ParamType):
     """A share from 0 to 1; ``90%`` is 0.9."""
 
     name = "SHARE"
@@ -197,7 +197,7 @@ class Share(ParamType):
         return share
 
 
-class Amount(Price):
+class PositiveAmount(Price):
     """An amount above zero."""
 
     name = "AMOUNT"

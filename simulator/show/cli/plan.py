@@ -20,7 +20,7 @@ from simulator.show.cli.options import (
     min_fit_probability_option,
     question_options,
 )
-from simulator.show.cli.parameters import Amount, OfferText, Price, Share, Tokens, WordSet
+from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
 from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
@@ -33,8 +33,12 @@ _ASKED = ("seq_length", "global_batch_size", "framework")
 _FIGURES = {
     "device_mtbf_hours": ("--device-mtbf-hours", Price(), "Mean time between failures of one device."),
     "restart_minutes": ("--restart-minutes", Price(), "From a failure to loading the checkpoint."),
-    "checkpoint_minutes": ("--checkpoint-minutes", Amount(), "Between checkpoints; by default what loses least."),
-    "evaluation_share": ("--evaluation-share", Share(zero=True), "Evaluation, as a share of the steps' time."),
+    "checkpoint_minutes": (
+        "--checkpoint-minutes",
+        PositiveAmount(),
+        "Between checkpoints; by default what loses least.",
+    ),
+    "evaluation_share": ("--evaluation-share", Percentage(zero=True), "Evaluation, as a share of the steps' time."),
 }
 
 
@@ -46,8 +50,10 @@ def plan_command() -> click.Command:
     own = [
         Option("--offer", section=QUESTION, type=OfferText(), multiple=True, help=text),
         Option("--train-tokens", section=QUESTION, type=Tokens(), help="Tokens of the whole run, such as 300B."),
-        Option("--deadline-days", section=QUESTION, type=Amount(), help="Days that the run may take."),
-        Option("--budget", section=QUESTION, type=Amount(), help="What it may cost, in the currency of the offers."),
+        Option("--deadline-days", section=QUESTION, type=PositiveAmount(), help="Days that the run may take."),
+        Option(
+            "--budget", section=QUESTION, type=PositiveAmount(), help="What it may cost, in the currency of the offers."
+        ),
         Option(
             "--precision",
             section=QUESTION,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.asked import FOLDER, Asked
+from simulator.lab.probe.asked import FOLDER, ProbeRequest
 from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.prepare import outlook, prepare
 from simulator.lab.probe.run import launch_all
@@ -43,7 +43,7 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
 
 
-def _asked(values: Mapping[str, Any]) -> Asked:
+def _asked(values: Mapping[str, Any]) -> ProbeRequest:
 
     for name in _NOT_PROBE:
         if values[name]:
@@ -53,7 +53,7 @@ def _asked(values: Mapping[str, Any]) -> Asked:
         raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
     hardware = load_hardware(values["hardware"])
     backend = values["backend"] or usual_backend(hardware.family)
-    return Asked(
+    return ProbeRequest(
         hardware=values["hardware"],
         devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
         folder=Path(values["output"] or FOLDER),

@@ -8,16 +8,19 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import get_terminal_size
 from time import monotonic
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
 from simulator.errors import InputError, short_line
+
+if TYPE_CHECKING:
+    from simulator.search.rank import Progress
 
 CLOSED_PIPE = 141
 """Exit code when the reader of stdout left, as a shell gives it."""
@@ -28,9 +31,6 @@ LINE_EVERY_SECONDS = 60.0
 """Between lines of progress where there is no terminal."""
 WIDTH_WITHOUT_TERMINAL = 120
 """Characters in a line where stdout is no terminal and COLUMNS does not say."""
-
-Progress = Callable[[int, int], None]
-"""Takes how many layouts are done, and how many there are."""
 
 
 def wants_colour(choice: str, *, terminal: bool, environment: Mapping[str, str]) -> bool:

@@ -8,11 +8,11 @@ from itertools import chain, takewhile
 from simulator.evidence.calibration.assessment import Assessment
 from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sources import SourcesJudged
-from simulator.show.pages.figures import Measured, Spec, error_figure
-from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
+from simulator.show.pages.page import Page, PageSection, Table, page_html
 from simulator.show.report.accuracy import accuracy_sections
 from simulator.show.report.accuracy_sources import own_sections, source_sections
-from simulator.show.report.sections import Section as Part
+from simulator.show.report.sections import Section
 
 _UNITS = {"memory": "GiB", "time": "TFLOPS of a device"}
 _TITLES = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
@@ -20,8 +20,8 @@ _TITLES = {"memory": "Memory: error of every row", "time": "Speed: error of ever
 
 def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: str | None, command: str) -> str:
     """The page of shipped rows, or of rows in files. Raises UnsupportedError without the plotting library."""
-    figures: dict[str, Spec] = {}
-    drawn: list[Section] = []
+    figures: dict[str, PlotlyFigure] = {}
+    drawn: list[PageSection] = []
     for kind, title in _TITLES.items():
         rows = [*_judged(sources, kind, table)] or [*_fitted(found, kind, table)]
         if rows:
@@ -30,7 +30,7 @@ def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: st
             if not sources:
                 text = "Predicted over measured, less one; each row predicted with itself left out of the fit."
             drawn.append(
-                Section(
+                PageSection(
                     title=title,
                     text=[text],
                     figure=kind,
@@ -62,7 +62,7 @@ def _beginning(texts: Sequence[str]) -> str:
 
 def own_page(found: Sequence[OwnError], command: str) -> str:
     """The page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
-    figures: dict[str, Spec] = {}
+    figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind, title in _TITLES.items():
         mine = [one for one in found if one.kind == kind]
@@ -74,21 +74,21 @@ def own_page(found: Sequence[OwnError], command: str) -> str:
         ]
         if rows:
             figures[kind] = error_figure(rows, "row", linear=True)
-            sections.append(Section(title=title, figure=kind, about="Scatter: error of each row in per cent."))
+            sections.append(PageSection(title=title, figure=kind, about="Scatter: error of each row in per cent."))
     sections += map(_section, own_sections(found))
     keys = len({one.key for one in found})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
     return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command))
 
 
-def _section(part: Part) -> Section:
+def _section(part: Section) -> PageSection:
     """A part of the report as a section; long tables are folded away."""
     table = None
     if part.headers and part.rows:
         headers = [header.replace("\n", " ") for header in part.headers]
         table = Table(headers=headers, rows=part.rows, text_columns=frozenset(part.text_columns))
     listed = part.lines if part.listed else ()
-    return Section(
+    return PageSection(
         title=part.title,
         text=() if part.listed else part.lines,
         lines=listed,

@@ -17,7 +17,7 @@ from simulator.search.space import Space
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
-    Spec,
+    PlotlyFigure,
     cluster_speed,
     curve_figure,
     memory_figure,
@@ -26,7 +26,7 @@ from simulator.show.pages.figures import (
     step_figure,
     timeline_figure,
 )
-from simulator.show.pages.page import Page, Section, Table, figure_box, page_html
+from simulator.show.pages.page import Page, PageSection, Table, figure_box, page_html
 from simulator.show.report.footer import defaults_line, provenance_lines
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import (
@@ -54,7 +54,7 @@ _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a lin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageQuestion:
     """The question behind an answer: what its figures of other inputs are computed from."""
 
     question: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Asked:
     """As it was typed."""
 
 
-def estimate_page(estimate: Estimate, presentation: Presentation, asked: Asked) -> str:
+def estimate_page(estimate: Estimate, presentation: Presentation, asked: PageQuestion) -> str:
     """The page of one layout. Raises UnsupportedError without the plotting library."""
     layout = estimate.layout
     question = {**asked.question, "layout": layout}
@@ -75,10 +75,10 @@ def estimate_page(estimate: Estimate, presentation: Presentation, asked: Asked) 
     }
     figures |= {name: curve_figure(points, axis) for name, (axis, points) in curves.items()}
     sections = [
-        Section(
+        PageSection(
             title="Memory by stage", figure="memory", about=_MEMORY_ABOUT, table=_memory_table(estimate), folded=True
         ),
-        Section(
+        PageSection(
             title="Where the step goes, from peak to MFU",
             figure="step",
             about=_STEP_ABOUT,
@@ -102,7 +102,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation, asked: Asked) 
     )
 
 
-def ranking_page(ranking: Ranking, presentation: Presentation, asked: Asked) -> str:
+def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuestion) -> str:
     """The page of a ranking. Raises UnsupportedError without the plotting library."""
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
     query = ranking.query
@@ -123,25 +123,25 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: Asked) -> 
         "nodes": ("nodes", _nodes(ranking, asked)),
         "micro-batch": ("micro batch size", _best_micro_batches(asked)),
     }
-    figures: dict[str, Spec] = {"pareto": pareto_figure(groups, shown[0].memory.capacity_bytes)}
+    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(groups, shown[0].memory.capacity_bytes)}
     figures |= {
         name: curve_figure(points, axis) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
     best = shown[0]
     verdict = "Fastest" if ranking.estimates else "Nothing fits; nearest"
     sections = [
-        Section(
+        PageSection(
             title="Layouts",
             text=["Press a number to see its panels; press a heading to sort."],
             table=_ranking_table(shown, presentation),
         ),
-        Section(
+        PageSection(
             title="Speed against memory",
             text=[f"{seen} layouts that fit; press a dot to see its panels."],
             figure="pareto",
             about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
         ),
-        Section(title="One layout", html=_panels()),
+        PageSection(title="One layout", html=_panels()),
         *_curve_sections({name: curve for name, curve in curves.items() if name in figures}, "the best layout of each"),
     ]
     return page_html(
@@ -157,7 +157,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: Asked) -> 
     )
 
 
-def _groups(ranking: Ranking, asked: Asked) -> dict[str, list[tuple[int, Estimate, str]]]:
+def _groups(ranking: Ranking, asked: PageQuestion) -> dict[str, list[tuple[int, Estimate, str]]]:
     """Dots by group: what is recommended, what else fits, and what is risky; numbered through."""
     known = {estimate.layout for estimate in (*ranking.estimates, *ranking.risky)}
     others = [e for e in api.feasible(space=asked.space, top=MOST_DOTS, **asked.question) if e.layout not in known]
@@ -172,7 +172,7 @@ def _groups(ranking: Ranking, asked: Asked) -> dict[str, list[tuple[int, Estimat
     return groups
 
 
-def _panel(estimate: Estimate, asked: Asked) -> dict[str, Any]:
+def _panel(estimate: Estimate, asked: PageQuestion) -> dict[str, Any]:
     return {
         "title": sharded_layout_text(estimate.layout),
         "verdict": verdict_sentence(estimate, colour=False),
@@ -182,7 +182,7 @@ def _panel(estimate: Estimate, asked: Asked) -> dict[str, Any]:
     }
 
 
-def estimate_command(estimate: Estimate, asked: Asked) -> str:
+def estimate_command(estimate: Estimate, asked: PageQuestion) -> str:
     """The command that prices a layout."""
     layout = estimate.layout
     given = {
@@ -218,10 +218,10 @@ def estimate_command(estimate: Estimate, asked: Asked) -> str:
 
 
 Points = list[tuple[float, Estimate | None]]
-Price = Callable[..., Estimate | None]
+Pricer = Callable[..., Estimate | None]
 
 
-def _over(name: str, values: Sequence[int], question: Mapping[str, Any], price: Price) -> Points:
+def _over(name: str, values: Sequence[int], question: Mapping[str, Any], price: Pricer) -> Points:
     """One input after another; where a question cannot be answered there is no point."""
     points: Points = []
     for value in values:
@@ -236,11 +236,11 @@ def _around(length: int) -> tuple[int, ...]:
     return tuple(sorted({*_SEQUENCES, length}))
 
 
-def _best(asked: Asked) -> Price:
+def _best(asked: PageQuestion) -> Pricer:
     return lambda **question: api.fastest(space=asked.space, **question).recommended
 
 
-def _nodes(ranking: Ranking, asked: Asked) -> Points:
+def _nodes(ranking: Ranking, asked: PageQuestion) -> Points:
     nodes = ranking.query.get("nodes")
     if not isinstance(nodes, int) or ":" in str(ranking.query["hardware"]):
         return []
@@ -260,7 +260,7 @@ def _alone(question: Mapping[str, Any]) -> Estimate | None:
     return None if priced.violations else priced
 
 
-def _best_micro_batches(asked: Asked) -> Points:
+def _best_micro_batches(asked: PageQuestion) -> Points:
     space = asked.space or Space()
     sizes = space.micro_batch_size or MICRO_BATCH_SIZES
     found: Points = []
@@ -270,7 +270,7 @@ def _best_micro_batches(asked: Asked) -> Points:
     return found
 
 
-def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Iterator[Section]:
+def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Iterator[PageSection]:
     for name, (axis, points) in curves.items():
         rows = [
             [
@@ -284,7 +284,7 @@ def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Ite
             for value, e in points
         ]
         table = Table(headers=[axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
-        yield Section(
+        yield PageSection(
             title=f"Over {axis}",
             text=[f"Speed and memory of {whose}; what does not fit the rules or the memory leaves a gap."],
             figure=name,
@@ -381,7 +381,7 @@ def _step_table(estimate: Estimate) -> Table:
     return Table(headers=["part", "% of the peak"], rows=rows, text_columns=frozenset({0}))
 
 
-def _timeline_section(estimate: Estimate, figures: dict[str, Spec]) -> Iterator[Section]:
+def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
     """The schedule, for enough micro batches to see the pipeline fill, run and drain."""
     if estimate.violations:
         return
@@ -391,7 +391,7 @@ def _timeline_section(estimate: Estimate, figures: dict[str, Spec]) -> Iterator[
     every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
     figures["timeline"] = timeline_figure(shown)
     told = "all" if count == every else f"the first {count}"
-    yield Section(
+    yield PageSection(
         title="Pipeline timeline",
         text=[f"Forward and backward passes of {told} of {grouped(every)} micro batches, then the pipeline drains."],
         figure="timeline",
@@ -399,7 +399,7 @@ def _timeline_section(estimate: Estimate, figures: dict[str, Spec]) -> Iterator[
     )
 
 
-def _speed_section(estimate: Estimate, presentation: Presentation) -> Section:
+def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSection:
     speed = estimate.throughput
     unit, per_second = step_unit(speed.step_seconds)
     interval = speed.interval_seconds
@@ -415,7 +415,7 @@ def _speed_section(estimate: Estimate, presentation: Presentation) -> Section:
         rows.append(["days", ranged(run.days, run.days_interval, amount)])
         if run.cost is not None:
             rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
-    return Section(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
+    return PageSection(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
 
 
 def _panels() -> str:
@@ -426,7 +426,7 @@ def _panels() -> str:
     )
 
 
-def _notes(estimate: Estimate, presentation: Presentation, asked: Asked) -> Iterator[str]:
+def _notes(estimate: Estimate, presentation: Presentation, asked: PageQuestion) -> Iterator[str]:
     yield from defaults_line(dict(presentation.defaults))
     yield from provenance_lines(estimate, replace(presentation, verbosity=1))
     yield from sources("model", load_model(str(asked.question["model"])))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from simulator.errors import one_line
 from simulator.recipes.check.verdict import Checked
 from simulator.show.pages.answers import spec_sources
-from simulator.show.pages.figures import Spec, memory_figure, verdict_figure
-from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.pages.figures import PlotlyFigure, memory_figure, verdict_figure
+from simulator.show.pages.page import Page, PageSection, Table, page_html
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_table import HEADERS, TEXTS, summary_rows
 from simulator.show.report.check_text import changed_line, detail_lines, tally, verdict_line
@@ -19,15 +19,15 @@ MOST_FIGURES = 24
 
 def check_page(answer: Answer, command: str) -> str:
     """The page of verdicts. Raises UnsupportedError without the plotting library."""
-    figures: dict[str, Spec] = {}
+    figures: dict[str, PlotlyFigure] = {}
     priced = [result for result in answer.results if result.estimate is not None and result.outcome != "refused"]
     table = Table(headers=HEADERS, rows=summary_rows(answer), text_columns=frozenset(TEXTS), keys=[*_keys(answer)])
-    sections = [Section(title="Verdicts", table=table)]
+    sections = [PageSection(title="Verdicts", table=table)]
     if priced:
         figures["recipes"] = verdict_figure([(_name(r), r.estimate) for r in priced if r.estimate is not None])
         sections.insert(
             0,
-            Section(
+            PageSection(
                 title="Need against what is usable",
                 figure="recipes",
                 about="Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals.",
@@ -41,7 +41,7 @@ def check_page(answer: Answer, command: str) -> str:
         sections.append(_recipe(result, name))
     if answer.changed is not None:
         lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
-        sections.append(Section(title="Since the baseline", lines=lines))
+        sections.append(PageSection(title="Since the baseline", lines=lines))
     statuses = dict.fromkeys(f"{r.estimate.hardware}: {r.estimate.provenance.status}" for r in priced if r.estimate)
     scenarios = [result.case.scenario for result in priced if result.case is not None]
     return page_html(
@@ -56,9 +56,9 @@ def check_page(answer: Answer, command: str) -> str:
     )
 
 
-def _recipe(result: Checked, figure: str) -> Section:
+def _recipe(result: Checked, figure: str) -> PageSection:
     patches = [f"{change.text}:\n{change.patch.rstrip()}" for change in result.changes if change.patch]
-    return Section(
+    return PageSection(
         title=_name(result),
         text=[f"{one_line(verdict_line(result))}."],
         lines=[one_line(line) for line in detail_lines(result, sources=True)],

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.question.scenario.scenario import Scenario
-from simulator.show.answers.compare import Comparison, Part
+from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
-from simulator.show.pages.figures import Spec, change_figure
-from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.pages.figures import PlotlyFigure, change_figure
+from simulator.show.pages.page import Page, PageSection, Table, page_html
 from simulator.show.report.compare_table import (
     FIGURES,
     INPUTS,
@@ -31,7 +31,7 @@ def compare_page(
     """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in (found.first, found.second)))
     gibibytes = 1.0 / 2**30
-    figures: dict[str, Spec] = {
+    figures: dict[str, PlotlyFigure] = {
         "memory": change_figure(found.memory, gibibytes, "GiB"),
         "step": change_figure(found.step, per_second, unit),
     }
@@ -41,12 +41,12 @@ def compare_page(
     ]
     inputs = Table(headers=INPUTS, rows=input_rows(found), text_columns=frozenset({0, 1, 2}))
     sections = [
-        Section(title="A and B", lines=sides),
-        Section(
+        PageSection(title="A and B", lines=sides),
+        PageSection(
             title="Figures",
             table=Table(headers=FIGURES, rows=figure_rows(found, colour=False), text_columns=_FIRST),
         ),
-        Section(
+        PageSection(
             title="Inputs that differ, and what each does to A alone",
             text=[] if found.inputs else ["None: both ask the same."],
             table=inputs if found.inputs else None,
@@ -71,9 +71,9 @@ def compare_page(
     )
 
 
-def _parts(title: str, figure: str, parts: Sequence[Part], rows: Sequence[Sequence[str]]) -> Section:
+def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Sequence[Sequence[str]]) -> PageSection:
     changed = sum(part.first != part.second for part in parts)
-    return Section(
+    return PageSection(
         title=title,
         figure=figure,
         about=f"Waterfall from A over {changed} parts that differ to B, as in the table.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
-from simulator.show.answers.compare import Part
+from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import Choice
 from simulator.show.answers.timeline import Timeline
 from simulator.show.report.text import words
@@ -35,10 +35,10 @@ _COLOURS = (
 PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 
-Spec = dict[str, Any]
+PlotlyFigure = dict[str, Any]
 
 
-def memory_figure(estimate: Estimate) -> Spec:
+def memory_figure(estimate: Estimate) -> PlotlyFigure:
     """Memory of every pipeline rank by part, against what a framework can use."""
     stages = estimate.memory.stages
     names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
@@ -81,7 +81,7 @@ def memory_figure(estimate: Estimate) -> Spec:
     }
 
 
-def step_figure(estimate: Estimate) -> Spec:
+def step_figure(estimate: Estimate) -> PlotlyFigure:
     """Where the step goes: from the peak of the device down to what is left as MFU, in per cent of the step."""
     rows = peak_to_mfu(estimate)
     measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
@@ -127,7 +127,7 @@ def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
     return [("peak", 100.0), ("products below peak", -below), *losses, ("MFU", 100.0 * speed.mfu)]
 
 
-def pareto_figure(groups: Mapping[str, Sequence[tuple[int, Estimate, str]]], capacity_bytes: float) -> Spec:
+def pareto_figure(groups: Mapping[str, Sequence[tuple[int, Estimate, str]]], capacity_bytes: float) -> PlotlyFigure:
     """Speed against memory: a dot for each layout, by group; its number is what a click shows."""
     symbols = {"recommended": "star", "fits": "circle", "risky": "x"}
     sizes = {"recommended": 12, "fits": 6, "risky": 7}
@@ -166,7 +166,7 @@ def cluster_speed(estimate: Estimate) -> float:
     return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
-def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> Spec:
+def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> PlotlyFigure:
     """Tokens/s and memory over one input, from points computed beforehand; where nothing fits there is a gap."""
     known = list(points)
     inputs = [value for value, _ in known]
@@ -199,7 +199,7 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> 
     }
 
 
-def change_figure(parts: Sequence[Part], scale: float, unit: str) -> Spec:
+def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> PlotlyFigure:
     """From A to B: the total of A, each part by which they differ, the largest first, the total of B."""
     differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
     totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
@@ -243,7 +243,7 @@ def _highest(values: Sequence[float]) -> float:
     return max(*accumulate(values[:-1]), values[-1]) or 1.0
 
 
-def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> Spec:
+def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
     """What each recipe needs of what is usable, in per cent, with 90 % intervals."""
     shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, e in named]
     ends = [
@@ -297,7 +297,7 @@ class Measured:
     """Predicted over measured, less one."""
 
 
-def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> Spec:
+def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> PlotlyFigure:
     """Errors in per cent against what was measured, by group."""
     groups = list(dict.fromkeys(row.group for row in rows))
     data = []
@@ -320,7 +320,7 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
                 "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
             }
         )
-    xaxis: Spec = {"title": {"text": axis if linear else f"measured, {axis}"}}
+    xaxis: PlotlyFigure = {"title": {"text": axis if linear else f"measured, {axis}"}}
     if not linear:
         xaxis |= {"type": "log", **_log_ticks([row.measured for row in rows])}
     return {
@@ -334,7 +334,7 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
     }
 
 
-def _log_ticks(values: Sequence[float]) -> Spec:
+def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
     """Ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
     low, high = min(values), max(values)
     steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
@@ -342,7 +342,7 @@ def _log_ticks(values: Sequence[float]) -> Spec:
     return {"tickvals": ticks, "ticktext": [f"{step:,.15g}" for step in ticks]}
 
 
-def timeline_figure(found: Timeline) -> Spec:
+def timeline_figure(found: Timeline) -> PlotlyFigure:
     """The passes of a step by pipeline rank: bars from their start to their end."""
     names = [f"rank {rank}" for rank in range(len(found.passes.events))]
     every = [event for events in found.passes.events for event in events]
@@ -375,7 +375,7 @@ def timeline_figure(found: Timeline) -> Spec:
     }
 
 
-def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> Spec:
+def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> PlotlyFigure:
     """Days against cost with 90 % intervals, a colour for each offer; without prices devices take cost's place."""
     priced = any(c.run is not None and c.run.cost is not None for c in choices)
     data = []
@@ -402,7 +402,7 @@ def _span(value: float, interval: Interval | None) -> tuple[float, ...]:
     return (value,) if interval is None else (interval.low, value, interval.high)
 
 
-def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> Spec:
+def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> PlotlyFigure:
     runs = [choice.run for choice in choices if choice.run is not None]
     days = _errors([(run.days, run.days_interval) for run in runs])
     costs = _errors([(run.cost or 0.0, run.cost_interval) for run in runs])
@@ -426,7 +426,7 @@ def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> S
     }
 
 
-def _errors(figures: Sequence[tuple[float, Interval | None]]) -> Spec:
+def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
     return {
         "type": "data",
         "symmetric": False,
@@ -436,12 +436,12 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> Spec:
     }
 
 
-def _error(value: float, interval: Interval, scale: float) -> Spec:
+def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
     found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
     return {**found, "thickness": 2, "width": 8}
 
 
-def _level(value: float, *, upright: bool = False) -> Spec:
+def _level(value: float, *, upright: bool = False) -> PlotlyFigure:
     """A line over the whole figure at a value."""
     if upright:
         return {"type": "line", "x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper"}

@@ -32,7 +32,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class PageSection:
     """A heading with what stands under it, in this order."""
 
     title: str
@@ -60,7 +60,7 @@ class Page:
 
     title: str
     lead: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     figures: Mapping[str, Spec]
     layouts: Sequence[Mapping[str, Any]] = ()
     """Panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`."""
@@ -111,7 +111,7 @@ def plotting_library() -> str:
     return text.replace("</script", "<\\/script")
 
 
-def _section(number: int, section: Section) -> str:
+def _section(number: int, section: PageSection) -> str:
     name = f"section-{number}"
     parts = [f'<section aria-labelledby="{name}">', f'<h2 id="{name}">{escape(section.title)}</h2>']
     parts += [f"<p>{escape(text)}</p>" for text in section.text]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
-from simulator.show.pages.figures import Spec, plan_figure
-from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.pages.figures import PlotlyFigure, plan_figure
+from simulator.show.pages.page import Page, PageSection, Table, page_html
 from simulator.show.report.footer import defaults_line, provenance_lines
 from simulator.show.report.plan_table import availability_lines, choice_text, kept_text, plan_answer
 from simulator.show.report.presentation import Presentation
@@ -17,13 +17,13 @@ from simulator.show.report.text import amount, count_text, layout_text, money, p
 
 def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
     """The page of a plan. Raises UnsupportedError without the plotting library."""
-    figures: dict[str, Spec] = {}
+    figures: dict[str, PlotlyFigure] = {}
     lead, *others = plan_answer(plan)
-    sections = [Section(title="Least nodes in time", lines=others)] if others else []
+    sections = [PageSection(title="Least nodes in time", lines=others)] if others else []
     if plan.priced:
         figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
         sections.append(
-            Section(
+            PageSection(
                 title="Days and cost",
                 text=[
                     "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
@@ -35,7 +35,7 @@ def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
         )
     out = [f"{choice_text(choice)}: {choice.reason}." for choice in plan.choices if choice.run is None]
     if out:
-        sections.append(Section(title="Left out", lines=out))
+        sections.append(PageSection(title="Left out", lines=out))
     best = plan.best
     notes = [*availability_lines(plan.availability)]
     if best is not None and best.estimate is not None:

@@ -9,7 +9,7 @@ from simulator.evidence.calibration.apply import PRIMARY_FAMILY
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
 from simulator.evidence.calibration.doubts import Doubt, describe
 from simulator.evidence.calibration.sample import Sample
-from simulator.question.coefficients.values import Kind
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid
@@ -270,7 +270,7 @@ def _marks(row: RowError) -> Iterable[str]:
         yield "only one of a feature"
 
 
-def _figure(row: RowError, kind: Kind, value: float) -> str:
+def _figure(row: RowError, kind: CoefficientKind, value: float) -> str:
     if kind == "time":
         return f"{value:.1f}"
     return f"{gib(value)} allocated" if row.sample.row.memory_kind == "allocated" else gib(value)

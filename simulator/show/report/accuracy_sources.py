@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from simulator.evidence.calibration.own import OwnError
-from simulator.evidence.calibration.sources import DRAWS, FEW, SEED, Judged, RowJudged, SourcesJudged, chosen, summary
-from simulator.question.coefficients.values import Kind
+from simulator.evidence.calibration.sources import DRAWS, FEW, SEED, Residual, RowJudged, SourcesJudged, chosen, summary
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.report.as_json import significant
 from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
 
-_TITLES: Mapping[Kind, str] = {"memory": "Memory", "time": "Speed"}
+_TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory", "time": "Speed"}
 _ERRORS = ("fitted %", "source\nleft out %", "organisation\nleft out %", f"{FEW} own\nrows %")
 _COVERAGE = ("inside 90 %", "half-width\n± %", "known:\ninside %", "half-width\n± %")
-Key = Callable[[RowJudged], tuple[str, ...]]
+GroupKey = Callable[[RowJudged], tuple[str, ...]]
 
 
 def sources_text(found: Sequence[SourcesJudged], style: Style, *, table: str | None = None) -> str:
@@ -48,7 +48,7 @@ def source_sections(found: SourcesJudged, table: str | None) -> Iterator[Section
     yield _every(found.kind, rows)
 
 
-def _table(rows: Sequence[RowJudged], key: Key) -> list[list[str]]:
+def _table(rows: Sequence[RowJudged], key: GroupKey) -> list[list[str]]:
     lines = []
     for name in sorted({key(row) for row in rows}):
         part = summary(row for row in rows if key(row) == name)
@@ -91,7 +91,7 @@ def _choices(found: SourcesJudged, table: str | None) -> Iterator[Section]:
     yield Section("Every choice", (), ("rows", "layouts", "regret %", "tau"), rows, wrapped=("rows",))
 
 
-def _every(kind: Kind, rows: Sequence[RowJudged]) -> Section:
+def _every(kind: CoefficientKind, rows: Sequence[RowJudged]) -> Section:
     unit = "GiB" if kind == "memory" else "TFLOPS"
     lines = [
         [
@@ -114,7 +114,7 @@ def _every(kind: Kind, rows: Sequence[RowJudged]) -> Section:
     )
 
 
-def _figures(kind: Kind, row: RowJudged) -> tuple[str, str]:
+def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[str, str]:
     measured = (row.sample.row.memory_bytes or 0.0) / GIB if kind == "memory" else row.sample.measured_tflops or 0.0
     return f"{measured:.1f}", f"{measured * np.exp(row.source_out.error):.1f}"
 
@@ -151,7 +151,7 @@ def _object(found: SourcesJudged, table: str | None) -> dict[str, Any]:
     }
 
 
-def _summaries(rows: Sequence[RowJudged], names: Sequence[str], key: Key) -> list[dict[str, Any]]:
+def _summaries(rows: Sequence[RowJudged], names: Sequence[str], key: GroupKey) -> list[dict[str, Any]]:
     return [
         dict(zip(names, name, strict=True)) | dataclasses.asdict(summary(row for row in rows if key(row) == name))
         for name in sorted({key(row) for row in rows})
@@ -192,5 +192,5 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _signed(found: Judged) -> str:
+def _signed(found: Residual) -> str:
     return f"{100 * found.relative:+.1f}"

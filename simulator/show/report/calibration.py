@@ -12,7 +12,7 @@ from simulator.evidence.calibration.run import FamilyFit
 from simulator.evidence.calibration.store import Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import Kind, priors
+from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import GIB
 from simulator.show.report.accuracy_json import doubt_object
 from simulator.show.report.as_json import dumps
@@ -20,8 +20,8 @@ from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import amount
 
-_KINDS: tuple[Kind, ...] = ("memory", "time")
-_TITLES: Mapping[Kind, str] = {"memory": "Memory", "time": "Time"}
+_KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
+_TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory", "time": "Time"}
 
 
 def calibration_tables(fits: Sequence[FamilyFit], style: Style) -> str:
@@ -83,7 +83,7 @@ def _rests_on(fit: Fit) -> Iterator[str]:
     yield f"{text}."
 
 
-def _cells(kind: Kind, name: str, part: FittedPart) -> list[str]:
+def _cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
     index = part.names.index(name)
     value, error = float(part.vector[index]), float(np.sqrt(part.covariance[index, index]))
     prior = priors(kind)[name]
@@ -98,7 +98,7 @@ def _cells(kind: Kind, name: str, part: FittedPart) -> list[str]:
     ]
 
 
-def prior_value(kind: Kind, name: str) -> float:
+def prior_value(kind: CoefficientKind, name: str) -> float:
     """The prior of a coefficient."""
     defaults = Coefficients()
     return float(getattr(defaults.memory if kind == "memory" else defaults.time, name))
@@ -142,7 +142,7 @@ def _object(fitted: FamilyFit) -> dict[str, Any]:
     }
 
 
-def _coefficients(kind: Kind, part: FittedPart) -> Iterator[dict[str, Any]]:
+def _coefficients(kind: CoefficientKind, part: FittedPart) -> Iterator[dict[str, Any]]:
     known = priors(kind)
     for index, name in enumerate(part.names):
         prior = known[name]
@@ -159,7 +159,7 @@ def _coefficients(kind: Kind, part: FittedPart) -> Iterator[dict[str, Any]]:
         }
 
 
-def meaning_table(kind: Kind) -> str:
+def meaning_table(kind: CoefficientKind) -> str:
     """Return the page's table of what each coefficient means, with prior and bounds."""
     rows = []
     for name, prior in priors(kind).items():
@@ -171,7 +171,7 @@ def meaning_table(kind: Kind) -> str:
     return grid(headers, rows, "markdown", text_columns=(0, 1, 2, 5))
 
 
-def value_table(kind: Kind, calibration: Calibration) -> str:
+def value_table(kind: CoefficientKind, calibration: Calibration) -> str:
     """Return the page's table of one family's fitted values; empty where the kind is not fitted."""
     part = calibration.memory if kind == "memory" else calibration.time
     if part is None:

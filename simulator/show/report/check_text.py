@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import Change, Checked, Outcome
+from simulator.recipes.check.verdict import Change, Checked, CheckOutcome
 from simulator.show.report.text import gib, largest_parts, layout_text, margin_text, percent, words
 
-OUTCOME_WORDS: Mapping[Outcome, str] = {
+OUTCOME_WORDS: Mapping[CheckOutcome, str] = {
     "fits": "fits",
     "starved": "starved",
     "does_not_fit": "does not fit",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.answers.compare import Comparison, Part
+from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
@@ -113,11 +113,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _parts(parts: Sequence[Part], shown: Callable[[float], str], style: Style) -> str:
+def _parts(parts: Sequence[PartDifference], shown: Callable[[float], str], style: Style) -> str:
     return grid(PARTS, part_rows(parts, shown), style, text_columns=[0])
 
 
-def part_rows(parts: Sequence[Part], shown: Callable[[float], str]) -> list[list[str]]:
+def part_rows(parts: Sequence[PartDifference], shown: Callable[[float], str]) -> list[list[str]]:
     """Return parts in both and their difference, the largest difference first, and the total."""
     ordered = sorted(parts, key=lambda part: -abs(part.second - part.first))
     rows = [[words(p.name), shown(p.first), shown(p.second), _signed(p.second - p.first, shown)] for p in ordered]
@@ -171,7 +171,7 @@ def compare_object(found: Comparison, presentation: Presentation) -> dict[str, A
     }
 
 
-def _part(part: Part, rounded: Callable[[float], float]) -> dict[str, Any]:
+def _part(part: PartDifference, rounded: Callable[[float], float]) -> dict[str, Any]:
     found = dataclasses.asdict(part)
     return {
         "name": found["name"],

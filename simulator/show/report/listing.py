@@ -17,7 +17,7 @@ from simulator.show.report.as_json import dumps
 from simulator.show.report.grid import Style, grid
 from simulator.show.report.text import amount, count_text
 
-Record = Mapping[str, str | int | float | bool | None]
+ListingRow = Mapping[str, str | int | float | bool | None]
 """One row: column name, with its unit, to value. All records of a listing have the same columns."""
 
 _UNITS = {
@@ -37,7 +37,7 @@ _PROSE = frozenset({"note", "meaning", "title", "source"})
 _WITHOUT_NUMBER = frozenset({"name", "note", "sources", "provenance", "published"})
 
 
-def models_listing(models: Iterable[ModelSpec]) -> list[Record]:
+def models_listing(models: Iterable[ModelSpec]) -> list[ListingRow]:
     """Return one record for each model."""
     return [
         {
@@ -56,7 +56,7 @@ def models_listing(models: Iterable[ModelSpec]) -> list[Record]:
     ]
 
 
-def hardware_listing(specs: Iterable[HardwareSpec]) -> list[Record]:
+def hardware_listing(specs: Iterable[HardwareSpec]) -> list[ListingRow]:
     """Return one record for each kind of hardware."""
     return [
         {
@@ -75,7 +75,7 @@ def hardware_listing(specs: Iterable[HardwareSpec]) -> list[Record]:
     ]
 
 
-def frameworks_listing() -> list[Record]:
+def frameworks_listing() -> list[ListingRow]:
     """Return one record for each switch, with its value in every framework."""
     return [
         {
@@ -88,7 +88,7 @@ def frameworks_listing() -> list[Record]:
     ]
 
 
-def framework_facts(profile: FrameworkProfile) -> list[Record]:
+def framework_facts(profile: FrameworkProfile) -> list[ListingRow]:
     """Return one record for each switch of one framework, with its value in every named stack."""
     stacks = [on_stack(profile, stack.name) for stack in stacks_of(profile.name)]
     return [
@@ -110,16 +110,16 @@ def stack_notes(profile: FrameworkProfile) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def hardware_facts(spec: HardwareSpec) -> list[Record]:
+def hardware_facts(spec: HardwareSpec) -> list[ListingRow]:
     """Return one record for each number of one kind of hardware."""
-    facts: list[Record] = []
+    facts: list[ListingRow] = []
     for path, part in sourced_parts(spec):
         value, _, unit = str(getattr(part, "value", "")).partition(" ")
         facts.append(_fact(path, value, unit or "count", part.source, (part.status, part.note)))
     return facts
 
 
-def model_facts(model: ModelSpec) -> list[Record]:
+def model_facts(model: ModelSpec) -> list[ListingRow]:
     """Return one record for each number of one model."""
     origin = model.provenance
     source: Sequence[str] = () if origin is None else origin.source
@@ -143,7 +143,7 @@ def model_facts(model: ModelSpec) -> list[Record]:
     return facts
 
 
-def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tuple[str, str]) -> Record:
+def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tuple[str, str]) -> ListingRow:
     """Return the record of a number; ``known`` is its status and a note."""
     status, note = known
     return {
@@ -161,7 +161,7 @@ def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
     return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
 
 
-def _table(records: Sequence[Record], style: Style) -> str:
+def _table(records: Sequence[ListingRow], style: Style) -> str:
     columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
     text_columns = [
         position for position, name in enumerate(columns) if any(isinstance(record[name], str) for record in records)
@@ -171,12 +171,12 @@ def _table(records: Sequence[Record], style: Style) -> str:
     return grid(headers, rows, style, text_columns=text_columns, wrapped=_PROSE & set(headers)) + "\n"
 
 
-def _csv(records: Sequence[Record]) -> str:
+def _csv(records: Sequence[ListingRow]) -> str:
     columns = _columns(records)
     return table_csv(columns, ([record[name] for name in columns] for record in records))
 
 
-LISTING_REPORTERS: Mapping[str, Callable[[Sequence[Record]], str]] = MappingProxyType(
+LISTING_REPORTERS: Mapping[str, Callable[[Sequence[ListingRow]], str]] = MappingProxyType(
     {
         "table": lambda records: _table(records, "table"),
         "json": lambda records: dumps([dict(record) for record in records]) + "\n",
@@ -188,7 +188,7 @@ LISTING_REPORTERS: Mapping[str, Callable[[Sequence[Record]], str]] = MappingProx
 """Text of a listing, by the format's name."""
 
 
-def _columns(records: Sequence[Record]) -> list[str]:
+def _columns(records: Sequence[ListingRow]) -> list[str]:
     return list(records[0]) if records else []
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from simulator.question.scenario.layout import layout_object
-from simulator.show.answers.plan import Choice, Kept, Plan
+from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
 from simulator.show.report.presentation import Presentation
 
@@ -71,7 +71,7 @@ def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
     }
 
 
-def _kept(kept: Kept | None) -> dict[str, Any] | None:
+def _kept(kept: LimitCheck | None) -> dict[str, Any] | None:
     if kept is None:
         return None
     return {"answer": kept.answer, "probability": None if kept.probability is None else significant(kept.probability)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from simulator.show.answers.availability import Availability
-from simulator.show.answers.plan import Choice, Kept, Plan
+from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
 from simulator.show.report.columns import Column, columns_grid, fitting
@@ -88,7 +88,7 @@ def _run_words(choice: Choice) -> Iterator[str]:
             yield f"{name}: {kept_text(limit)}"
 
 
-def kept_text(kept: Kept | None) -> str:
+def kept_text(kept: LimitCheck | None) -> str:
     """Return whether a limit is kept, a doubtful one with its probability."""
     if kept is None:
         return "-"

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from simulator.lab.probe.measure import RatesCommand
-from simulator.lab.probe.plan import Design
+from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Probed
@@ -63,7 +63,7 @@ def _rates(rates: Rates, style: Style) -> str:
     return f"{heading('Rates', style)}\n{grid(['rate', 'value'], rows, style, text_columns=(0,))}"
 
 
-def _plan(design: Design, style: Style) -> str:
+def _plan(design: ProbeDesign, style: Style) -> str:
     rows = [
         [str(number), one.candidate.title, milliseconds(one.step_seconds), f"{one.launch_seconds:.0f}", _pins(one.pins)]
         for number, one in enumerate(design.launches, start=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from simulator.lab.trace.result import Comparison
+from simulator.lab.trace.result import TraceComparison
 from simulator.question.units import to_mib
 from simulator.show.report.as_json import dumps, layout_object, mib, significant
 from simulator.show.report.grid import Style, grid, heading, paragraph
@@ -15,7 +15,7 @@ from simulator.show.report.text import amount, devices_text, gib, percent, shard
 SCHEMA_VERSION = 1
 
 
-def trace_table(found: Comparison, style: Style, *, quiet: bool = False) -> str:
+def trace_table(found: TraceComparison, style: Style, *, quiet: bool = False) -> str:
     """Return the comparison for people; `quiet` leaves out how the trace was made."""
     traced = found.traced
     rows = [[name, gib(counted), gib(predicted)] for name, counted, predicted in found.rows]
@@ -35,7 +35,7 @@ def trace_table(found: Comparison, style: Style, *, quiet: bool = False) -> str:
     return "\n\n".join(tables) + "\n"
 
 
-def trace_object(found: Comparison) -> dict[str, Any]:
+def trace_object(found: TraceComparison) -> dict[str, Any]:
     """Return the comparison as plain values; sizes in MiB, the difference as a share of the traced peak."""
     traced, predicted = found.traced, found.predicted
     return {
@@ -67,7 +67,7 @@ def trace_object(found: Comparison) -> dict[str, Any]:
     }
 
 
-TRACE_REPORTERS: Mapping[str, Callable[[Comparison, bool], str]] = MappingProxyType(
+TRACE_REPORTERS: Mapping[str, Callable[[TraceComparison, bool], str]] = MappingProxyType(
     {
         "table": lambda found, quiet: trace_table(found, "table", quiet=quiet),
         "json": lambda found, _quiet: dumps(trace_object(found)) + "\n",
@@ -77,13 +77,13 @@ TRACE_REPORTERS: Mapping[str, Callable[[Comparison, bool], str]] = MappingProxyT
 """Text of a comparison, by the format's name."""
 
 
-def _question(found: Comparison) -> str:
+def _question(found: TraceComparison) -> str:
     asked = found.estimate
     what = f"{asked.model} on {devices_text(asked.devices)}: {asked.precision}"
     return f"{what}, sequence {asked.seq_length}, global batch {asked.global_batch_size}, torch"
 
 
-def _answer(found: Comparison) -> list[str]:
+def _answer(found: TraceComparison) -> list[str]:
     layout, traced, predicted = found.estimate.layout, found.traced, found.predicted
     where = f"stage {traced.stage} of {layout.pipeline_parallel} ({predicted.layers} layers)"
     sign = "+" if found.difference >= 0.0 else ""
@@ -92,7 +92,7 @@ def _answer(found: Comparison) -> list[str]:
     return [sharded_layout_text(layout), f"{where}: {counted}, {priced}"]
 
 
-def _footer(found: Comparison) -> list[str]:
+def _footer(found: TraceComparison) -> list[str]:
     traced = found.traced
     batches = f"{traced.micro_batches} micro batch{'' if traced.micro_batches == 1 else 'es'}"
     trainer = f"This is the reference trainer on torch at ZeRO {found.estimate.layout.zero_stage}"

@@ -11,7 +11,7 @@ from simulator import __version__
 from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.campaign import Campaign
-from simulator.lab.runner.compare import Comparison, Figure
+from simulator.lab.runner.compare import ComparedFigure, LayoutComparison
 from simulator.lab.runner.launch import Launched
 from simulator.lab.runner.learn import Learned
 from simulator.question.scenario.layout import layout_object
@@ -60,7 +60,7 @@ def _step(estimate: Estimate | None) -> float | None:
     return None if estimate is None else significant(estimate.throughput.step_seconds)
 
 
-def _layout(one: Comparison) -> dict[str, Any]:
+def _layout(one: LayoutComparison) -> dict[str, Any]:
     memory, step = one.memory, one.step
     return {
         "title": one.title,
@@ -107,7 +107,7 @@ def _row(row: MeasuredRow) -> dict[str, Any]:
     }
 
 
-def _figure(figure: Figure, rounded: Callable[[float], float]) -> dict[str, Any]:
+def _figure(figure: ComparedFigure, rounded: Callable[[float], float]) -> dict[str, Any]:
     interval = figure.interval
     return {
         "predicted": rounded(figure.predicted),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
-from simulator.lab.runner.campaign import Campaign, Plan, Refused
-from simulator.lab.runner.compare import Comparison, Figure, RankFigure
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Refused
+from simulator.lab.runner.compare import ComparedFigure, LayoutComparison, RankFigure
 from simulator.lab.runner.launch import Launch, Launcher
 from simulator.lab.runner.learn import Learned, Moved
 from simulator.question.units import to_mib
@@ -44,7 +44,7 @@ def validate_table(
     return "\n\n".join(blocks) + "\n"
 
 
-def dry_run_text(plan: Plan, launcher: Launcher) -> str:
+def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
     """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
     blocks = [
         "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.shown(launch)])
@@ -70,7 +70,7 @@ def _title(campaign: Campaign) -> str:
     )
 
 
-def _summary(comparisons: Sequence[Comparison], *, colour: bool) -> str:
+def _summary(comparisons: Sequence[LayoutComparison], *, colour: bool) -> str:
     """Two lines for each layout: memory of its fullest rank, and time of a step."""
     headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
     rows: list[list[str]] = []
@@ -84,14 +84,14 @@ def _summary(comparisons: Sequence[Comparison], *, colour: bool) -> str:
     return grid(headers, rows, _STYLE, text_columns=(1, 2, 9))
 
 
-def _measured(figure: Figure | None, shown: Shown) -> list[str]:
+def _measured(figure: ComparedFigure | None, shown: Shown) -> list[str]:
     if figure is None:
         return ["", "", ""]
     inside = "" if figure.inside is None else "yes" if figure.inside else "no"
     return [shown(figure.measured), _signed(figure.error), inside]
 
 
-def _outcome(one: Comparison, *, colour: bool) -> str:
+def _outcome(one: LayoutComparison, *, colour: bool) -> str:
     words = next(iter((*filter(None, [one.contradiction]), *one.failures)), _ran(one))
     words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
     if not colour:
@@ -101,7 +101,7 @@ def _outcome(one: Comparison, *, colour: bool) -> str:
     return style(words, fg="green" if words == _ran(one) and one.ran else "red")
 
 
-def _ran(one: Comparison) -> str:
+def _ran(one: LayoutComparison) -> str:
     """What is said of launches that went well; figures of an earlier campaign are told from new ones."""
     if not one.ran:
         return "not launched"
@@ -110,7 +110,7 @@ def _ran(one: Comparison) -> str:
     return "ran earlier" if one.earlier == len(one.rows) else f"ran, {one.earlier} of {len(one.rows)} earlier"
 
 
-def _doubts(one: Comparison) -> Iterator[str]:
+def _doubts(one: LayoutComparison) -> Iterator[str]:
     """What makes a figure that was measured uncertain."""
     if one.scatter > _WIDE:
         yield (
@@ -119,7 +119,7 @@ def _doubts(one: Comparison) -> Iterator[str]:
         )
 
 
-def _ranks(one: Comparison) -> str:
+def _ranks(one: LayoutComparison) -> str:
     """Every rank, and the spread of the steps of each launch."""
     blocks = [f"{sharded_layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
     if one.ranks:
@@ -158,7 +158,7 @@ def _rank(rank: RankFigure) -> list[str]:
     ]
 
 
-def _failed(one: Comparison, *, full: bool) -> Iterator[str]:
+def _failed(one: LayoutComparison, *, full: bool) -> Iterator[str]:
     """What is known of launches that did not end well."""
     for launched in one.launched:
         outcome = launched.outcome
@@ -182,7 +182,7 @@ def _refused(refused: Sequence[Refused]) -> Iterator[str]:
         yield f"Not launched: {sharded_layout_text(same[0].layout)}{more}: {reason}"
 
 
-def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+def _notes(comparisons: Sequence[LayoutComparison]) -> list[str]:
     notes = [note for one in comparisons for note in one.estimate.provenance.notes]
     return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.evidence.measurements.asked import asked_columns, cut_layers
-from simulator.evidence.measurements.row import MeasuredRow, Outcome
+from simulator.evidence.measurements.row import MeasuredRow, RunOutcome
 from simulator.lab.runner.engine import Pick
 
 
-def launched_row(pick: Pick, outcome: Outcome, error: str = "", **figures: Any) -> MeasuredRow:
+def launched_row(pick: Pick, outcome: RunOutcome, error: str = "", **figures: Any) -> MeasuredRow:
     """The row of a launch: its model, workload and layout, how it ended, and what was measured."""
     columns: dict[str, Any] = {
         "table": pick.table,

@@ -10,7 +10,7 @@ from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
 
 PATH_VARIABLE: Final = "MEGATRON_PATH"
@@ -48,7 +48,7 @@ class MegatronEngine:
         """Write the recipe, and return what each node runs."""
         return write_recipe(pick, "megatron", folder, self._settings(pick))
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:  # noqa: ARG002  all of it is in the log
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
         """Read the log."""
         return read_outcome(pick, ended, _lines(pick.warmup_steps), _as_logged)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
 from simulator.question.units import to_mib
 from simulator.search.build import bare_estimate
@@ -51,7 +51,7 @@ class PaddleEngine:
         """Write the recipe, and return what each node runs."""
         return write_recipe(pick, "paddle", folder, self._settings(pick, folder))
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> Outcome:
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read the log; an error of another rank than the first stands in that rank's own."""
         ranks = sorted((folder / "logs").glob("*/workerlog.*"))
         return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)

@@ -10,7 +10,7 @@ from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
-from simulator.lab.runner.engine import Command, Ended, Outcome, Pick
+from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.check.asked import Asked
@@ -83,16 +83,18 @@ Correction = Callable[[MeasuredRow], MeasuredRow]
 """Puts right what the framework's log says of itself."""
 
 
-def read_outcome(pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()) -> Outcome:
+def read_outcome(
+    pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()
+) -> LaunchOutcome:
     """What became of a launch, by how it ended and its log.
 
     `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
     """
     if ended.interrupted:
-        return Outcome(kind="interrupted", row=None)
+        return LaunchOutcome(kind="interrupted", row=None)
     if ended.exit_code == 0 and not ended.timed_out:
         try:
-            return Outcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
+            return LaunchOutcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
         except SimulateError as error:
             return _failed(pick, Diagnosis("error", str(error), tail_of(ended.log)))
     return _failed(pick, diagnosis(ended, more))
@@ -111,6 +113,6 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
     return row
 
 
-def _failed(pick: Pick, found: Diagnosis) -> Outcome:
+def _failed(pick: Pick, found: Diagnosis) -> LaunchOutcome:
     row = launched_row(pick, "oom" if found.kind == "oom" else "error", found.error)
-    return Outcome(kind=found.kind, row=row, error=found.error, tail=found.tail)
+    return LaunchOutcome(kind=found.kind, row=row, error=found.error, tail=found.tail)

@@ -7,7 +7,7 @@ from simulator.errors import InputError
 from simulator.question.specs.configuration import Config
 from simulator.question.specs.model import Activation, FeedForward, Mixer
 
-Word = TypeVar("Word")
+WordT = TypeVar("WordT")
 Fields = dict[str, Any]
 """Fields of a model spec by name."""
 
@@ -113,7 +113,7 @@ def kinds(
     return fields | ({"first_k_dense_replace": leading} if "experts" in networks else {})
 
 
-def period(words: Sequence[Word]) -> tuple[Word, ...]:
+def period(words: Sequence[WordT]) -> tuple[WordT, ...]:
     """The shortest start that the sequence repeats."""
     return tuple(
         next(
@@ -134,7 +134,7 @@ def sliding_layers(config: Config, layers: int, default: Sequence[str]) -> list[
     return translated(config, "layer_types", attention_layers(config, layers, default), known)
 
 
-def translated(config: Config, key: str, words: Sequence[str], known: Mapping[str, Word]) -> list[Word]:
+def translated(config: Config, key: str, words: Sequence[str], known: Mapping[str, WordT]) -> list[WordT]:
     """Words of a configuration in the spec's terms; UnsupportedError for one that has none."""
     for word in words:
         if word not in known:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.show.answers.sweep.price import COLUMNS, Row
+from simulator.show.answers.sweep.price import COLUMNS
+from simulator.tabular import Row
 
 _MANIFEST = "sweep.json"
 _MOST_PER_PART = 256
@@ -26,7 +27,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SweepParts:
     """The parts of a sweep; each file holds the rows of some questions in a row, and is there as a whole or not."""
 
     folder: Path

@@ -12,8 +12,8 @@ from simulator.errors import SimulateError, UnsupportedError, short_line
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.settings import LISTS
 from simulator.show.answers.sweep.questions import KEYWORDS, space_of
+from simulator.tabular import Row
 
-Row = Mapping[str, Any]
 OUTCOMES = ("fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed")
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
 question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""

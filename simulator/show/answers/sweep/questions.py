@@ -36,7 +36,7 @@ _DEFAULTS = {
     for name, parameter in signature(question_of).parameters.items()
     if parameter.default not in (parameter.empty, None)
 }
-Product = Mapping[str, tuple[Any, ...]]
+QuestionGrid = Mapping[str, tuple[Any, ...]]
 """Values by keyword; their product are questions."""
 
 
@@ -44,7 +44,7 @@ Product = Mapping[str, tuple[Any, ...]]
 class Questions:
     """Numbered questions: those of the first product, then those of the next."""
 
-    products: tuple[Product, ...]
+    products: tuple[QuestionGrid, ...]
 
     def __len__(self) -> int:
         return sum(map(_size, self.products))
@@ -91,11 +91,11 @@ def questions_of(value: Any, where: str = "questions") -> Questions:
     return found
 
 
-def _size(product: Product) -> int:
+def _size(product: QuestionGrid) -> int:
     return prod(map(len, product.values()))
 
 
-def _product(given: Mapping[Any, Any], where: str) -> Product:
+def _product(given: Mapping[Any, Any], where: str) -> QuestionGrid:
     """The checked product of one mapping."""
     for name in given:
         if name not in KEYWORDS:
@@ -182,7 +182,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-def _own_files(products: Sequence[Product]) -> Iterator[Path]:
+def _own_files(products: Sequence[QuestionGrid]) -> Iterator[Path]:
     """Files that the user named."""
     for product in products:
         for name in ("model", "hardware", "calibration"):

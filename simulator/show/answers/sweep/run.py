@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from simulator._version import __version__
 from simulator.api import MIN_FIT_PROBABILITY
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.scenario.settings import check_count, check_share
-from simulator.show.answers.sweep.parts import Parts, check_table, read_table, write_table
-from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, Row, asked, price_part
+from simulator.search.rank import Progress
+from simulator.show.answers.sweep.parts import SweepParts, check_table, read_table, write_table
+from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, asked, price_part
 from simulator.show.answers.sweep.questions import Questions, absolute, questions_of, read_questions
 from simulator.show.answers.sweep.workers import Workers, check_workers, workers_of
-from simulator.tabular import Tabular
+from simulator.tabular import Row, Tabular
 
-Progress = Callable[[int, int], None]
 """Called with questions done and in total."""
 _AHEAD = 3
 """Parts handed out for each that is priced, so that no worker waits for the next."""
@@ -90,12 +90,12 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
         if shard is not None or merge:
             raise InputError("shard and merge need an output")
         with TemporaryDirectory() as scratch:
-            parts = Parts(Path(scratch), len(known))
+            parts = SweepParts(Path(scratch), len(known))
             job = _Job(known, parts, min_fit_probability, workers, scheduler)
             return job.run((1, 1), [], progress)
     table = Path(output)
     check_table(table)
-    parts = Parts(table.with_name(f"{table.name}.parts"), len(known))
+    parts = SweepParts(table.with_name(f"{table.name}.parts"), len(known))
     parts.open(f"{known.fingerprint()} {min_fit_probability}")
     job = _Job(known, parts, min_fit_probability, workers, scheduler)
     return job.merged(table) if merge else job.run(which, None if shard else table, progress)
@@ -117,7 +117,7 @@ class _Job:
     """A sweep with all that it needs."""
 
     questions: Questions
-    parts: Parts
+    parts: SweepParts
     least: float
     workers: int | None
     scheduler: str | None
