@@ -182,7 +182,7 @@ class FrameworkProfile:
     sharding_degree: int = switch(
         0, "ranks that ZeRO shards over, of those with the same parameters; 0 is all of them", low=0, high=2**24
     )
-    sharding_groups: int = switch(
+    sharding_replicas: int = switch(
         1,
         "groups of ranks with the same parameters, within each of which ZeRO shards: replicas of the sharded state",
         low=1,
