@@ -24,6 +24,11 @@ GIB: Final = 1024**3
 TIB: Final = 1024**4
 """Bytes in one TiB."""
 
+MEGA: Final = 10**6
+GIGA: Final = 10**9
+TERA: Final = 10**12
+"""Powers of ten of GB, TFLOP and billions of parameters."""
+
 _LIMIT: Final = 10**30
 """Largest base-unit amount accepted: far above any machine, far below overflow."""
 

@@ -38,6 +38,7 @@ from simulator.cost.timing.pipeline import (
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def _between_shard_groups(
 def _seconds_per_byte(scenario: Scenario, has: StageContents, group: RankGroup) -> KindArray:
     """Gathering or scattering one byte over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
-    return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / 2.0**30)
+    return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / GIB)
 
 
 def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:

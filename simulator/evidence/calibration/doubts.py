@@ -22,6 +22,7 @@ from simulator.evidence.measurements.question import figures_devices
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import TERA
 from simulator.search.space import Space
 from simulator.search.walk import walk
 
@@ -196,4 +197,4 @@ def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypo
 
 
 def _tflops(scenario: Scenario, seconds: np.ndarray) -> np.ndarray:
-    return model_flops_per_token(scenario) * scenario.tokens_per_step / seconds / scenario.devices / 1e12
+    return model_flops_per_token(scenario) * scenario.tokens_per_step / seconds / scenario.devices / TERA

@@ -20,6 +20,7 @@ from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import TERA
 
 DEVICE_TOLERANCE = 0.02
 """Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
@@ -95,7 +96,7 @@ def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Se
         return _memory(sample.row, memory_by_stage(scenario, block, sample.has))
     seconds = step_seconds(scenario, block, sample.memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
-    return np.asarray(flops / seconds / scenario.devices / 1e12)
+    return np.asarray(flops / seconds / scenario.devices / TERA)
 
 
 def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:

@@ -18,7 +18,7 @@ from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
 from simulator.evidence.measurements.steady import Step, steady
-from simulator.question.units import GIB, MIB
+from simulator.question.units import GIB, MIB, TERA
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 
 _BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
@@ -42,7 +42,6 @@ _RATES: Final = (
     "throughput per NPU (TFLOP/s/NPU)",
     "TFLOPs",
 )
-_TERA: Final = 10**12
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
 
@@ -298,7 +297,7 @@ def _same_convention(row: MeasuredRow, logged: float | None, notes: list[str]) -
     if logged is None or row.step_seconds is None:
         return None
     try:
-        counted = flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / _TERA
+        counted = flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / TERA
     except SimulateError as error:
         raise InputError(str(error)) from error
     if abs(logged / counted - 1) <= _CONVENTION:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from simulator.cost.timing import flops
 from simulator.errors import InputError, SimulateError
@@ -18,9 +18,8 @@ from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
-
-_TERA: Final = 10**12
 
 
 def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tuple[Scenario, Layout]:
@@ -54,7 +53,7 @@ def figures_devices(row: MeasuredRow) -> float | None:
     if step is None:
         return None
     if row.tflops_per_device is not None:
-        return flops_per_token(row) * row.tokens_per_step / step / (row.tflops_per_device * _TERA)
+        return flops_per_token(row) * row.tokens_per_step / step / (row.tflops_per_device * TERA)
     if row.tokens_per_second_per_device is not None:
         return row.tokens_per_step / step / row.tokens_per_second_per_device
     return None
@@ -67,7 +66,7 @@ def measured_tokens_per_second_per_device(row: MeasuredRow) -> float | None:
     if row.step_seconds is not None:
         return row.tokens_per_step / row.step_seconds / row.run_devices
     if row.tflops_per_device is not None:
-        return row.tflops_per_device * _TERA / flops_per_token(row)
+        return row.tflops_per_device * TERA / flops_per_token(row)
     return None
 
 
@@ -76,7 +75,7 @@ def measured_tflops_per_device(row: MeasuredRow) -> float | None:
     if row.tflops_per_device is not None:
         return row.tflops_per_device
     tokens = measured_tokens_per_second_per_device(row)
-    return None if tokens is None else tokens * flops_per_token(row) / _TERA
+    return None if tokens is None else tokens * flops_per_token(row) / TERA
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from simulator.lab.probe.rates import Rates
 from simulator.lab.trainer.measured_rates import MeasuredRates
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.validation import validated
-from simulator.question.units import MIB
+from simulator.question.units import GIGA, MEGA, MIB, TERA
 
 SOURCE = "probe"
 
@@ -32,7 +32,7 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
     document["memory_bandwidth"] = _known(_rate(rates.memory_bandwidth))
     peaks = document["peak_flops"]
     for precision, flops in rates.peak_flops.items():
-        peaks[precision] = _known(f"{flops / 1e12:.4g} TFLOP/s")
+        peaks[precision] = _known(f"{flops / TERA:.4g} TFLOP/s")
     if rates.host_bandwidth is not None:
         document["host_bandwidth"] = _known(_rate(rates.host_bandwidth))
     elif template.family == "cpu":
@@ -76,14 +76,14 @@ def _mib(size: int) -> str:
 
 
 def _rate(bytes_per_second: float) -> str:
-    return f"{bytes_per_second / 1e9:.4g} GB/s"
+    return f"{bytes_per_second / GIGA:.4g} GB/s"
 
 
 def _measure_link(document: dict[str, Any], devices: int, rates: Rates) -> None:
     """Put the measured link on the innermost level that joins all ranks of the probe."""
     assert rates.link is not None  # noqa: S101  the caller looked
     rate = _known(_rate(rates.link.bandwidth_bytes_per_second))
-    latency = _known(f"{rates.link.latency_seconds * 1e6:.4g} us")
+    latency = _known(f"{rates.link.latency_seconds * MEGA:.4g} us")
     for level in document["device_links"]:
         if level["devices"]["value"] >= devices:
             level["bandwidth"], level["latency"] = rate, latency

@@ -17,13 +17,14 @@ from torch import distributed
 
 from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout
+from simulator.question.units import MIB
 
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
 """Packages that add a kind of device to torch when they are imported."""
 _STALLED: Final = timedelta(minutes=10)
 """How long a rank waits for another one before it gives up."""
 
-BESIDE_TENSORS_BYTES: Final = 32 * 2**20
+BESIDE_TENSORS_BYTES: Final = 32 * MIB
 """What a rank on a processor maps in training beside its tensors: stacks of the threads that compute, their heaps."""
 
 

@@ -27,6 +27,7 @@ from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_
 from simulator.lab.trainer.failure import EXIT_CODES, failure_of
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 from simulator.lab.trainer.model import KERNELS
+from simulator.question.units import KIB
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 WARM_UPS: Final = 2
@@ -207,7 +208,7 @@ def _available(whole: int) -> int:
     file = Path("/proc/meminfo")
     lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
     figures = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(figures[0]) * 1024 if figures else whole
+    return int(figures[0]) * KIB if figures else whole
 
 
 def run(job: RatesJob, folder: Path, rank: int) -> None:

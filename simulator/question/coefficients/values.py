@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-GIB = 2.0**30
+from simulator.question.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.hardware import Bandwidth, Count, DeviceLink, HardwareSpec
-from simulator.question.units import parse_bytes_per_second, parse_count
+from simulator.question.units import GIGA, parse_bytes_per_second, parse_count
 
 BOOKED: Final = re.compile(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
 """A spec's name or path, and what is told of its network."""
@@ -56,7 +56,7 @@ def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> Hard
 
 
 def _rate(bytes_per_second: float) -> Bandwidth:
-    return Bandwidth(value=f"{bytes_per_second / 1e9:.9g} GB/s", source=(_SOURCE,), status="assumed")
+    return Bandwidth(value=f"{bytes_per_second / GIGA:.9g} GB/s", source=(_SOURCE,), status="assumed")
 
 
 def _factor(where: str, text: str) -> float:

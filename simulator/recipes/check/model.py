@@ -12,6 +12,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
+from simulator.question.units import GIGA
 from simulator.recipes.recipe import Recipe, Remark
 
 _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
@@ -118,7 +119,7 @@ def _remarks(
     before, after = total_parameters(base), total_parameters(model)
     changed = [f"{name} {getattr(base, name)} -> {value}" for name, value in fields.items()]
     derived = f", head_dim {base.head_dim} -> {model.head_dim}" if base.head_dim != model.head_dim else ""
-    counted = f"{before / 1e9:.2f}B -> {after / 1e9:.2f}B parameters" if before != after else f"{after / 1e9:.2f}B"
+    counted = f"{before / GIGA:.2f}B -> {after / GIGA:.2f}B parameters" if before != after else f"{after / GIGA:.2f}B"
     yield Remark(
         rule="changed-model",
         severity="warning" if derived or before != after else "note",

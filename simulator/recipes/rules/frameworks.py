@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.violation import Violation
 from simulator.question.specs.model import ModelSpec
+from simulator.question.units import GIGA
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
 from simulator.recipes.rules.launch import MEGATRON_ARGUMENTS, MEGATRON_CONFIG, FrameworkRule, LaunchFacts
@@ -128,7 +129,7 @@ def _heads_fix(launch: LaunchFacts) -> str:
             "head_dim": model.hidden_size // heads if _even(model) else model.head_dim,
         }
     )
-    counts = f"{total_parameters(model) / 1e9:.2f}B -> {total_parameters(changed) / 1e9:.2f}B parameters"
+    counts = f"{total_parameters(model) / GIGA:.2f}B -> {total_parameters(changed) / GIGA:.2f}B parameters"
     return (
         f"{text}; or another model with heads {heads}/{shared} ({fields}): head_dim {model.head_dim} -> "
         f"{changed.head_dim}, {counts}, and the published weights no longer match"

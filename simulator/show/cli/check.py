@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
     CONTEXT_SETTINGS,
@@ -265,7 +266,7 @@ def _stdin() -> str:
     except (OSError, ValueError) as error:
         raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(text) > MOST_BYTES:
-        raise InputError(f"stdin: is larger than {MOST_BYTES // 10**6} MB")
+        raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
     return text
 
 

@@ -8,6 +8,7 @@ from itertools import chain, takewhile
 from simulator.evidence.calibration.assessment import Assessment
 from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sources import SourcesJudged
+from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
 from simulator.show.pages.page import Page, PageSection, Table, page_html
 from simulator.show.report.accuracy import accuracy_sections
@@ -118,5 +119,5 @@ def _fitted(found: Assessment, kind: str, table: str | None) -> Iterable[Measure
 
 def _figure(kind: str, memory_bytes: float | None, tflops: float | None) -> float | None:
     if kind == "memory":
-        return None if memory_bytes is None else memory_bytes / 2**30
+        return None if memory_bytes is None else memory_bytes / GIB
     return tflops

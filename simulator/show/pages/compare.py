@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import GIB
 from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, change_figure
@@ -30,7 +31,7 @@ def compare_page(
 ) -> str:
     """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in (found.first, found.second)))
-    gibibytes = 1.0 / 2**30
+    gibibytes = 1.0 / GIB
     figures: dict[str, PlotlyFigure] = {
         "memory": change_figure(found.memory, gibibytes, "GiB"),
         "step": change_figure(found.step, per_second, unit),

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
-from simulator.question.units import to_mib
+from simulator.question.units import TERA, to_mib
 from simulator.search.result import Counts, Ranking
 from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation, training_run
@@ -195,8 +195,8 @@ def _memory(memory: MemoryEstimate) -> dict[str, Any]:
 def _throughput(speed: ThroughputEstimate) -> dict[str, Any]:
     return {
         "step_time_s": significant(speed.step_seconds),
-        "tflops_per_device": significant(speed.flops_per_second_per_device / 1e12),
-        "hardware_tflops_per_device": significant(speed.hardware_flops_per_second_per_device / 1e12),
+        "tflops_per_device": significant(speed.flops_per_second_per_device / TERA),
+        "hardware_tflops_per_device": significant(speed.hardware_flops_per_second_per_device / TERA),
         "tokens_per_second_per_device": significant(speed.tokens_per_second_per_device),
         "mfu": significant(speed.mfu),
         "bubble_fraction": significant(speed.bubble_fraction),

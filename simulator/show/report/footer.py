@@ -8,7 +8,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES, profile_of
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
-from simulator.question.units import to_gib
+from simulator.question.units import GIB, to_gib
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
@@ -91,7 +91,7 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
 
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
 _WORDS = {"true": "on", "false": "off"}
-_LEAST_SHOWN = 0.005 * 2.0**30
+_LEAST_SHOWN = 0.005 * GIB
 """Memory that rounds to something, in bytes."""
 
 

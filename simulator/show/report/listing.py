@@ -11,7 +11,7 @@ from simulator.question.frameworks.stacks import on_stack, stacks_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
-from simulator.question.units import to_gib
+from simulator.question.units import GIGA, TERA, to_gib
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
 from simulator.show.report.grid import Style, grid
@@ -49,8 +49,8 @@ def models_listing(models: Iterable[ModelSpec]) -> list[ListingRow]:
             "kv_heads": model.num_key_value_heads,
             "experts": model.num_experts,
             "vocab_size": model.vocab_size,
-            "parameters_billions": round(total_parameters(model) / 1e9, 3),
-            "active_billions": round(active_parameters(model, include_input_embedding=True) / 1e9, 3),
+            "parameters_billions": round(total_parameters(model) / GIGA, 3),
+            "active_billions": round(active_parameters(model, include_input_embedding=True) / GIGA, 3),
         }
         for model in models
     ]
@@ -68,8 +68,8 @@ def hardware_listing(specs: Iterable[HardwareSpec]) -> list[ListingRow]:
             "bf16_tflops": _teraflops(spec, "bf16"),
             "fp16_tflops": _teraflops(spec, "fp16"),
             "fp8_tflops": _teraflops(spec, "fp8"),
-            "memory_gb_per_s": round(spec.memory_bandwidth_bytes_per_second / 1e9, 1),
-            "network_gb_per_s_per_device": round(spec.links[-1].bandwidth_bytes_per_second / 1e9, 1),
+            "memory_gb_per_s": round(spec.memory_bandwidth_bytes_per_second / GIGA, 1),
+            "network_gb_per_s_per_device": round(spec.links[-1].bandwidth_bytes_per_second / GIGA, 1),
         }
         for spec in specs
     ]
@@ -214,7 +214,7 @@ def _unit(name: str, value: object) -> str:
 
 def _teraflops(spec: HardwareSpec, precision: str) -> float | None:
     peak = spec.peak_flops_per_second.get(precision)
-    return None if peak is None else round(peak / 1e12, 1)
+    return None if peak is None else round(peak / TERA, 1)
 
 
 def _allowed(metadata: Mapping[str, object], default: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from simulator.question.units import MEGA
 from simulator.show.answers.availability import Availability
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
@@ -163,7 +164,7 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
     yield (
         f"Goodput: a device fails every {grouped(availability.device_mtbf_hours)} hours, a restart takes "
         f"{availability.restart_minutes:g} minutes, checkpoints {interval} with "
-        f"{availability.checkpoint_bandwidth_per_device / 1e6:.0f} MB/s from a device, evaluation "
+        f"{availability.checkpoint_bandwidth_per_device / MEGA:.0f} MB/s from a device, evaluation "
         f"{percent(availability.evaluation_share)} % of the steps (docs/plan.md: sources)."
     )
 

@@ -11,6 +11,7 @@ from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Probed
+from simulator.question.units import GIGA, MEGA
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.text import amount, milliseconds, percent
 
@@ -46,20 +47,20 @@ def _rates(rates: Rates, style: Style) -> str:
     """One line for each rate; a share is of the peak above it."""
     rows: list[list[str]] = []
     for precision, peak in rates.peak_flops.items():
-        rows.append([f"{precision} matrix products, best", f"{amount(peak / 1e9)} GFLOP/s"])
+        rows.append([f"{precision} matrix products, best", f"{amount(peak / GIGA)} GFLOP/s"])
         gemm, attention = rates.gemm_efficiency[precision], rates.attention[precision]
         rows.append([f"{precision} matrix products, median over sizes", f"{percent(gemm.value)} %"])
         rows.append([f"{precision} attention, wide heads and long sequences", f"{percent(attention.efficiency)} %"])
-    rows.append(["memory, best", f"{amount(rates.memory_bandwidth / 1e9)} GB/s"])
+    rows.append(["memory, best", f"{amount(rates.memory_bandwidth / GIGA)} GB/s"])
     for precision, share in rates.memory_efficiency.items():
         rows.append([f"{precision} elementwise kernels", f"{percent(share.value)} %"])
     per_parameter = rates.optimizer_seconds_per_parameter.value
-    rows.append(["optimizer update", f"{amount(per_parameter * 1e9)} ns per parameter"])
+    rows.append(["optimizer update", f"{amount(per_parameter * GIGA)} ns per parameter"])
     if rates.host_bandwidth is not None:
-        rows.append(["copies from the host", f"{amount(rates.host_bandwidth / 1e9)} GB/s"])
+        rows.append(["copies from the host", f"{amount(rates.host_bandwidth / GIGA)} GB/s"])
     if rates.link is not None:
-        rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / 1e9)} GB/s"])
-        rows.append(["its latency", f"{amount(rates.link.latency_seconds * 1e6)} us"])
+        rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / GIGA)} GB/s"])
+        rows.append(["its latency", f"{amount(rates.link.latency_seconds * MEGA)} us"])
     return f"{heading('Rates', style)}\n{grid(['rate', 'value'], rows, style, text_columns=(0,))}"
 
 

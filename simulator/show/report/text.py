@@ -9,7 +9,7 @@ from typing import assert_never
 
 from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
-from simulator.question.units import to_gib
+from simulator.question.units import TERA, to_gib
 
 VERDICT_WORDS: Mapping[Verdict, str] = {
     "fits": "fits",
@@ -69,7 +69,7 @@ def mfu_text(share: float) -> str:
 
 def teraflops(flops_per_second: float) -> str:
     """Return FLOP/s as TFLOP/s with one decimal, or what it takes to tell it from none."""
-    return _never_nothing(flops_per_second / 1e12)
+    return _never_nothing(flops_per_second / TERA)
 
 
 def elapsed_text(seconds: float) -> str:
