@@ -43,7 +43,7 @@ def _questions(given: str, found: str, *, emit: Asked, rank: str = "", check: st
     return (
         Asked(command=f"rank {question} {given} --top 2", says=rank or found),
         Asked(command=f"estimate {question} {given}", says=found),
-        Asked(command=f"check {MEGATRON} --hardware h20 {given}", says=check or found),
+        Asked(command=f"check {MEGATRON} --hardware h20 --global-batch-size 32 {given}", says=check or found),
         Asked(command=f"emit {question} {given} {emit.command}", says=emit.says, status=emit.status),
     )
 
@@ -173,6 +173,60 @@ def average(given: Conditions) -> tuple[Operation, ...]:
     ),
 )
 
+SCHEDULE = Extension(
+    heading="A schedule",
+    most=3,
+    new={
+        "simulator/cost/schedule/gpipe.py": '''"""GPipe: all forward passes of a step, then all backward passes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn
+from simulator.question.scenario.block import Array, StageArray
+
+
+class GPipe(Schedule):
+    """Ranks without model chunks of their own, which hold all micro batches at once."""
+
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
+        """All forward passes, then all backward passes."""
+        kind, micro_batch = one_of_each_in_turn(micro_batches, micro_batches)
+        return np.column_stack((kind, micro_batch, np.zeros_like(kind)))
+
+    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
+        """All of them."""
+        return np.ones((ranks, 1)) * micro_batches
+
+    def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
+        """The others' work passes by once."""
+        return others_seconds
+'''
+    },
+    edits={
+        "simulator/cost/schedule/registry.py": (
+            (
+                "from simulator.cost.schedule.interleaved",
+                "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.interleaved",
+            ),
+            (
+                "    return INTERLEAVED if",
+                (
+                    "    if block.virtual_stages == 1 and block.pipeline_parallel == 2:\n        return GPipe()\n"
+                    "    return INTERLEAVED if"
+                ),
+            ),
+        ),
+    },
+    asked=_questions(
+        "--pp 2",
+        "PP2",
+        rank=" 2 ",
+        emit=Asked(command="--framework megatron", says="--pipeline-model-parallel-size 2"),
+    ),
+)
+
 PROFILE = Extension(
     heading="A framework profile",
     most=2,
@@ -230,4 +284,4 @@ FORMAT = Extension(
     ),
 )
 
-EXTENSIONS = (DEVICE, POLICY, FAMILY, MIXER, PROFILE, FORMAT)
+EXTENSIONS = (DEVICE, POLICY, FAMILY, MIXER, SCHEDULE, PROFILE, FORMAT)

@@ -1,5 +1,6 @@
 """What `CONTRIBUTING.md` says an extension takes: each kind is added to a copy of the project, asked, and counted."""
 
+import dataclasses
 import json
 import os
 import re
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.project.extensions import EXTENSIONS, Extension
+from simulator import estimate
+from simulator.question.units import to_mib
+from tests.project.extensions import EXTENSIONS, SCHEDULE, Asked, Extension
 from tests.project.tree import DATA_FOLDERS, ROOT
 
 _ASK = """
@@ -88,3 +91,20 @@ def test_an_extension_takes_the_files_that_contributing_names(extension: Extensi
         assert asked.says in answer["err" if asked.status else "out"], told
         if asked.status:
             assert answer["err"].count("\n") == 1, told
+
+
+def test_an_added_schedule_is_the_one_that_is_priced(tmp_path: Path) -> None:
+    given = "--model llama3.2-1b --hardware h20 --devices 2 --pp 2 --seq-length 2048 --global-batch-size 16"
+    asked = Asked(command=f"estimate {given} --format json", says="")
+    extension = dataclasses.replace(SCHEDULE, asked=(asked,))
+    _added(extension, tmp_path)
+    (answer,) = _answers(extension, tmp_path)
+    added = json.loads(answer["out"])["memory"]["stages"]
+    stages = estimate(
+        model="llama3.2-1b", hardware="h20", devices=2, seq_length=2048, global_batch_size=16, pp=2
+    ).memory.stages
+    assert [one["stage"] for one in added] == [0, 1]
+    # 16 micro batches in flight on both ranks, where 1F1B has two on the first and one on the last.
+    for gpipe, stage, held in zip(added, stages, (2, 1), strict=True):
+        grown = gpipe["breakdown_mib"]["activations"] / to_mib(stage.parts_bytes["activations"])
+        assert grown == pytest.approx(16 / held, rel=0.02)
