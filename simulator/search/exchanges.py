@@ -11,7 +11,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
-from simulator.search.rank import MOST_RISKY, Found, Progress, search
+from simulator.search.rank import MOST_RISKY, Found, Progress, fastest_of, search
 from simulator.search.space import Space
 
 SWITCHES = ("expert_dispatch", "overlap_expert_exchange")
@@ -87,13 +87,28 @@ def searched(  # noqa: PLR0913  a question, and how much of the answer to keep
     )
 
 
+def best_of(
+    scenario: Scenario, told: Collection[str], space: Space, *, least: float, near: Collection[Layout] = ()
+) -> tuple[Scenario, Estimate] | None:
+    """The first of `searched`, without counts; `near` as in `fastest_of`."""
+    found: list[tuple[Scenario, Estimate]] = []
+    for way in exchanges(scenario, told):
+        found += _priced(way, fastest_of(way.scenario, space, least=least, near=near))
+        near = [*near, *(estimate.layout for _, estimate in found)]
+    return min(found, key=_step_seconds, default=None)
+
+
+def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
+    return one[1].throughput.step_seconds
+
+
 def _priced(way: Exchange, layouts: list[Layout]) -> Iterator[tuple[Scenario, Estimate]]:
     for layout in layouts:
         yield way.scenario, replace(estimate_layout(way.scenario, layout), options=way.options)
 
 
 def _sorted(found: Iterator[Iterator[tuple[Scenario, Estimate]]]) -> list[tuple[Scenario, Estimate]]:
-    return sorted(chain.from_iterable(found), key=lambda one: one[1].throughput.step_seconds)
+    return sorted(chain.from_iterable(found), key=_step_seconds)
 
 
 def _together(found: list[Found]) -> Found:

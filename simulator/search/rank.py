@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
+from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
-from simulator.question.scenario.block import Array, LayoutBlock, Mask
+from simulator.question.scenario.block import Array, LayoutBlock, Mask, blocks_of
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.space import MOST_CANDIDATES, Space, candidates
-from simulator.search.walk import walk
+from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
+from simulator.search.walk import lawful, walk
 
 Index = NDArray[np.intp]
 Progress = Callable[[int, int], None]
@@ -181,6 +182,47 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
     return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+
+
+_ROUNDING = 1.0 - 1e-9
+"""Of a bound: what rounding in another order may add to it."""
+
+
+def fastest_of(
+    scenario: Scenario, space: Space, *, least: float = 0.0, near: Collection[Layout] = ()
+) -> list[Layout]:
+    """The `fastest` of a search for one, without its counts: what must be slower than a known layout is not priced.
+
+    `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
+    """
+    known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf)
+    found = Shortlist(1, variants=False)
+    for block in blocks(scenario, space, chunk=CHUNK):
+        kept, _ = lawful(scenario, space, block)
+        bar = min(found.bar, known)
+        if len(kept) and bar < np.inf:
+            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) <= bar)
+        sized = size(scenario, kept) if len(kept) else None
+        if sized is not None and (fits := sized.verdict == FITS).any():
+            if 2 * np.count_nonzero(fits) < len(fits):
+                sized = size(scenario, sized.block.take(fits))
+            priced = timed(scenario, sized, found.bar)
+            found.offer_likely(scenario, priced, priced.verdict == FITS, least)
+    if near and not found.entries:  # those near are of another space
+        return fastest_of(scenario, space, least=least)
+    return found.layouts
+
+
+def _seconds_of_likely(
+    scenario: Scenario, space: Space, layouts: Collection[Layout], least: float
+) -> Iterator[float]:
+    """Seconds of a step of those layouts that keep the rules and are likely to fit."""
+    for _, block in blocks_of(layouts):
+        kept, _ = lawful(scenario, space, block)
+        if len(kept):
+            priced = price(scenario, kept)
+            fits = np.flatnonzero(priced.verdict == FITS)
+            yield from priced.step.total[fits[_likely(scenario, priced, fits, least)]]
 
 
 def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:
