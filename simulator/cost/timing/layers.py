@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never, cast
 
@@ -65,6 +65,14 @@ class PassSeconds:
 
     forward: Parts
     backward: Parts
+    forward_seconds: Array = field(init=False)
+    """All parts together, shape (n,)."""
+    backward_seconds: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Add the parts up once."""
+        object.__setattr__(self, "forward_seconds", sum_parts(self.forward))
+        object.__setattr__(self, "backward_seconds", sum_parts(self.backward))
 
 
 def sum_parts(parts: Parts) -> Array:

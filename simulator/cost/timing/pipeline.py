@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,6 @@ from simulator.cost.timing.layers import (
     PassSeconds,
     head_seconds,
     projection_seconds,
-    sum_parts,
 )
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
@@ -36,7 +38,7 @@ CYCLES = 3
 class Pieces:
     """Seconds of the pieces a pipeline rank is made of, on one kind of device.
 
-    Shape (alike,): one figure for layouts whose layers work alike (see `LayoutBlock.spread`).
+    One figure for each of `LayoutBlock.kinds_of_work`.
     """
 
     seconds: tuple[PassSeconds, ...]
@@ -64,19 +66,26 @@ class StageWork:
 
 def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
     """Price the pieces on one kind of device."""
-    each = block.alike.block if block.alike else block
+    each, known = block.kinds_of_work, block.kinds_of_work.known(scenario)
     timer = LayerTimer(scenario, each)
-    layers = tuple(timer.layer(kind) for kind in has.layer_kinds)
-    ends = [head_seconds(scenario, each)]
+
+    def once(name: object, figure: Callable[[], Any]) -> Any:
+        if name not in known:
+            known[name] = figure()
+        return known[name]
+
+    layers = tuple(once(("layer", kind), partial(timer.layer, kind)) for kind in has.layer_kinds)
+    ends = [once("head", partial(head_seconds, scenario, each))]
     if has.prediction_layers.any():
-        ends.append(projection_seconds(scenario, each))
+        ends.append(once("projection", partial(projection_seconds, scenario, each)))
     inside = [np.zeros(len(block)) for _ in layers]
     for mode, modules, chosen in block.recomputed_inside():
         inside = [
-            np.where(chosen, block.spread(timer.repeated(kind, mode, modules)), before)
+            np.where(chosen, block.spread_work(once((kind, mode, modules), again)), before)
             for kind, before in zip(has.layer_kinds, inside, strict=True)
+            if (again := partial(timer.repeated, kind, mode, modules))
         ]
-    again = tuple(timer.repeated(kind, "full", ()) for kind in has.layer_kinds)
+    again = tuple(once((kind, "full"), partial(timer.repeated, kind, "full", ())) for kind in has.layer_kinds)
     return Pieces((*layers, *ends), again, tuple(inside))
 
 
@@ -116,20 +125,21 @@ def _both_passes(
     full: NDArray[np.float64],
 ) -> tuple[KindArray, KindArray]:
     """Forward and backward seconds of so many pieces, of which `full` layers by kind are recomputed."""
+    each = block.alike.block if block.alike else block
     forward: KindArray = np.zeros((len(has.ranks), 1))
     backward = forward
     for group, pieces in enumerate(by_group):
         here = (has.group == group)[:, None]
         for piece, seconds in enumerate(pieces.seconds):
             count = counts[:, piece, None] * here
-            forward = forward + count * sum_parts(seconds.forward)
-            backward = backward + count * sum_parts(seconds.backward)
+            forward = forward + count * each.spread_work(seconds.forward_seconds)
+            backward = backward + count * each.spread_work(seconds.backward_seconds)
     forward, backward = block.spread(forward), block.spread(backward)
     recomputes = not block.recomputes("none").all()
     for group, pieces in enumerate(by_group if recomputes else ()):
         here = (has.group == group)[:, None]
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
-            backward = backward + here * (full[kind] * block.spread(again) + counts[:, kind, None] * inside)
+            backward = backward + here * (full[kind] * block.spread_work(again) + counts[:, kind, None] * inside)
     return forward, backward
 
 
@@ -246,10 +256,10 @@ def pace_parts(
         for piece, seconds in enumerate(pieces.seconds):
             count = here * work.counts[pipeline.pace, piece]
             for name in seconds.forward:
-                parts[name] = parts[name] + count * block.spread(seconds.forward[name] + seconds.backward[name])
+                parts[name] = parts[name] + count * block.spread_work(seconds.forward[name] + seconds.backward[name])
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             recomputed = np.broadcast_to(full[kind], work.forward.shape)[pipeline.pace, columns]
             recompute = recompute + here * (
-                recomputed * block.spread(again) + work.counts[pipeline.pace, kind] * inside
+                recomputed * block.spread_work(again) + work.counts[pipeline.pace, kind] * inside
             )
     return parts | {"recompute": recompute}
