@@ -171,6 +171,8 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
             running = sized.verdict != DOES_NOT_FIT
             if running.any():
+                running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
+            if running.any():
                 if 2 * np.count_nonzero(running) < len(running):  # their memory again is less than time of the others
                     sized = size(scenario, sized.block.take(running))
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))

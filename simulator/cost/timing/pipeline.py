@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
+from simulator.cost.operations.recompute import Modules
 from simulator.cost.schedule.events import makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
@@ -27,6 +27,8 @@ from simulator.cost.timing.layers import (
 )
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 MOST_PASSES = 200_000
 """Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
@@ -64,29 +66,37 @@ class StageWork:
     """Forward and backward seconds of each chunk where chunks are unequal, else nothing."""
 
 
-def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
-    """Price the pieces on one kind of device."""
-    each, known = block.kinds_of_work, block.kinds_of_work.known(scenario)
-    timer = LayerTimer(scenario, each)
+def pieces_of(scenario: Scenario, group: int, block: LayoutBlock, has: StageContents) -> Pieces:
+    """Price the pieces on the devices of one node group; each once for all of a search."""
+    each = block.kinds_of_work
+    known = each.known(scenario)
 
-    def once(name: object, figure: Callable[[], Any]) -> Any:
+    def once(piece: str, figure: Callable[[LayerTimer], Any], *of: object) -> Any:
+        if (group, "timer") not in known:
+            known[group, "timer"] = LayerTimer(scenario.members[group], each)
+        name = (group, piece, *of)
         if name not in known:
-            known[name] = figure()
+            known[name] = figure(known[group, "timer"])
         return known[name]
 
-    layers = tuple(once(("layer", kind), partial(timer.layer, kind)) for kind in has.layer_kinds)
-    ends = [once("head", partial(head_seconds, scenario, each))]
+    def layer(kind: LayerKind) -> PassSeconds:
+        return cast("PassSeconds", once("layer", lambda timer: timer.layer(kind), kind))
+
+    def again(kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
+        return cast("Array", once("again", lambda timer: timer.repeated(kind, mode, modules), kind, mode, modules))
+
+    ends = [once("head", lambda timer: head_seconds(timer.scenario, each))]
     if has.prediction_layers.any():
-        ends.append(once("projection", partial(projection_seconds, scenario, each)))
-    inside = [np.zeros(len(block)) for _ in layers]
+        ends.append(once("projection", lambda timer: projection_seconds(timer.scenario, each)))
+    inside = [np.zeros(len(block)) for _ in has.layer_kinds]
     for mode, modules, chosen in block.recomputed_inside():
-        inside = [
-            np.where(chosen, block.spread_work(once((kind, mode, modules), again)), before)
-            for kind, before in zip(has.layer_kinds, inside, strict=True)
-            if (again := partial(timer.repeated, kind, mode, modules))
-        ]
-    again = tuple(once((kind, "full"), partial(timer.repeated, kind, "full", ())) for kind in has.layer_kinds)
-    return Pieces((*layers, *ends), again, tuple(inside))
+        for index, kind in enumerate(has.layer_kinds):
+            inside[index] = np.where(chosen, block.spread_work(again(kind, mode, modules)), inside[index])
+    return Pieces(
+        seconds=(*(layer(kind) for kind in has.layer_kinds), *ends),
+        again=tuple(again(kind, "full", ()) for kind in has.layer_kinds),
+        inside=tuple(inside),
+    )
 
 
 def piece_counts(has: StageContents) -> Counts:
@@ -106,7 +116,7 @@ def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> Counts:
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     counts = piece_counts(has)
-    by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
+    by_group = tuple(pieces_of(scenario, group, block, has) for group in range(max(len(scenario.groups), 1)))
     by_chunk: dict[tuple[int, bool], tuple[KindArray, KindArray]] = {}
     places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
     for distinct, last in dict.fromkeys(places) if has.unequal else ():

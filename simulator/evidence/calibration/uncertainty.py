@@ -38,7 +38,7 @@ def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
     # Every copy has coefficients of its own, so no two are alike.
-    tiled = replace(block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies)), alike=None)
+    tiled = block.apart().take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
     figures = _figures(kind, scenario, moved, tiled).reshape(len(block), copies)
     slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)

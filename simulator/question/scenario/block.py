@@ -82,6 +82,12 @@ class LayoutBlock(Columns):
 
     def recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
         """Each mode and set of modules of recompute inside layers that occurs, and where."""
+        known = self.known(LayoutBlock)
+        if "inside" not in known:
+            known["inside"] = tuple(self._recomputed_inside())
+        return iter(known["inside"])
+
+    def _recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
         modules = BY_NAME["recompute_modules"]
         for mode in RECOMPUTE_MODES:
             chosen = self.recomputes(mode)
@@ -113,6 +119,10 @@ class LayoutBlock(Columns):
     def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
         """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
         return figure(self) if self.alike is None else self.spread(figure(self.alike.block))
+
+    def apart(self) -> LayoutBlock:
+        """The same layouts, no two of them taken as alike: each may have coefficients of its own."""
+        return replace(self, alike=None, work=None)
 
     @property
     def kinds_of_work(self) -> LayoutBlock:
