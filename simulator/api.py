@@ -201,7 +201,7 @@ def rank(
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
     remedies = () if best else tuple(_remedies(scenario, space, least))
-    near = tuple(estimate.layout for estimate in (*best, *all_found.risky))
+    near = tuple(estimate.layout for estimate in best[:_NEAR])
     fp8 = _fp8(scenario, told, space, least, near)
     others = tuple(_on_other_stacks(scenario, space, least, told, near))
     return Ranking(
@@ -222,6 +222,10 @@ def rank(
         fp8=fp8,
         stacks=others,
     )
+
+
+_NEAR = 3
+"""Best layouts of a question that are tried first in its other forms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,8 +173,7 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             if running.any():
                 running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
             if running.any():
-                if 2 * np.count_nonzero(running) < len(running):  # their memory again is less than time of the others
-                    sized = size(scenario, sized.block.take(running))
+                sized = _of_few(scenario, sized, running)
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
                 refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
@@ -197,22 +196,37 @@ def fastest_of(
 
     `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
     """
-    known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf)
+    known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf) / _ROUNDING
     found = Shortlist(1, variants=False)
     for block in blocks(scenario, space, chunk=CHUNK):
         kept, _ = lawful(scenario, space, block)
         bar = min(found.bar, known)
         if len(kept) and bar < np.inf:
-            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) <= bar)
-        sized = size(scenario, kept) if len(kept) else None
-        if sized is not None and (fits := sized.verdict == FITS).any():
-            if 2 * np.count_nonzero(fits) < len(fits):
-                sized = size(scenario, sized.block.take(fits))
-            priced = timed(scenario, sized, found.bar)
-            found.offer_likely(scenario, priced, priced.verdict == FITS, least)
-    if near and not found.entries:  # those near are of another space
+            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar)
+        sized = _sized_where(scenario, size(scenario, kept), FITS) if len(kept) else None
+        if sized is not None:
+            priced = timed(scenario, sized, np.where(sized.verdict == FITS, bar, -np.inf))
+            found.offer_likely(scenario, priced, (priced.verdict == FITS) & (priced.step.total < bar), least)
+    if known < np.inf and not found.entries:  # those near are of another space
         return fastest_of(scenario, space, least=least)
     return found.layouts
+
+
+def _sized_where(scenario: Scenario, sized: Sized, verdict: int) -> Sized | None:
+    """What is to be timed of a block where layouts of a verdict count; None without any."""
+    where = sized.verdict == verdict
+    return _of_few(scenario, sized, where) if where.any() else None
+
+
+_FEW = 512
+"""Layouts up to which timing all takes no longer than the memory of some of them again."""
+
+
+def _of_few(scenario: Scenario, sized: Sized, where: Mask) -> Sized:
+    """The block, or those of it that count where they are so few that their memory again is less than timing all."""
+    if len(where) <= _FEW or 2 * np.count_nonzero(where) >= len(where):
+        return sized
+    return size(scenario, sized.block.take(where))
 
 
 def _seconds_of_likely(
