@@ -10,7 +10,7 @@ from itertools import chain
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimate, with_intervals
 from simulator.search.rank import MOST_RISKY, Found, Progress, fastest_of, search
 from simulator.search.space import Space
 
@@ -82,8 +82,8 @@ def searched(  # noqa: PLR0913  a question, and how much of the answer to keep
     return Searched(
         asked=found[0],
         counts=_together(found),
-        best=tuple(kept.values())[:top],
-        risky=tuple(estimate for _, estimate in risky[:MOST_RISKY]),
+        best=tuple(_judged(one) for one in tuple(kept.values())[:top]),
+        risky=tuple(_judged(one)[1] for one in risky[:MOST_RISKY]),
     )
 
 
@@ -95,7 +95,7 @@ def best_of(
     for way in exchanges(scenario, told):
         found += _priced(way, fastest_of(way.scenario, space, least=least, near=near))
         near = [*near, *(estimate.layout for _, estimate in found)]
-    return min(found, key=_step_seconds, default=None)
+    return _judged(min(found, key=_step_seconds)) if found else None
 
 
 def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
@@ -104,7 +104,12 @@ def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
 
 def _priced(way: Exchange, layouts: list[Layout]) -> Iterator[tuple[Scenario, Estimate]]:
     for layout in layouts:
-        yield way.scenario, replace(estimate_layout(way.scenario, layout), options=way.options)
+        yield way.scenario, replace(bare_estimate(way.scenario, layout), options=way.options)
+
+
+def _judged(one: tuple[Scenario, Estimate]) -> tuple[Scenario, Estimate]:
+    """With intervals, which only what is kept gets."""
+    return one[0], with_intervals(*one)
 
 
 def _sorted(found: Iterator[Iterator[tuple[Scenario, Estimate]]]) -> list[tuple[Scenario, Estimate]]:

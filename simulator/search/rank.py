@@ -189,9 +189,7 @@ _ROUNDING = 1.0 - 1e-9
 """Of a bound: what rounding in another order may add to it."""
 
 
-def fastest_of(
-    scenario: Scenario, space: Space, *, least: float = 0.0, near: Collection[Layout] = ()
-) -> list[Layout]:
+def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Collection[Layout] = ()) -> list[Layout]:
     """The `fastest` of a search for one, without its counts: what must be slower than a known layout is not priced.
 
     `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
@@ -229,9 +227,7 @@ def _of_few(scenario: Scenario, sized: Sized, where: Mask) -> Sized:
     return size(scenario, sized.block.take(where))
 
 
-def _seconds_of_likely(
-    scenario: Scenario, space: Space, layouts: Collection[Layout], least: float
-) -> Iterator[float]:
+def _seconds_of_likely(scenario: Scenario, space: Space, layouts: Collection[Layout], least: float) -> Iterator[float]:
     """Seconds of a step of those layouts that keep the rules and are likely to fit."""
     for _, block in blocks_of(layouts):
         kept, _ = lawful(scenario, space, block)

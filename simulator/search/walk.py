@@ -35,9 +35,7 @@ def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
         yield Judged(block, broken, size(scenario, kept) if len(kept) else None)
 
 
-def lawful(
-    scenario: Scenario, space: Space, block: LayoutBlock
-) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
+def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
     """The layouts of a block that break no rule, and the rules broken as in `Judged`."""
     broken: list[tuple[Rule, Mask]] = []
     alive = np.ones(len(block), dtype=np.bool_)

@@ -95,9 +95,7 @@ def returning_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> 
     return block.worked(
         scenario,
         ("returning", kind),
-        lambda each: (
-            layers * (_bytes(scenario, each, whole) - _bytes(scenario, each, kept_amounts(given, kind)))
-        ),
+        lambda each: layers * (_bytes(scenario, each, whole) - _bytes(scenario, each, kept_amounts(given, kind))),
     )
 
 
