@@ -154,11 +154,7 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
     risky = Shortlist(MOST_RISKY, variants)
     done = feasible = 0
-    total = candidates(scenario, space)
-    if total > MOST_CANDIDATES:
-        raise InputError(
-            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
-        )
+    total = _counted(scenario, space)
     for judged in walk(scenario, space):
         done += len(judged.block)
         for rule, hit in judged.broken:
@@ -185,6 +181,16 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
 
 
+def _counted(scenario: Scenario, space: Space) -> int:
+    """How many layouts a search looks at. Raises InputError where they are too many."""
+    total = candidates(scenario, space)
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
+        )
+    return total
+
+
 _ROUNDING = 1.0 - 1e-9
 """Of a bound: what rounding in another order may add to it."""
 
@@ -194,6 +200,7 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
 
     `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
     """
+    _counted(scenario, space)
     known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf) / _ROUNDING
     found = Shortlist(1, variants=False)
     for block in blocks(scenario, space, chunk=CHUNK):
