@@ -83,6 +83,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
             stage=stage,
             layers=priced.block.stage_layers[stage],
             device_bytes=float(memory.device[stage, 0]),
+            reserved_bytes=float(memory.reserved[stage, 0]),
             allocated_bytes=float(memory.allocated[stage, 0]),
             moment=memory.moment_name(stage, 0),
             parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
@@ -96,6 +97,7 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
     worst = stages[binding]
     return MemoryEstimate(
         device_bytes=worst.device_bytes,
+        reserved_bytes=worst.reserved_bytes,
         allocated_bytes=worst.allocated_bytes,
         capacity_bytes=worst.capacity_bytes,
         interval_bytes=None,

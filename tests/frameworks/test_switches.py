@@ -38,6 +38,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
     ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8}, {"zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 16}, {"context_parallel": 16}),
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
     (
@@ -47,7 +48,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
-    "probabilities_in_experts": {"probabilities_in_experts": "true"},
+    "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
@@ -80,6 +81,7 @@ def other(name: str, current: object) -> str:
             else next(choice for choice in spec.metadata["choices"] if choice != current)
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
+    values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"expert_wait_ms": "2.0"}
     if name.startswith("recomputed"):

@@ -26,7 +26,7 @@ def parameters(options: dict[str, str], **layout: Any) -> float:
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 
 
-@pytest.mark.parametrize(("recipe", "copies"), zip(RECIPES, (2, 2, 2, 66 / 32), strict=True))
+@pytest.mark.parametrize(("recipe", "copies"), list(zip(RECIPES, (2, 2, 2, 66 / 32), strict=True)))
 def test_gathered_weights_stand_in_for_16_bit_ones(recipe: str, copies: float) -> None:
     """13.0 GiB less on 8B: two copies instead of two copies and a 16-bit weight."""
     table = 2 * 2 * 128256 * 4096 + 2 * (2 * 32 + 1) * 4096
@@ -42,7 +42,7 @@ def test_without_copies_between_micro_batches_one_stays() -> None:
     assert parameters({"fp8_weight_cache": "false"}) - parameters(options) == LINEAR
 
 
-@pytest.mark.parametrize(("recipe", "each"), zip(RECIPES, (1, 1, 33 / 32, 33 / 32), strict=True))
+@pytest.mark.parametrize(("recipe", "each"), list(zip(RECIPES, (1, 1, 33 / 32, 33 / 32), strict=True)))
 def test_inputs_bring_the_scales_of_their_recipe(recipe: str, each: float) -> None:
     """fp32 for 128 numbers, or 8 bits for 32; torchao keeps 16-bit inputs and casts them again."""
     kept = {}
@@ -84,8 +84,8 @@ def test_moments_of_8_bits() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16])
 def test_groups_that_shard_hold_replicas_of_the_state(groups: int) -> None:
-    state = found({"sharding_groups": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
+    state = found({"sharding_replicas": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
     alone = found({}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
     assert state == pytest.approx(groups * alone)
     same = found({"sharding_degree": str(16 // groups)}, zero_stage=1)
-    assert found({"sharding_groups": str(groups)}, zero_stage=1).throughput == same.throughput
+    assert found({"sharding_replicas": str(groups)}, zero_stage=1).throughput == same.throughput

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.memory.outside import stranded_logits
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.recompute import freed, repeated
 from simulator.cost.operations.sums import kept_amounts, weights_of
@@ -102,3 +103,17 @@ def test_recomputation_ends_with_what_is_read(switch: str, saved: str) -> None:
         {weight.name for weight in weights_of(repeated(conditions_of(one), kind, "full", ()))} for one in (whole, early)
     ]
     assert names[0] - names[1] == {saved}
+
+
+def test_logits_in_16_bits_leave_a_block_that_nothing_fits_into() -> None:
+    """2 bytes a logit reserved beside 12 allocated; none where the loss is one kernel, and none of fp32 logits."""
+    logits = 2 * 8192 * 128256
+    layout: dict[str, Any] = {"micro_batch_size": 2, "zero_stage": 3, "recompute": "operations"}
+    beside = {}
+    for name, options in {"apart": {}, "fused": {"fused_cross_entropy": "true"}}.items():
+        scenario = torch(options={"expandable_segments": "true"} | options)
+        block = block_of([layout_of(scenario, **layout)])
+        beside[name] = float(stranded_logits(scenario, block)[0])
+    assert beside == {"apart": 2.0 * logits, "fused": 0.0}
+    scenario = torch(precision="fp32")
+    assert float(stranded_logits(scenario, block_of([layout_of(scenario, **layout)]))[0]) == 0.0

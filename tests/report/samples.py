@@ -30,6 +30,7 @@ def _stage(stage: int, layers: int, activations_gib: float) -> StageMemory:
         stage=stage,
         layers=layers,
         device_bytes=total_gib * GIB,
+        reserved_bytes=(total_gib - 1.5) * GIB,
         allocated_bytes=(total_gib - 2.0) * GIB,
         moment="loss" if stage else "backward",
         parts_bytes={name: size * GIB for name, size in parts_gib.items()},
@@ -40,6 +41,7 @@ def memory(activations_gib: float = 36.0) -> MemoryEstimate:
     first, last = _stage(0, 16, activations_gib), _stage(1, 16, activations_gib / 2)
     return MemoryEstimate(
         device_bytes=first.device_bytes,
+        reserved_bytes=first.reserved_bytes,
         allocated_bytes=first.allocated_bytes,
         capacity_bytes=CAPACITY_GIB * GIB,
         interval_bytes=None,
@@ -47,7 +49,7 @@ def memory(activations_gib: float = 36.0) -> MemoryEstimate:
         binding_stage=0,
         moment=first.moment,
         parts_bytes=first.parts_bytes,
-        outside_parts_bytes={"context": 1.5 * GIB, "communicators": 0.5 * GIB, "user_buffers": 0.0},
+        outside_parts_bytes={"context": 1.0 * GIB, "communicators": 0.5 * GIB, "user_buffers": 0.5 * GIB},
         stages=(first, last),
     )
 

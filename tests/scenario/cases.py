@@ -29,6 +29,7 @@ ROUND = Coefficients(
         # On Hopper, where earlier kernels reach 0.63 of the peak, a quarter of it.
         attention_efficiency=0.25 / 0.63,
         attention_efficiency_unfused=0.25,
+        attention_unaligned=0.125,
         memory_efficiency=0.5,
         link_efficiency=0.75,
         layer_overhead_seconds=300e-6,

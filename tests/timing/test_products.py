@@ -9,7 +9,8 @@ import pytest
 from simulator.cost.timing.layers import attention_kernel, attention_rate, shape_factor, shaped_seconds
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import load_hardware, scenario_of
+from simulator.question.vocabulary import Precision
+from tests.scenario.cases import ROUND, load_hardware, scenario_of, small_dense
 
 RATE = 700e12
 
@@ -87,3 +88,16 @@ def test_the_device_names_its_kernel_unless_the_stack_does() -> None:
     assert attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa"
     assert attention_kernel(scenario_of("llama3.1-8b", options={"flash_attention": "false"})) == "unfused"
     assert load_hardware("b200-sxm").attention_kernel == "flash_3"
+
+
+@pytest.mark.parametrize(("head_dim", "precision", "share"), [(64, "bf16", 1), (100, "bf16", 0.125), (100, "fp32", 1)])
+def test_heads_that_tensor_cores_do_not_load_are_slower_without_a_fused_kernel(
+    head_dim: int, precision: Precision, share: float
+) -> None:
+    def rate(head_dim: int, flash: str) -> float:
+        options = {"flash_attention": flash, "attention_kernel": "flash_2"}
+        model = small_dense(head_dim=head_dim)
+        return attention_rate(scenario_of(model, options=options, precision=precision, coefficients=ROUND))
+
+    assert rate(head_dim, "false") == pytest.approx(share * rate(128, "false"))
+    assert rate(head_dim, "true") == rate(128, "true")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.extents import inner_context, tokens_per_device
 from simulator.question.scenario.block import Array, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
@@ -52,6 +53,8 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     else:
         split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
         fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
+    on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
+    fragmentation = fragmentation + np.where(on_last, stranded_logits(scenario, block), 0.0)
     return OutsideAllocator(
         context=np.full(len(block), values.context_bytes),
         communicators=np.zeros(len(block)),
@@ -59,6 +62,19 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
         ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
         fragmentation=fragmentation,
     )
+
+
+def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
+    """The block of 16-bit logits that nothing fits into while PyTorch's loss is differentiated, shape (n,).
+
+    A loss of several kernels casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its
+    place, and then needs a third fp32 tensor: larger than the block that the 16-bit logits left.
+    """
+    profile = scenario.framework
+    apart = profile.fully_shard and not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
+    if not apart or scenario.precision == "fp32":
+        return np.zeros(len(block))
+    return element_bytes(scenario) * logits_per_micro_batch(scenario, block)
 
 
 def _ring_ranks(scenario: Scenario, block: LayoutBlock) -> Array:

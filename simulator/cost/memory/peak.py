@@ -54,6 +54,14 @@ class MemoryByStage:
     device: StageArray
     """What the driver's tool shows: tensors and everything outside the allocator."""
 
+    @property
+    def reserved(self) -> StageArray:
+        """What the framework's allocator holds, shape (pipeline_parallel, n).
+
+        All but context and communicators, which the driver and the collective library take for themselves.
+        """
+        return self.device - self.outside.context - self.outside.communicators
+
     def moment_name(self, stage: int, index: int) -> str:
         """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
         return self.moments[int(self.moment[stage, index])].name

@@ -33,6 +33,8 @@ class StageMemory:
     layers: int
     device_bytes: float
     """Everything the driver's tool shows."""
+    reserved_bytes: float
+    """What the framework's allocator holds at its peak: the device's figure less context and communicators."""
     allocated_bytes: float
     """Tensors alive at the peak."""
     moment: str
@@ -52,6 +54,7 @@ class MemoryEstimate:
     """Memory of the layout: its worst rank, and all ranks."""
 
     device_bytes: float
+    reserved_bytes: float
     allocated_bytes: float
     capacity_bytes: float
     """What a framework can use of the device."""
@@ -179,6 +182,7 @@ class Estimate(Tabular):
                 "layers": stage.layers,
                 **{f"{name}_bytes": size for name, size in stage.parts_bytes.items()},
                 "allocated_bytes": stage.allocated_bytes,
+                "reserved_bytes": stage.reserved_bytes,
                 "device_bytes": stage.device_bytes,
                 "moment": stage.moment,
             }

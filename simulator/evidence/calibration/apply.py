@@ -109,7 +109,8 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
     """
     if choice == "none":
         return Applied(None, None)
-    names = [name for name in (cluster, family, OTHER_FAMILY) if name]
+    # Another network between the same devices leaves what was fitted to them.
+    names = [name for name in ((cluster or "").partition("@")[0], family, OTHER_FAMILY) if name]
     shipped = [found for name in names if (found := shipped_calibration(name)) is not None]
     candidates = [*([read_calibration(Path(choice))] if choice else []), *shipped]
     return Applied(

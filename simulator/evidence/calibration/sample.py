@@ -102,10 +102,8 @@ def predict(kind: Kind, sample: Sample, base: Coefficients, names: Sequence[str]
 
 def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
     """The bytes that the row measured: of its kind, on its rank."""
-    kinds = {"allocated": memory.allocated, "device": memory.device}
-    stages = kinds.get(row.compares_with or "device")
-    if stages is None:
-        stages = memory.device - memory.outside.context - memory.outside.communicators
+    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "device": memory.device}
+    stages = kinds[row.compares_with or "device"]
     ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
     return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 

@@ -153,6 +153,15 @@ class TimeCoefficients:
         0.3,
         "rate of the products of attention without a fused kernel, on all of the scores",
     )
+    attention_unaligned: float = coefficient(
+        0.25,
+        "times that rate",
+        0.01,
+        1.0,
+        0.8,
+        "the same where a head's width is no multiple of 16 bytes, which tensor cores load: the rate of plain fp16 "
+        "over that of tensor cores (A100: 78 of 312 TFLOP/s)",
+    )
     product_waves: float = coefficient(
         1.1,
         "times the processors",

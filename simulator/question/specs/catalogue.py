@@ -10,6 +10,7 @@ from simulator.question.specs.folders import Kind, hardware_names, model_names, 
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.huggingface import CONFIG_FILE, read_config
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.network import BOOKED, with_network
 from simulator.question.specs.validation import validated
 
 __all__ = ["hardware_names", "load_hardware", "load_model", "model_names"]
@@ -34,7 +35,10 @@ def load_model(name_or_path: str) -> ModelSpec:
 
 
 def load_hardware(name_or_path: str) -> HardwareSpec:
-    """Return hardware by shipped name or by the path of a spec in YAML. Raises InputError."""
+    """Return hardware by shipped name or by the path of a spec in YAML; `@` tells its network. Raises InputError."""
+    booked = BOOKED.fullmatch(name_or_path)
+    if booked is not None:
+        return with_network(load_hardware(booked["name"]), booked["network"])
     file = spec_file("hardware", name_or_path)
     if file is not None:
         return _shipped_hardware(file)

@@ -39,7 +39,9 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     memory, speed = found["memory"], found["throughput"]
     row = {name: found[name] for name in ("model", "hardware", "devices", "precision", "verdict")}
     row |= found["layout"]
-    row |= {name: memory[name] for name in ("device_mib", "allocated_mib", "capacity_mib", "headroom_mib")}
+    row |= {
+        name: memory[name] for name in ("device_mib", "reserved_mib", "allocated_mib", "capacity_mib", "headroom_mib")
+    }
     row |= {f"device_{end}_mib": (memory["interval"] or {}).get(f"{end}_mib") for end in ("low", "high")}
     row |= {name: memory[name] for name in ("fits", "fit_probability", "binding_stage", "moment")}
     row |= {f"{name}_mib": size for name, size in memory["breakdown_mib"].items()}

@@ -165,6 +165,7 @@ def layout_object(estimate: Estimate) -> dict[str, Any]:
 def _memory(memory: MemoryEstimate) -> dict[str, Any]:
     return {
         "device_mib": mib(memory.device_bytes),
+        "reserved_mib": mib(memory.reserved_bytes),
         "allocated_mib": mib(memory.allocated_bytes),
         "capacity_mib": mib(memory.capacity_bytes),
         "headroom_mib": mib(memory.headroom_bytes),
@@ -180,6 +181,7 @@ def _memory(memory: MemoryEstimate) -> dict[str, Any]:
                 "stage": stage.stage,
                 "layers": stage.layers,
                 "device_mib": mib(stage.device_bytes),
+                "reserved_mib": mib(stage.reserved_bytes),
                 "allocated_mib": mib(stage.allocated_bytes),
                 "state_mib": mib(stage.state_bytes),
                 "moment": stage.moment,

@@ -85,6 +85,7 @@ def _memory(estimate: Estimate, style: Style, *, detail: bool) -> Iterator[str]:
             *(gib(stage.parts_bytes[name]) for name in names),
             *((gib(stage.state_bytes),) if detail else ()),
             gib(stage.allocated_bytes),
+            gib(stage.reserved_bytes),
             gib(stage.device_bytes),
             stage.moment,
         ]
@@ -96,6 +97,7 @@ def _memory(estimate: Estimate, style: Style, *, detail: bool) -> Iterator[str]:
         *(_wrapped(name) for name in names),
         *(("after\nstep",) if detail else ()),
         "allocated",
+        "reserved",
         "device",
         "peak at",
     ]
