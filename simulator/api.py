@@ -24,7 +24,7 @@ from simulator.question.vocabulary import FrameworkName, Precision, StackName
 from simulator.search.assumed import with_assumed
 from simulator.search.build import bare_estimate, estimate_layout
 from simulator.search.exchanges import best_of, searched
-from simulator.search.rank import Progress, search
+from simulator.search.rank import Progress, fastest_of, search
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
@@ -338,9 +338,8 @@ def _on_other_stacks(
 def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
     for change, other, wider in _changes(scenario, space, least):
-        found = search(other, wider, top=1, least=least)
-        if found.fastest:
-            yield Remedy(change, estimate_layout(other, found.fastest[0]))
+        for layout in fastest_of(other, wider, least=least):
+            yield Remedy(change, estimate_layout(other, layout))
 
 
 def _changes(scenario: Scenario, space: Space, least: float) -> Iterator[tuple[str, Scenario, Space]]:
@@ -362,7 +361,7 @@ def _enough_nodes(scenario: Scenario, space: Space, least: float) -> Scenario | 
     per_node = scenario.hardware.devices_per_node
 
     def fits(nodes: int) -> bool:
-        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1, least=least).fastest)
+        return bool(fastest_of(replace(scenario, devices=nodes * per_node), space, least=least))
 
     low = scenario.devices // per_node
     high = low

@@ -166,7 +166,7 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             feasible += _count(sized, counts)
             nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
             running = sized.verdict != DOES_NOT_FIT
-            if running.any():
+            if running.any() and min(fastest.bar, starved.bar) < np.inf:
                 running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
             if running.any():
                 sized = _of_few(scenario, sized, running)
