@@ -17,14 +17,8 @@ from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import Counts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
-from simulator.cost.timing.layers import (
-    PARTS,
-    LayerTimer,
-    Parts,
-    PassSeconds,
-    head_seconds,
-    projection_seconds,
-)
+from simulator.cost.timing.layers import LayerTimer, head_seconds, projection_seconds
+from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind

@@ -26,7 +26,8 @@ from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.schedule import micro_batches, recompute_plan
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
-from simulator.cost.timing.layers import Parts, exposed, memory_rate
+from simulator.cost.timing.layers import exposed, memory_rate
+from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
     PipelineSeconds,
     StageWork,
