@@ -154,7 +154,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
 
 
 def estimate_of(case: Case) -> Estimate:
-    """The estimate of a case, with intervals where a calibration gives them; a question's is that of `simulate estimate`."""
+    """The estimate of a case, with intervals where a calibration gives them; of a question as `simulate estimate`."""
     if case.recipe.is_question:
         return answer(case.scenario, case.layout, case.asked.options)
     return estimate_layout(case.scenario, case.layout)
