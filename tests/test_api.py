@@ -1,6 +1,7 @@
 """The Python API: two questions, their defaults, and their refusals."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -278,7 +279,24 @@ def test_details_of_full_recompute_imply_it() -> None:
 
 
 def test_typed_keywords_are_those_of_a_question() -> None:
-    assert list(QuestionFields.__annotations__) == list(inspect.signature(question_of).parameters)
+    assert set(QuestionFields.__annotations__) == set(inspect.signature(question_of).parameters)
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (simulator.rank, {"model", "hardware", "seq_length", "stack", "space", "top"}),
+        (simulator.estimate, {"model", "nodes", "layout", "tensor_parallel", "tp", "recompute", "precision"}),
+        (simulator.plan, {"model", "offers", "availability", "seq_length", "framework", "calibration"}),
+    ],
+)
+def test_a_signature_names_every_keyword(function: Callable[..., object], names: set[str]) -> None:
+    found = inspect.signature(function).parameters
+    assert names <= set(found)
+    assert all(one.kind is one.KEYWORD_ONLY for one in found.values())
+    assert found["model"].default is inspect.Parameter.empty
+    assert found["seq_length"].default == 8192
+    assert found["seq_length"].annotation == "int"
 
 
 def test_a_scenario_carries_its_calibration() -> None:
