@@ -10,13 +10,14 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.errors import InputError
 from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.search.partial import raised, searches_partial
 from simulator.search.space import MOST_CANDIDATES, Space, candidates
-from simulator.search.walk import walk
+from simulator.search.walk import lawful, walk
 
 Index = NDArray[np.intp]
 Progress = Callable[[int, int], None]
@@ -70,6 +71,25 @@ class Shortlist:
             self._keep(block, keys, self._worth(block, keys, lot[passed]))
             left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
 
+    def offer_raised(self, scenario: Scenario, space: Space, priced: Priced, refused: Mask, least: float) -> None:
+        """Consider layouts that are not likely enough to fit with as many more recomputed layers as make them so.
+
+        Those that recompute nothing, or the first layers of each chunk; with more of them none is faster.
+        """
+        block = priced.block
+        some = block.recomputes("none") | (block.recomputes("full") & block.recomputes_by("block"))
+
+        def passes(of: LayoutBlock) -> Mask:
+            sized = size(scenario, of)
+            return np.asarray(_likely(scenario, sized, np.arange(len(of)), least) & (sized.verdict == FITS))
+
+        left = np.flatnonzero(refused & some)
+        while len(lot := self._worth(block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
+            left = np.setdiff1d(left, lot)
+            more = raised(block.take(lot), passes)
+            if more is not None and len(more := lawful(scenario, space, more)[0]):
+                self.offer(more, price(scenario, more).step.total, np.ones(len(more), dtype=np.bool_))
+
     def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
         """The positions that could still be kept, best first; with `distinct` one of each split."""
         index = index[keys[index] < self.bar]
@@ -93,7 +113,7 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
-def _likely(scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+def _likely(scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
     """Which layouts fit with at least a probability; without a calibration nothing tells, and all pass."""
     if scenario.calibration is None or least <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
@@ -152,14 +172,15 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     examples: dict[str, Layout] = {}
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
     risky = Shortlist(MOST_RISKY, variants)
-    done = feasible = 0
+    done = evaluated = feasible = 0
     total = candidates(scenario, space)
     if total > MOST_CANDIDATES:
         raise InputError(
             f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
         )
     for judged in walk(scenario, space):
-        done += len(judged.block)
+        done += judged.candidates
+        evaluated += len(judged.block)
         for rule, hit in judged.broken:
             counts[rule.id] += int(np.count_nonzero(hit))
             if rule.id not in examples:
@@ -175,12 +196,16 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
                 refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
+                if searches_partial(scenario, space):
+                    fastest.offer_raised(scenario, space, priced, refused, least)
                 risky.offer(priced.block, priced.step.total, refused)
                 starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
-    return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+    return Found(
+        evaluated, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples
+    )
 
 
 def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.cost.pricing.price import Sized, size
 from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
+from simulator.search.partial import searches_partial, solved
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, Space, blocks
 
@@ -26,18 +27,28 @@ class Judged:
     """Rules that drop any, each with the layouts of the block that break it and none before it."""
     sized: Sized | None
     """Those that break no rule, in their order in the block; None where all do."""
+    candidates: int
+    """How many of the space's candidates these are; what is solved from candidates is none."""
 
 
 def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
-    """Look at every candidate of the space once, in a fixed order."""
-    rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
+    """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
     for block in blocks(scenario, space, chunk=CHUNK):
-        broken: list[tuple[Rule, Mask]] = []
-        alive = np.ones(len(block), dtype=np.bool_)
-        for rule in rules:
-            hit = alive & rule.broken(scenario, block)
-            if hit.any():
-                broken.append((rule, hit))
-                alive &= ~hit
-        kept = block if alive.all() else block.take(alive)
-        yield Judged(block, tuple(broken), size(scenario, kept) if len(kept) else None)
+        kept, broken = lawful(scenario, space, block)
+        sized = size(scenario, kept) if len(kept) else None
+        yield Judged(block, broken, sized, len(block))
+        partial = solved(scenario, sized) if sized is not None and searches_partial(scenario, space) else None
+        if partial is not None:
+            yield Judged(partial, (), size(scenario, partial), 0)
+
+
+def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
+    """The layouts of a block that break no rule, and the rules broken as in `Judged`."""
+    broken: list[tuple[Rule, Mask]] = []
+    alive = np.ones(len(block), dtype=np.bool_)
+    for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
+        hit = alive & rule.broken(scenario, block)
+        if hit.any():
+            broken.append((rule, hit))
+            alive &= ~hit
+    return block if alive.all() else block.take(alive), tuple(broken)

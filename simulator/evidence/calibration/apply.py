@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.pricing.estimate import Estimate, Provenance, Status
-from simulator.cost.pricing.price import Priced, usable_bytes
+from simulator.cost.pricing.price import Sized, usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
     OTHER_FAMILY,
@@ -72,7 +72,7 @@ class Applied:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""
         return with_calibration(scenario, estimate, self)
 
-    def likely_to_fit(self, scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+    def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
         """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
 
         Without a calibration of memory nothing tells, and all pass.
