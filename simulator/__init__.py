@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from simulator.search.result import Ranking
     from simulator.search.space import Space
     from simulator.show.answers.availability import Availability
+    from simulator.show.answers.compare import Comparison, compare
     from simulator.show.answers.offers import Offer
     from simulator.show.answers.plan import Plan, plan
     from simulator.show.answers.sweep.run import Sweep, sweep
 
 __all__ = [
     "Availability",
+    "Comparison",
     "Estimate",
     "InputError",
     "Layout",
@@ -34,6 +36,7 @@ __all__ = [
     "Sweep",
     "UnsupportedError",
     "__version__",
+    "compare",
     "estimate",
     "load_hardware",
     "load_model",
@@ -44,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "Availability": "simulator.show.answers.availability",
+    "Comparison": "simulator.show.answers.compare",
     "Estimate": "simulator.cost.pricing.estimate",
     "InputError": "simulator.errors",
     "Layout": "simulator.question.scenario.layout",
@@ -54,6 +58,7 @@ _HOMES = {
     "Space": "simulator.search.space",
     "Sweep": "simulator.show.answers.sweep.run",
     "UnsupportedError": "simulator.errors",
+    "compare": "simulator.show.answers.compare",
     "estimate": "simulator.api",
     "load_hardware": "simulator.question.specs.catalogue",
     "load_model": "simulator.question.specs.catalogue",

@@ -1,8 +1,12 @@
 """What a notebook shows of an answer: one line, a table, a data frame."""
 
+import ast
+import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +51,17 @@ def test_a_frame_has_the_rows(kind: str) -> None:
     assert list(frame[name]) == [row[name] for row in rows]
 
 
+def test_a_comparison_of_two_questions_is_rows_too() -> None:
+    first = {"model": "llama3.2-1b", "hardware": "h20", "tp": 2}
+    found = simulator.compare(first, {**first, "tp": 4, "recompute": "full"})
+    for of, total in (("memory_bytes", "device_bytes"), ("step_seconds", "step_seconds")):
+        parts = [row["difference"] for row in found.rows() if row["of"] == of]
+        ends = [getattr(e.memory if of == "memory_bytes" else e.throughput, total) for e in (found.first, found.second)]
+        assert sum(parts) == pytest.approx(ends[1] - ends[0])
+    assert {one.name for one in found.inputs} == {"tensor_parallel", "recompute"}
+    assert repr(found).startswith("<Comparison llama3.2-1b: tensor_parallel, recompute differs, memory ")
+
+
 def test_rows_are_the_figures() -> None:
     estimate = simulator.estimate(model="llama3.2-1b", hardware="h20", tp=2, pp=2)
     for row, stage in zip(estimate.rows(), estimate.memory.stages, strict=True):
@@ -64,6 +79,21 @@ def test_what_a_user_names_is_escaped() -> None:
 
     assert "<script>" not in Named()._repr_html_()
     assert "<b>" not in Named()._repr_html_()
+
+
+def test_the_example_runs_from_top_to_bottom_and_every_answer_is_shown() -> None:
+    pytest.importorskip("pandas")
+    book = json.loads((Path(__file__).parents[1] / "examples" / "booking.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= 5
+    for cell in cells:
+        *lines, last = ast.parse(cell).body
+        assert isinstance(last, ast.Expr)
+        exec(compile(ast.Module(lines, []), "booking.ipynb", "exec"), names)  # noqa: S102  the project's own cells
+        shown = eval(compile(ast.Expression(last.value), "booking.ipynb", "eval"), names)  # noqa: S307
+        assert "<table" in shown._repr_html_()
+        assert not any(cell.get("outputs") for cell in book["cells"])  # what it prints is the reader's own version's
 
 
 def test_pandas_is_imported_for_a_frame_only() -> None:

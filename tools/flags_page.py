@@ -62,7 +62,12 @@ def _section(framework: str) -> Iterator[str]:
     yield from (f"| {_shown(flag, dashes=dashes)} | {flag.about} |" for flag in flags if flag.effect == "priced")
     yield "\nNot modelled:\n\n| what | then | names |\n|---|---|---|"
     unpriced = [flag for flag in flags if flag.effect == "not_modelled"]
-    for weight, then in (("verdict", "no verdict"), ("bound", "no “does not fit”"), ("figure", "a warning")):
+    for weight, then in (
+        ("verdict", "no verdict"),
+        ("bound", "no “does not fit”"),
+        ("activations", "no “does not fit” of what the passes hold"),
+        ("figure", "a warning"),
+    ):
         for about, names in _grouped((flag for flag in unpriced if flag.weight == weight), dashes=dashes):
             yield f"| {about} | {then} | {names} |"
     yield "\nWithout effect:\n\n| what | names |\n|---|---|"

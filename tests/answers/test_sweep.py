@@ -109,6 +109,7 @@ def test_how_sure_a_recommendation_is_can_be_said() -> None:
         ({"model": "llama3.1-8b", "nodes": [0]}, "nodes: value 0: must be a whole number"),
         ({"model": "llama3.1-8b", "nodes": 1, "devices": 8}, "nodes and devices exclude each other"),
         ({"model": "llama3.1-8b", "precision": "bf17"}, "allowed are"),
+        ({"model": "llama3.1-8b", "stack": "none such"}, "stack: "),
         ({"model": "llama3.1-8b", "framework": "jax"}, "allowed are"),
         ({"model": "llama3.1-8b", "options": {"nothing": 1}}, "options: "),
         ({"model": "llama3.1-8b", "options": "nothing"}, "options: must be a mapping"),

@@ -83,7 +83,7 @@ def test_names_complete_in_the_shell() -> None:
     assert completions("simulate frameworks t", "t") == ["torch"]
     assert completions("simulate --model ./", "./") == ["./"]
     assert completions("simulate es", "es") == ["estimate"]
-    assert completions("simulate --option fused_r", "fused_r") == ["fused_rms_norm="]
+    assert completions("simulate --option fused_rm", "fused_rm") == ["fused_rms_norm="]
     assert completions("simulate estimate --option mtp=", "mtp=") == ["mtp=true", "mtp=false"]
     assert completions("simulate --option gradient_dtype=b", "gradient_dtype=b") == ["gradient_dtype=bf16"]
     assert not any(completions("simulate --option no=", "no="))

@@ -38,6 +38,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
     ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8}, {"zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 16}, {"context_parallel": 16}),
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
     (
@@ -47,14 +48,13 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
-    "probabilities_in_experts": {"probabilities_in_experts": "true"},
+    "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "release_grads": {"fully_shard": "false"},
-    "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},

@@ -107,7 +107,7 @@ def run_of(told: dict[str, Any]) -> Run:
         case = case_of(recipe, asked)
     except SimulateError as error:
         return Run(name, "unreadable", measured, reasons=(str(error),))
-    upper = any(remark.rule == "upper-bound" for remark in recipe.remarks)
+    upper = any(remark.rule.endswith("-bound") for remark in recipe.remarks)
     unpriced = [r for r in recipe.remarks if r.rule in ("not-modelled", "unknown-flag") and r.severity == "error"]
     if not isinstance(case, Case) or unpriced:
         return Run(name, checked.outcome, measured, reasons=checked.reasons)

@@ -49,7 +49,7 @@ def test_tokens_without_a_label_skip_the_output_layer() -> None:
     here = block(scenario, micro_batch_size=2)
     assert only(loss_bytes(scenario, here)) == 10 * T / 4 * V
     # The norm keeps all tokens, its output only those that go on.
-    assert only(head_input_bytes(scenario, here)) == 2 * T * 64 + 4 * T + 2 * T / 4 * 64
+    assert only(head_input_bytes(scenario, here)) == 6 * T * 64 + 4 * T + 2 * T / 4 * 64
     assert only(head_flops(scenario, here)) == 2 * T / 4 * 64 * V
     whole = scenario_of(small_dense(), profile="paddle", seq_length=32, options=FUSED)
     assert forward_flops_per_token(whole) - forward_flops_per_token(scenario) == 2 * 64 * V * 0.75

@@ -62,7 +62,7 @@ def test_experts_shard_over_their_own_replicas() -> None:
         ("megatron", {"master_weight_dtype": "bf16"}, (2, 4, 10)),
         # Stored in fp32, computed with a 16-bit copy.
         ("megatron", {"parameter_dtype": "fp32"}, (6, 4, 8)),
-        ("paddle", {}, (2, 2, 12)),
+        ("paddle", {}, (2, 6, 12)),
         ("torch", {}, (6, 4, 8)),
         ("torch", {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}, (2, 2, 4)),
         ("torch", {"parameter_dtype": "bf16", "master_weights": "true"}, (2, 4, 12)),
@@ -161,20 +161,21 @@ def test_fp8_adds_two_bytes_per_linear_parameter() -> None:
 
 def test_adapters_are_all_that_trains() -> None:
     scenario = scenario_of(small_dense(), lora_rank=4)
-    # r (inputs + outputs) per weight: q 128, k 96, v 96, o 128, gate 224, up 224, down 224 = 1120 per layer.
-    adapters = 4 * 4 * 1120
+    # r (inputs + outputs): q, k and v together 64 + 128, o 128, gate and up together 64 + 320, down 224 = 928 a layer.
+    adapters = 4 * 4 * 928
     assert state(scenario, zero_stage=0) == (2 * DENSE + 2 * adapters, 4 * adapters, 12 * adapters)
     here, has = contents(scenario, tensor_parallel=2)
     cut = device_parameters(scenario, here, has, adapters=True)
     # Column weights split their outputs' side (q 64, k 32, v 32, gate 160, up 160), row weights their inputs' (o 64,
-    # down 160): 672 in halves, the other 448 whole.
-    assert only(cut.dense) == 4 * 4 * (672 / 2 + 448)
+    # down 160): 672 in halves, the other 256 whole.
+    assert only(cut.dense) == 4 * 4 * (672 / 2 + 256)
 
 
 def test_adapters_on_every_expert() -> None:
     here, has = contents(scenario_of(small_moe(), lora_rank=4), expert_parallel=4)
     found = device_parameters(scenario_of(small_moe(), lora_rank=4), here, has, adapters=True)
-    assert only(found.routed) == 3 * 4 * 3 * (64 + 48) * 8 / 4
+    # Gate and up share an adapter.
+    assert only(found.routed) == 3 * 4 * (64 + 2 * 48 + 48 + 64) * 8 / 4
 
 
 def test_foreach_holds_one_parameter_sized_temporary_in_the_step() -> None:

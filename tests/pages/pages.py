@@ -3,6 +3,7 @@
 import sys
 from contextlib import chdir
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 
 from tests.cli.running import run
@@ -17,19 +18,56 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--offer", "h100-sxm-80g:8,16@2.50", "--offer", "h800-sxm-80g:8:32@2.10"),
         *("--offer", "ascend-910b-64g-8:4:64@1.20", "--availability"),
     ),
+    "compare": (
+        *("compare", "--model llama3.1-70b --hardware h100-sxm-80g --nodes 8 --tp 8 --pp 4"),
+        "--model llama3.1-70b --hardware h100-sxm-80g --nodes 8 --tp 4 --pp 4 --cp 2 --recompute full",
+    ),
+    "check": (
+        *("check", "examples/recipes/llama3-8b-megatron.sh", "examples/recipes/llama3-8b-torchtitan.toml"),
+        *(
+            "examples/recipes/ernie-21b-lora-paddle.sh",
+            "short.sh",
+            "--hardware",
+            "h100-sxm-80g",
+            "--nodes",
+            "1",
+            "--diff",
+        ),
+    ),
+    "accuracy": ("accuracy", "own.csv", "--own"),
 }
+
+
+OWN = (
+    "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,step_time_s,"
+    "memory_gib\nllama3.1-8b,h100-sxm-80g,8,8192,128,1,2,1,14.6,61.2\nllama3.1-8b,h100-sxm-80g,8,8192,128,1,4,1,15.3,36.9\n"
+    "llama3.1-8b,h100-sxm-80g,8,4096,128,1,2,1,7.0,44.1\nllama3.1-8b,h100-sxm-80g,8,4096,128,1,1,2,7.2,60.3\n"
+)
 
 
 def written(name: str, folder: Path) -> Path:
     """The page of a command, in a folder."""
     page = folder / f"{name}.html"
+    if name == "accuracy":
+        (folder / "own.csv").write_text(OWN, encoding="utf-8")
+    if name == "check":
+        copytree(DOCS.parent / "examples", folder / "examples", dirs_exist_ok=True)
+        script = (DOCS.parent / "examples/recipes/llama3-8b-megatron.sh").read_text(encoding="utf-8")
+        (folder / "short.sh").write_text(script.replace("TP=2", "TP=1").replace("PP=2", "PP=1"), encoding="utf-8")
     with chdir(folder):
         result = run(*COMMANDS[name], "--format", "html", "--output", page.name)
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code in (0, 1), result.stderr
     return page
 
 
-PICTURES = (("rank", 1600, False), ("estimate", 1600, True), ("plan", 1600, False), ("plan", 400, True))
+PICTURES = (
+    ("rank", 1600, False),
+    ("estimate", 1600, True),
+    ("plan", 1600, False),
+    ("plan", 400, True),
+    ("compare", 1600, False),
+    ("check", 1600, False),
+)
 """Page, width, and whether it is dark."""
 
 

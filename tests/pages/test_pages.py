@@ -5,14 +5,27 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from simulator.evidence.calibration.assessment import Assessment
+from simulator.evidence.calibration.run import prepared
+from simulator.evidence.calibration.sources import Judged, RowJudged, SourcesJudged
+from simulator.evidence.measurements.rows import public_tables, read_rows
 from simulator.question.units import to_gib
+from simulator.show.answers.compare import Part
 from simulator.show.answers.plan import plan
 from simulator.show.pages import page as page_module
-from simulator.show.pages.figures import memory_figure, peak_to_mfu, plan_figure
+from simulator.show.pages.accuracy import accuracy_page
+from simulator.show.pages.figures import (
+    MOST_PARTS,
+    change_figure,
+    memory_figure,
+    peak_to_mfu,
+    plan_figure,
+    verdict_figure,
+)
 from tests.cli.running import TINY, refusal, run
 from tests.pages.browser import CHROMIUM, Browser, browser
 from tests.pages.pages import COMMANDS, written
@@ -144,9 +157,9 @@ def test_the_page_of_a_ranking_has_every_layout_that_fits(written_pages: dict[st
 def test_a_page_tells_how_it_was_made_and_asks_for_nothing(written_pages: dict[str, Path]) -> None:
     for name, page in written_pages.items():
         text = page.read_text(encoding="utf-8")
-        assert f"simulate {COMMANDS[name][0]} --model" in text
-        assert "Status: " in text
-        assert ", source " in text
+        assert f"simulate {COMMANDS[name][0]} " in text
+        assert name == "accuracy" or "Status: " in text
+        assert name == "accuracy" or ", source " in text
         shell = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
         assert not re.findall(r'(?:src|href)="(?!data:|#)', shell)
 
@@ -160,6 +173,41 @@ def test_the_parts_add_up() -> None:
     bars = [trace for trace in spec["data"] if trace["type"] == "bar"]
     assert sum(bar["y"][0] for bar in bars) == pytest.approx(to_gib(estimate.memory.device_bytes), abs=0.01)
     assert spec["layout"]["shapes"][0]["y0"] == pytest.approx(to_gib(estimate.memory.capacity_bytes))
+
+
+def test_the_parts_of_a_comparison_lead_from_a_to_b() -> None:
+    parts = [Part(name="gemm", first=3.0, second=1.0), Part(name="idle", first=1.0, second=4.0)]
+    spec = change_figure(parts, 1.0, "s")
+    [trace] = spec["data"]
+    assert (trace["y"], trace["x"]) == (["A", "idle", "gemm", "B"], [4.0, 3.0, -2.0, 5.0])
+    many = [Part(name=f"part{n}", first=1.0, second=2.0 + n) for n in range(MOST_PARTS + 3)]
+    drawn = change_figure(many, 2.0, "s")["data"][0]
+    assert drawn["y"][-2] == "others"
+    assert sum(drawn["x"][:-1]) == pytest.approx(drawn["x"][-1])
+
+
+def test_a_recipe_is_drawn_against_what_is_usable() -> None:
+    estimate = samples.calibrated()
+    [trace] = verdict_figure([("a/very/long/path/to/a/launch/script/for/some/model.sh", estimate)])["data"]
+    assert trace["x"] == [pytest.approx(100 * estimate.memory.device_bytes / estimate.memory.capacity_bytes, abs=0.01)]
+
+
+def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
+    rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
+    off = Judged(0.1, 0.2)
+    known = tuple(RowJudged(sample, "dense", off, off, off, off, ()) for sample in prepared(rows))
+    judged = SourcesJudged("time", cast("Any", None), known, ())
+    text = accuracy_page(Assessment(families=(), ordering=None), [judged], None, "simulate accuracy")
+    page = tmp_path / "page.html"
+    page.write_text(text, encoding="utf-8")
+    points = embedded(page)["figures"]["time"]["data"]
+    assert sum(len(trace["x"]) for trace in points) == len(judged.rows)
+    assert "Every row by source" in text
+
+
+def test_own_rows_before_and_after(written_pages: dict[str, Path]) -> None:
+    found = embedded(written_pages["accuracy"])["figures"]
+    assert {trace["name"] for trace in found["time"]["data"]} == {"before", "after", "left out"}
 
 
 def test_without_prices_a_plan_is_drawn_by_devices() -> None:

@@ -197,7 +197,7 @@ def test_megatron_of_swift(tmp_path: Path) -> None:
     [
         ("--freeze_llm true", "not-modelled", "error"),
         ("--some_new_thing 4", "unknown-flag", "error"),
-        ("--packing false", "upper-bound", "warning"),
+        ("--packing false", "activations-bound", "warning"),
         ("--model Qwen/Qwen2.5-7B-Instruct-AWQ", "not-modelled", "error"),
         ("--fp4_format e2m1", "not-modelled", "error"),
     ],
@@ -258,7 +258,7 @@ def test_llamafactory(tmp_path: Path) -> None:
     assert (recipe.seq_length, recipe.precision, recipe.gradient_accumulation_steps) == (2048, "bf16", 8)
     assert recipe.layout is not None
     assert (recipe.layout.zero_stage, recipe.layout.recompute, recipe.lora_rank) == (3, "full", None)
-    assert rules(recipe) == {"base-configuration", "upper-bound"}
+    assert rules(recipe) == {"base-configuration", "activations-bound"}
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
     recipe = read(f"{FACTORY}cutoff_len: 4096\npacking: true\ndeepspeed: ds.json\n", tmp_path)
     assert recipe.layout is not None

@@ -178,7 +178,6 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--rampup-batch-size 1 1 1", "not-modelled", "ramp"),
         ("--moe-layer-freq x --num-experts 8", "not-modelled", "of which some have experts"),
         ("--num-experts 8 8 16", "not-modelled", "unequal numbers of experts"),
-        ("--deepspeed", "not-modelled", "DeepSpeed's engine"),
         ("--recompute-granularity selective --recompute-modules router", "not-modelled", "allowed are core_attn,"),
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),

@@ -71,7 +71,7 @@ def test_adapters(tmp_path: Path) -> None:
         "--stage prm",
         "--stage ppo",
         "--cla-share-factor 2",
-        "--spec mindspeed_llm.tasks.models.spec.gemma2_spec layer_spec",
+        "--spec mindspeed_llm.tasks.models.spec.plm_spec layer_spec",
         "--schedules-method dualpipev",
     ],
 )
@@ -86,9 +86,11 @@ def test_what_may_turn_the_verdict_leaves_none(flags: str, tmp_path: Path) -> No
 def test_shorter_samples_leave_what_fits(tmp_path: Path) -> None:
     flags = "--tensor-model-parallel-size 8 --sequence-parallel --stage sft --variable-seq-lengths"
     assert judged(flags, tmp_path).outcome == "fits"
-    large = judged(flags.replace("size 8", "size 1"), tmp_path)
+    large = judged(f"{flags} --micro-batch-size 64 --global-batch-size 64", tmp_path)
     assert large.outcome == "not_modelled"
     assert "samples may be shorter" in large.reasons[0]
+    # The state alone is over the capacity: shorter samples change nothing.
+    assert judged(flags.replace("size 8", "size 1"), tmp_path).outcome == "does_not_fit"
     assert judged("--stage sft", tmp_path).outcome == "does_not_fit"
 
 

@@ -1,4 +1,4 @@
-"""FLOPs of training per token: of the whole model (the reported figure), of its layers, of what is recomputed."""
+"""FLOPs of training per token (of the whole model, of its layers, of what is recomputed), and kernels of a layer."""
 
 from __future__ import annotations
 
@@ -88,3 +88,14 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
 def head_flops(scenario: Scenario, block: LayoutBlock) -> Array:
     """Forward FLOPs of the output layer for one micro batch on one device, shape (n,)."""
     return 2.0 * labelled_tokens(scenario, block) * head_parameters(scenario) / block.tensor_parallel
+
+
+def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
+    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
+
+    Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
+    hundred, of every expert here six products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
+    """
+    casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
+    held: Array = scenario.model.num_experts / block.expert_parallel
+    return 103.0 + (6.0 + 4.0 * casts) * held

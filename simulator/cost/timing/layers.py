@@ -32,7 +32,7 @@ from simulator.cost.timing.collectives import (
     outer_context_group,
     tensor_group,
 )
-from simulator.cost.timing.flops import head_parameters, prediction_projection
+from simulator.cost.timing.flops import expert_launches, head_parameters, prediction_projection
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -57,8 +57,7 @@ Parts = dict[str, Array]
 
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
-WAITS_WITH_OVERLAP = 0.22
-"""What is left of waiting for counts of tokens beside other compute (Megatron-Bridge: 0.67 of 3.11 s)."""
+WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +282,7 @@ class LayerTimer:
     def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
 
-        Its many small products overlap computing with little of what they read and write, so both add up: weights,
-        tokens in and out, and for the weights' gradient the accumulated gradients, read and written.
+        Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
         """
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
@@ -300,9 +298,8 @@ class LayerTimer:
         if scenario.lora_rank is not None:
             return forward, inputs
         tokens = narrow * (entered + left) * copies
-        if scenario.framework.fused_gradient_accumulation:
-            gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
-        else:
+        gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
+        if not scenario.framework.fused_gradient_accumulation:
             gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
         return forward, inputs + compute + tokens / rate + gradients
 
@@ -319,20 +316,6 @@ class LayerTimer:
             seconds = collective_seconds(self.scenario, self.block, self.extents, one)
             self._exchanges[one] = np.where(self.extents.of(one.spread) > 0.0, seconds, 0.0)
         return self._exchanges[one]
-
-
-def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
-
-    Exchanges wait for counts of tokens on the host, so that it cannot run ahead, and a layer takes no less than its
-    launches: about a hundred (463,348 in a step of Qwen3-30B with 8 experts a device are 151 a layer and micro batch:
-    Megatron-Bridge), and of every expert on the device six products. In fp8 what enters either of its two linear
-    layers, and its gradient, are also cast: by one kernel where products take scales of blocks, else by five that find
-    the largest value and the scale, cast and transpose.
-    """
-    casts = 0.0 if scenario.precision != "fp8" else 1.0 if scenario.hardware.block_scales else 5.0
-    held: Array = scenario.model.num_experts / block.expert_parallel
-    return 103.0 + (6.0 + 4.0 * casts) * held
 
 
 def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents, one: Collective) -> Array:

@@ -145,7 +145,7 @@ def data_parallel_seconds(
         lambda each: _seconds_per_byte(scenario, has, expert_shard_group(each, shard_degrees(scenario, each).routed))
     )
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
-    if profile.sharding_degree or profile.sharding_groups > 1:
+    if profile.sharding_degree or profile.sharding_replicas > 1:
         reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:

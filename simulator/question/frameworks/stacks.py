@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
+from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.frameworks.profile import FrameworkProfile, profile_of, switched
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, StackName
@@ -23,6 +24,8 @@ class Stack:
     source: str
     """Documents that say so."""
     switches: Mapping[str, Any]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What its code does in its own way, which no flag of a run chooses."""
     tuned: bool = False
     """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
 
@@ -46,6 +49,7 @@ STACKS: tuple[Stack, ...] = (
         about="MindSpeed-LLM's examples on Ascend: data-parallel collectives overlapped, expandable segments",
         source="Ascend/MindSpeed-LLM 2.2: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh and its neighbours",
         switches={"overlap_grad_reduce": True, "overlap_param_gather": True, "expandable_segments": True},
+        own=MINDSPEED["mindspeed-v2.2"],
     ),
     Stack(
         name="z2000",
@@ -101,7 +105,7 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
     """A profile with the switches of a stack of its framework."""
     if name == DEFAULT:
         return profile
-    return replace(profile, stack=name, **_BY_NAME[name].switches)
+    return replace(profile, stack=name, **{**_BY_NAME[name].own, **_BY_NAME[name].switches})
 
 
 def framework(name: str, options: Mapping[str, str] | None = None, stack: str | None = None) -> FrameworkProfile:

@@ -36,7 +36,7 @@ class Columns:
     sequence_parallel: Array
     """1 where it is on, else 0."""
     recompute: Array
-    """Index into none, selective, full, attention."""
+    """Index into none, selective, full, attention, operations."""
     recompute_modules: Array
     """Sum of 2 to the index into core_attn, layernorm, moe_act, mla_up_proj, mlp, moe, shared_experts."""
     recompute_method: Array
@@ -73,7 +73,7 @@ class Axes:
     sequence_parallel: tuple[bool, ...] | None = None
     """Default: on where tensor parallel is above 1."""
     recompute: tuple[RecomputeMode, ...] | None = None
-    """Default: none, selective, full."""
+    """Default: none, selective (torch: operations), full."""
     recompute_modules: tuple[RecomputeModule, ...] = ()
     """Default: core_attn; with experts or latent attention two or three sets more."""
     recompute_method: tuple[RecomputeMethod, ...] | None = None

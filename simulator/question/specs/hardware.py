@@ -210,8 +210,6 @@ class HardwareSpec(Frozen):
     """Named stack that the cluster's own runs have, assumed unless told otherwise; None is the framework's defaults."""
     expert_kernels: tuple[ExpertDispatch, ...] = ()
     """Ways of sending tokens to experts that there are kernels for on this device, beside collectives."""
-    block_scales: bool = False
-    """Whether 8-bit products take a scale for every 32 numbers (MXFP8), which one kernel finds while it casts."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

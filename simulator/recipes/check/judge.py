@@ -99,6 +99,8 @@ SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Between them lie the vocabularies of language models, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 UPPER_BOUND = "upper-bound"
 """Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
+ACTIVATIONS_BOUND = "activations-bound"
+"""The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -212,10 +214,13 @@ def _unread(remarks: Iterable[Remark]) -> Outcome | None:
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Where what is priced does not fit: settings that only lessen the need, and that are not priced."""
+    """Where what is priced does not fit: settings that only lessen what does not, and that are not priced."""
     if estimate.verdict != "does_not_fit":
         return ()
-    bounds = (remark for remark in case.remarks if remark.rule == UPPER_BOUND and remark.severity == "warning")
+    parts = estimate.memory.parts_bytes
+    state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
+    rules = {UPPER_BOUND} if state > estimate.memory.capacity_bytes else {UPPER_BOUND, ACTIVATIONS_BOUND}
+    bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
 
 

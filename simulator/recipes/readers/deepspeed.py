@@ -152,7 +152,7 @@ def trainer_recipe(  # noqa: PLR0913  what launches and configuration files have
 def note_samples(given: Given, name: str) -> None:
     """Say that samples are padded to the longest of their batch only, so that the longest sequence is a bound."""
     message = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    given.remark("upper-bound", "warning", message, name)
+    given.remark("activations-bound", "warning", message, name)
 
 
 def _is_chat(given: Given) -> bool:

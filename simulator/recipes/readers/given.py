@@ -318,7 +318,7 @@ class Given:
         if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):
             return
         severity: Severity = "error" if flag.weight == "verdict" else "warning"
-        rule = "upper-bound" if flag.weight == "bound" else "not-modelled"
+        rule = {"bound": "upper-bound", "activations": "activations-bound"}.get(flag.weight, "not-modelled")
         self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place))
 
 

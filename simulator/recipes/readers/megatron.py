@@ -25,7 +25,7 @@ from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
 from simulator.recipes.readers.megatron_options import options_of
-from simulator.recipes.readers.mindspeed import STAGES
+from simulator.recipes.readers.mindspeed import STAGES, is_mindspeed
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import Launch
 from simulator.recipes.shell.values import Value
@@ -91,6 +91,7 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         file=given.file,
         title=title,
         framework="megatron",
+        stack="mindspeed-llm" if is_mindspeed(given) else None,
         dialect=dialect,
         model=model,
         model_fields=fields,

@@ -35,6 +35,7 @@ def parts_of(given: Given, longest: int | None) -> dict[str, Any]:
     return {
         "gated": is_gated(given),
         "activation": activation,
+        "norm_placement": "around" if given.switch("norm_placement", "post-norm") else "before",
         "norm": "rms_norm" if (given.text("norm", "normalization") or "").lower() == "rmsnorm" else "layer_norm",
         "attention_bias": given.switch("attention_bias", "add-qkv-bias") or biased,
         "attention_output_bias": plain,

@@ -85,7 +85,8 @@ def _count(launch: Launch, given: Given, name: str, option: str) -> int | None:
     """Processes or nodes of the environment; one where it says nothing."""
     value = launch.environment.get(name)
     if value is None:
-        return 1
+        # Several nodes without a number of processes: the platform that counts the nodes counts those too.
+        return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
     if not value.known:
         given.need(value.causes, option)
         return None

@@ -15,9 +15,9 @@ from typing import Final, Literal, get_args
 
 Class = Literal["priced", "no_effect", "not_modelled"]
 """`priced`: a reader takes it; `no_effect`: on memory and speed; `not_modelled`: it has one that is not priced."""
-Weight = Literal["", "figure", "bound", "verdict"]
-"""Of what is not modelled: whether it moves a figure within its interval, only lessens the need (what fits without it
-fits with it), or may turn a verdict."""
+Weight = Literal["", "figure", "activations", "bound", "verdict"]
+"""Of what is not modelled: whether it moves a figure within its interval, only lessens what the passes hold or the need
+as a whole (what fits without it fits with it), or may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
 """What follows a flag: one value, nothing, a value or nothing, or several."""
 FOLDER: Final = Path(__file__).resolve().parents[1] / "flags"

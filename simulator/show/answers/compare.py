@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from simulator.api import resolved
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import switches
-from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.judge import estimate_of
 from simulator.search.build import estimate_layout
+from simulator.tabular import Tabular
 
 _FOLLOWS = ("data_parallel", "stage_layers")
 """Fields of a layout that follow from the others."""
@@ -43,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Tabular):
     """Two estimates and their differences."""
 
     names: tuple[str, str]
@@ -55,10 +57,51 @@ class Comparison:
     step: tuple[Part, ...]
     """Parts of the step in seconds; they add up to it."""
 
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part: of the fullest device in bytes, then of the step in seconds."""
+        return [
+            {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.second - p.first}
+            for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
+            for p in parts
+        ]
 
-def compare(first: Case, second: Case, names: tuple[str, str]) -> Comparison:
-    """Compare two cases. The effect of an input is that of the first case with this input of the second alone."""
-    one, other = estimate_of(first), estimate_of(second)
+    def __repr__(self) -> str:
+        """One line: what differs, in how much memory and time."""
+        memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
+        step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
+        told = ", ".join(one.name for one in self.inputs) or "nothing"
+        return f"<Comparison {self.first.model}: {told} differs, memory {memory:+.1%}, step {step:+.1%}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What is compared."""
+
+    scenario: Scenario
+    layout: Layout
+
+
+def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
+    """Compare two questions, each the arguments of `simulator.estimate`: what differs in bytes and seconds, and why.
+
+    The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does.
+    """
+    sides = []
+    for asked in (first, second):
+        given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
+        sides.append(_Side(*resolved({name: asked[name] for name in asked if name not in BY_NAME}, given)))
+    priced = tuple(estimate_layout(side.scenario, side.layout) for side in sides)
+    return _compared((sides[0], sides[1]), (priced[0], priced[1]), ("first", "second"))
+
+
+def compare_cases(first: Case, second: Case, names: tuple[str, str]) -> Comparison:
+    """Compare two recipes or option strings, as `compare` does questions."""
+    sides = _Side(first.scenario, first.layout), _Side(second.scenario, second.layout)
+    return _compared(sides, (estimate_of(first), estimate_of(second)), names)
+
+
+def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], names: tuple[str, str]) -> Comparison:
+    (first, second), (one, other) = sides, priced
     return Comparison(
         names=names,
         first=one,
@@ -75,7 +118,7 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
     return tuple(part for part in parts if part.first or part.second)
 
 
-def _inputs(first: Case, second: Case, base: Estimate) -> Iterator[Input]:
+def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
     a, b = first.scenario, second.scenario
     for name in _INPUTS:
         shown = _shown(a, name), _shown(b, name)

@@ -27,7 +27,7 @@ from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
 from simulator.show.cli.probe import check_probe_options
-from simulator.show.cli.streams import note, verbosity_of, write
+from simulator.show.cli.streams import note, typed, verbosity_of, write
 from simulator.show.report import calibration as report
 from simulator.show.report.accuracy import accuracy_text
 from simulator.show.report.accuracy_json import accuracy_object
@@ -81,10 +81,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge the fit of each family by the rows themselves."""
-    del ctx
-
     if values["calibration"] is not None or values["own"]:
-        _own_accuracy(values)
+        _own_accuracy(ctx, values)
         return
     rows = _together(_rows(values["files"]))
     public = _public(rows) if not values["files"] and not values["family"] else []
@@ -94,7 +92,11 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
     found = assess(rows, values["family"])
     sources = [judge_sources(kind, prepared(public)) for kind in _KINDS] if public else []
-    if values["format"] == "json":
+    if values["format"] == "html":
+        from simulator.show.pages.accuracy import accuracy_page  # noqa: PLC0415  start-up time
+
+        text = accuracy_page(found, sources, table, typed(ctx))
+    elif values["format"] == "json":
         text = dumped(accuracy_object(found, table=table) | {"sources": sources_object(sources, table=table)})
     else:
         style: Style = "markdown" if values["format"] == "markdown" else "table"
@@ -103,7 +105,7 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     write(text, values["output"])
 
 
-def _own_accuracy(values: Mapping[str, Any]) -> None:
+def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show own rows before and after their calibration."""
     if not values["files"]:
         raise click.UsageError(
@@ -111,7 +113,12 @@ def _own_accuracy(values: Mapping[str, Any]) -> None:
         )
     found = tuple(own_errors(prepared(_together(_rows(values["files"]))), values["calibration"]))
     style: Style = "markdown" if values["format"] == "markdown" else "table"
-    text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
+    if values["format"] == "html":
+        from simulator.show.pages.accuracy import own_page  # noqa: PLC0415  start-up time
+
+        text = own_page(found, typed(ctx))
+    else:
+        text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
     write(text, values["output"])
 
 

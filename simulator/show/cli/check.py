@@ -22,13 +22,13 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import Setting, Share, Whole, Word, shown
-from simulator.show.cli.streams import colour_of, note, verbosity_of, write
+from simulator.show.cli.streams import colour_of, note, typed, verbosity_of, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.verdict import Gates
 
-CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif")
+CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif", "html")
 RECIPE, PASS = "Recipe", "What passes"
 
 
@@ -171,6 +171,11 @@ def _check(**values: Any) -> None:
         colour=colour_of(ctx, values["output"]) and values["format"] == "table",
         diff=values["diff"],
     )
+    if values["format"] == "html":
+        from simulator.show.pages.check import check_page  # noqa: PLC0415  start-up time
+
+        write(check_page(answer, typed(ctx)), values["output"])
+        ctx.exit(answer.exit_code)
     write(CHECK_REPORTERS[values["format"]](answer), values["output"], commands=values["format"] == "github")
     if values["format"] == "github":
         _append_summary(answer)

@@ -18,14 +18,15 @@ from simulator.show.cli.options import (
     listing_options,
     min_fit_probability_option,
 )
-from simulator.show.cli.streams import colour_of, verbosity_of, width_of, write
+from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.case import Case
     from simulator.show.report.presentation import Presentation
 
-COMPARE_FORMATS = ("table", "json", "markdown")
+EXPLAIN_FORMATS = ("table", "json", "markdown")
+COMPARE_FORMATS = (*EXPLAIN_FORMATS, "html")
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -70,7 +71,7 @@ def explain_command() -> click.Command:
             click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
             min_fit_probability_option(),
-            *listing_options(COMPARE_FORMATS),
+            *listing_options(EXPLAIN_FORMATS),
             *general_options(),
         ],
         help=(
@@ -84,16 +85,21 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.show.answers.compare import compare  # noqa: PLC0415  start-up time
+    from simulator.show.answers.compare import compare_cases  # noqa: PLC0415  start-up time
     from simulator.show.report.compare_table import COMPARE_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     own = asked(ctx, values)
-    found = compare(
-        case_of_text(values["a"], own), case_of_text(values["b"], own), (values["a"].strip(), values["b"].strip())
-    )
+    cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
+    found = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
+    if values["format"] == "html":
+        from simulator.show.pages.compare import compare_page  # noqa: PLC0415  start-up time
+
+        scenarios = [case.scenario for case in cases]
+        write(compare_page(found, _presentation(ctx, values), typed(ctx), scenarios), values["output"])
+        return
     write(COMPARE_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
 
 

@@ -27,7 +27,7 @@ from simulator.show.cli.parameters import (
 FORMATS = ("table", "json", "jsonl", "csv", "markdown")
 ANSWER_FORMATS = (*FORMATS, "html")
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
-ACCURACY_FORMATS = ("table", "markdown", "json")
+ACCURACY_FORMATS = ("table", "markdown", "json", "html")
 
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES, Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.search.result import Ranking
 from simulator.search.space import Space
@@ -432,6 +433,16 @@ def _notes(estimate: Estimate, presentation: Presentation, asked: Asked) -> Iter
     hardware = str(asked.question.get("hardware", estimate.hardware))
     if ":" not in hardware:
         yield from sources("hardware", load_hardware(hardware))
+
+
+def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
+    """Where the numbers of all specs of some scenarios come from, each once."""
+    found: dict[str, None] = {}
+    for scenario in scenarios:
+        found |= dict.fromkeys(sources("model", scenario.model))
+        for hardware in scenario.kinds_of_device:
+            found |= dict.fromkeys(sources("hardware", hardware))
+    return list(found)
 
 
 def sources(kind: str, spec: Any) -> Iterator[str]:

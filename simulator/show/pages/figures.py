@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
+from simulator.show.answers.compare import Part
 from simulator.show.answers.plan import Choice
 from simulator.show.answers.timeline import Timeline
 from simulator.show.report.text import words
 
+MOST_PARTS = 12
+"""Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
+LONGEST_LABEL = 28
+"""Characters of a recipe's name on an axis."""
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
     "#0072b2",
     "#e69f00",
@@ -41,6 +49,7 @@ def memory_figure(estimate: Estimate) -> Spec:
             "name": words(name),
             "x": ranks,
             "y": [_gib(stage.parts_bytes[name]) for stage in stages],
+            "width": [min(0.8, 0.2 * len(stages) + 0.1)] * len(stages),
             "marker": {"color": _COLOURS[position % len(_COLOURS)]},
             "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>",
         }
@@ -183,9 +192,154 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> 
                 "side": "right",
                 "rangemode": "tozero",
                 "showgrid": False,
+                "tickmode": "auto",
+                "nticks": 6,
             },
         },
     }
+
+
+def change_figure(parts: Sequence[Part], scale: float, unit: str) -> Spec:
+    """From A to B: the total of A, each part by which they differ, the largest first, the total of B."""
+    differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
+    totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
+    shown = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
+    rest = differ[len(shown) :]
+    rows = [(words(part.name), scale * (part.second - part.first)) for part in shown]
+    if rest:
+        rows.append(("others", scale * sum(part.second - part.first for part in rest)))
+    values = [totals[0], *(value for _, value in rows), totals[1]]
+    measures = ["absolute", *["relative"] * len(rows), "total"]
+    signs = zip(values, measures, strict=True)
+    return {
+        "data": [
+            {
+                "type": "waterfall",
+                "orientation": "h",
+                "measure": measures,
+                "y": ["A", *(name for name, _ in rows), "B"],
+                "x": [round(value, 4) for value in values],
+                "text": [f"{value:+.3g}" if kind == "relative" else f"{value:.4g}" for value, kind in signs],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "increasing": {"marker": {"color": _COLOURS[5]}},
+                "decreasing": {"marker": {"color": _COLOURS[2]}},
+                "totals": {"marker": {"color": _COLOURS[0]}},
+                "connector": {"line": {"color": "#8c8c8c", "width": 1}},
+                "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+            }
+        ],
+        "layout": {
+            "showlegend": False,
+            "xaxis": {"title": {"text": unit}, "range": [0, 1.15 * _highest(values)], "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed"},
+            "height": 130 + 28 * len(values),
+        },
+    }
+
+
+def _highest(values: Sequence[float]) -> float:
+    """Where a waterfall of a start, its changes and an end is highest."""
+    return max(*accumulate(values[:-1]), values[-1]) or 1.0
+
+
+def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> Spec:
+    """What each recipe needs of what is usable, in per cent, with 90 % intervals."""
+    shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, e in named]
+    ends = [
+        (share, None if (i := e.memory.interval_bytes) is None else Interval(i.low * scale, i.high * scale))
+        for share, (_, e) in zip(shares, named, strict=True)
+        for scale in (100.0 / e.memory.capacity_bytes,)
+    ]
+    colours = {"fits": _COLOURS[2], "starved": _COLOURS[1]}
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [str(number) for number in range(1, len(named) + 1)],
+                "x": [round(share, 2) for share in shares],
+                "error_x": _errors(ends),
+                "hovertext": [name for name, _ in named],
+                "marker": {"color": [colours.get(e.verdict, _COLOURS[5]) for _, e in named]},
+                "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>",
+            }
+        ],
+        "layout": {
+            "showlegend": False,
+            "xaxis": {"title": {"text": "need, % of what is usable"}, "rangemode": "tozero"},
+            "yaxis": {
+                "autorange": "reversed",
+                "type": "category",
+                "tickvals": [str(number) for number in range(1, len(named) + 1)],
+                "ticktext": [_tail(name) for name, _ in named],
+            },
+            "shapes": [_level(100.0, upright=True)],
+            "height": 130 + 26 * len(named),
+        },
+    }
+
+
+def _tail(name: str) -> str:
+    """The end of a path, short enough for an axis."""
+    last = name.rpartition("/")[2]
+    return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured figure and how far off it was predicted."""
+
+    group: str
+    key: str
+    measured: float
+    error: float
+    """Predicted over measured, less one."""
+
+
+def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> Spec:
+    """Errors in per cent against what was measured, by group."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    data = []
+    for position, group in enumerate(groups):
+        mine = [row for row in rows if row.group == group]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": group,
+                "x": [round(row.measured, 3) for row in mine],
+                "y": [round(100.0 * row.error, 2) for row in mine],
+                "hovertext": [row.key for row in mine],
+                "marker": {
+                    "color": _COLOURS[position % len(_COLOURS)],
+                    "size": 7,
+                    "opacity": 0.8,
+                    "symbol": _SYMBOLS[position % len(_SYMBOLS)],
+                },
+                "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
+            }
+        )
+    xaxis: Spec = {"title": {"text": axis if linear else f"measured, {axis}"}}
+    if not linear:
+        xaxis |= {"type": "log", **_log_ticks([row.measured for row in rows])}
+    return {
+        "data": data,
+        "layout": {
+            "hovermode": "closest",
+            "xaxis": xaxis,
+            "yaxis": {"title": {"text": "error, %"}},
+            "shapes": [{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
+        },
+    }
+
+
+def _log_ticks(values: Sequence[float]) -> Spec:
+    """Ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
+    low, high = min(values), max(values)
+    steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
+    ticks = [step for step in steps if low / 2 <= step <= high * 2]
+    return {"tickvals": ticks, "ticktext": [f"{step:,.15g}" for step in ticks]}
 
 
 def timeline_figure(found: Timeline) -> Spec:
@@ -229,6 +383,7 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
         mine = [c for c in choices if c.offer == offer and c.run is not None and (c.run.cost is not None or not priced)]
         if mine:
             data.append(_offer_trace(mine, position, priced=priced))
+    days = [end for c in choices if c.run is not None for end in _span(c.run.days, c.run.days_interval)]
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
@@ -236,11 +391,15 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
         "data": data,
         "layout": {
             "hovermode": "closest",
-            "xaxis": {"title": {"text": "days"}, "type": "log", "dtick": "D2"},
+            "xaxis": {"title": {"text": "days"}, "type": "log", **_log_ticks(days)},
             "yaxis": {"title": {"text": "cost" if priced else "devices"}, "tickformat": "~s", "rangemode": "tozero"},
             "shapes": shapes,
         },
     }
+
+
+def _span(value: float, interval: Interval | None) -> tuple[float, ...]:
+    return (value,) if interval is None else (interval.low, value, interval.high)
 
 
 def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> Spec:

@@ -46,6 +46,10 @@ class Section:
     """Whether the table is folded away."""
     lines: Sequence[str] = ()
     """A list under it."""
+    code: str = ""
+    """Text of fixed width under it, folded away."""
+    wide: frozenset[int] = frozenset()
+    """Columns of the table that hold sentences."""
     html: str = ""
     """Ready-made, with everything in it escaped."""
 
@@ -115,10 +119,12 @@ def _section(number: int, section: Section) -> str:
         parts.append(figure_box(section.figure, section.about))
     parts.append(section.html)
     if section.table is not None:
-        table = _table(section.table, section.title)
+        table = _table(section.table, section.title, section.wide)
         parts.append(f"<details><summary>Numbers</summary>{table}</details>" if section.folded else table)
     if section.lines:
         parts.append(f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in section.lines)}</ul>")
+    if section.code:
+        parts.append(f"<details><summary>Patches</summary><pre>{escape(section.code)}</pre></details>")
     return "\n".join([*parts, "</section>"])
 
 
@@ -128,8 +134,9 @@ def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
     return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
 
 
-def _table(table: Table, caption: str) -> str:
-    side = ["text" if column in table.text_columns else "" for column in range(len(table.headers))]
+def _table(table: Table, caption: str, wide: frozenset[int]) -> str:
+    columns = range(len(table.headers))
+    side = [f"{'text' * (column in table.text_columns)} {'wide' * (column in wide)}".strip() for column in columns]
     heads = "".join(
         f'<th scope="col" class="{side[column]}"><button type="button">{escape(header)}</button></th>'
         for column, header in enumerate(table.headers)

@@ -22,7 +22,7 @@ _OUTCOMES = {"fits": "fits", "starved": "starved", "does_not_fit": "does not fit
 
 def accuracy_text(found: Assessment, style: Style, *, table: str | None = None) -> str:
     """Return the report; with `table` only the groups and rows of that table."""
-    return sections_text(_sections(found, table), style)
+    return sections_text(accuracy_sections(found, table), style)
 
 
 def targets_table(found: Assessment) -> str:
@@ -31,7 +31,8 @@ def targets_table(found: Assessment) -> str:
     return grid(("figure", "reached", "target"), rows, "markdown", text_columns=range(3))
 
 
-def _sections(found: Assessment, table: str | None) -> Iterator[Section]:
+def accuracy_sections(found: Assessment, table: str | None) -> Iterator[Section]:
+    """Yield the parts of the report; with `table` only the groups and rows of that table."""
     if found.targets:
         yield _targets(found)
     yield from _groups(found, table)

@@ -24,10 +24,11 @@ Key = Callable[[RowJudged], tuple[str, ...]]
 
 def sources_text(found: Sequence[SourcesJudged], style: Style, *, table: str | None = None) -> str:
     """Return the report; with `table` only the rows of that table."""
-    return sections_text((section for one in found for section in _sections(one, table)), style)
+    return sections_text((section for one in found for section in source_sections(one, table)), style)
 
 
-def _sections(found: SourcesJudged, table: str | None) -> Iterator[Section]:
+def source_sections(found: SourcesJudged, table: str | None) -> Iterator[Section]:
+    """Yield the parts of the report on one figure; with `table` only the rows of that table."""
     rows = [row for row in found.rows if table in (None, row.source)]
     if not rows:
         return
@@ -159,15 +160,18 @@ def _summaries(rows: Sequence[RowJudged], names: Sequence[str], key: Key) -> lis
 
 def own_text(found: Sequence[OwnError], style: Style) -> str:
     """Return own rows before and after their calibration, with the means."""
-    sections = []
+    return sections_text(own_sections(found), style)
+
+
+def own_sections(found: Sequence[OwnError]) -> Iterator[Section]:
+    """Yield the same in parts."""
     for kind, title in _TITLES.items():
         mine = [one for one in found if one.kind == kind]
         rows = [[one.key, *(_share(value) for value in (one.before, one.after, one.left_out))] for one in mine]
         means = [_mean([getattr(one, name) for one in mine]) for name in ("before", "after", "left_out")]
         if mine:
             headers = ("row", "before %", "after %", "left out %")
-            sections.append(Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]]))
-    return sections_text(sections, style)
+            yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])
 
 
 def own_object(found: Sequence[OwnError]) -> dict[str, Any]:

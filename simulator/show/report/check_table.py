@@ -68,10 +68,18 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
         yield from (line for line in lines if any(part in line for part in shown))
 
 
+HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
+TEXTS = (0, 1, 2, 8)
+"""Columns that hold words."""
+
+
 def _summary(answer: Answer, style: Style) -> str:
-    rows = [_row(result, colour=answer.colour) for result in answer.results]
-    headers = ["recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules"]
-    return grid(headers, rows, style, text_columns=(0, 1, 2, 8))
+    return grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)
+
+
+def summary_rows(answer: Answer) -> list[list[str]]:
+    """Return a row for each recipe."""
+    return [_row(result, colour=answer.colour) for result in answer.results]
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:

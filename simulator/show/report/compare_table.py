@@ -25,18 +25,22 @@ from simulator.show.report.text import (
     words,
 )
 
+FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
+"""Headers of the tables."""
+
 
 def compare_table(found: Comparison, presentation: Presentation, style: Style) -> str:
     """Return a comparison for people."""
+    figures = figure_rows(found, colour=presentation.colour)
     blocks = [
         _titled("A and B", paragraph(list(_sides(found)), style), style),
-        _titled("Figures", _figures(found, presentation, style), style),
+        _titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
         _titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
         _titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
         _titled(*_step(found, style), style),
     ]
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(list(_footer(found, presentation)), style))
+        blocks.append(paragraph(list(compare_notes(found, presentation)), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
@@ -56,7 +60,8 @@ def side_text(priced: Estimate) -> str:
     return f"{where}, {priced.framework}: {sharded_layout_text(priced.layout)}"
 
 
-def _figures(found: Comparison, presentation: Presentation, style: Style) -> str:
+def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
+    """Return the figures of A and B: name and both values."""
     pair = (found.first, found.second)
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in pair))
 
@@ -66,8 +71,8 @@ def _figures(found: Comparison, presentation: Presentation, style: Style) -> str
     def seconds(value: float) -> str:
         return f"{value * per_second:.3f}"
 
-    rows = [
-        ["verdict", *(verdict_text(e.verdict, colour=presentation.colour) for e in pair)],
+    return [
+        ["verdict", *(verdict_text(e.verdict, colour=colour) for e in pair)],
         ["memory GiB", *(gib(e.memory.device_bytes) for e in pair)],
         ["90 % interval GiB", *(interval(e.memory.interval_bytes, gib) for e in pair)],
         ["usable GiB", *(gib(e.memory.capacity_bytes) for e in pair)],
@@ -77,7 +82,6 @@ def _figures(found: Comparison, presentation: Presentation, style: Style) -> str
         ["tokens/s", *(grouped(e.throughput.tokens_per_second_per_device * e.devices) for e in pair)],
         ["MFU %", *(mfu_text(e.throughput.mfu) for e in pair)],
     ]
-    return grid(["figure", "A", "B"], rows, style, text_columns=[0])
 
 
 def _probability(estimate: Estimate) -> str:
@@ -88,7 +92,12 @@ def _probability(estimate: Estimate) -> str:
 def _inputs(found: Comparison, style: Style) -> str:
     if not found.inputs:
         return "None: both ask the same."
-    rows = [
+    return grid(INPUTS, input_rows(found), style, text_columns=[0, 1, 2])
+
+
+def input_rows(found: Comparison) -> list[list[str]]:
+    """Return the inputs that differ: name, both values, and what B's alone does to A."""
+    return [
         [
             words(one.name),
             _short(one.first),
@@ -98,7 +107,6 @@ def _inputs(found: Comparison, style: Style) -> str:
         ]
         for one in found.inputs
     ]
-    return grid(["input", "A", "B", "GiB", "s"], rows, style, text_columns=[0, 1, 2])
 
 
 def _short(text: str) -> str:
@@ -106,11 +114,15 @@ def _short(text: str) -> str:
 
 
 def _parts(parts: Sequence[Part], shown: Callable[[float], str], style: Style) -> str:
+    return grid(PARTS, part_rows(parts, shown), style, text_columns=[0])
+
+
+def part_rows(parts: Sequence[Part], shown: Callable[[float], str]) -> list[list[str]]:
+    """Return parts in both and their difference, the largest difference first, and the total."""
     ordered = sorted(parts, key=lambda part: -abs(part.second - part.first))
     rows = [[words(p.name), shown(p.first), shown(p.second), _signed(p.second - p.first, shown)] for p in ordered]
     totals = sum(p.first for p in parts), sum(p.second for p in parts)
-    rows.append(["total", shown(totals[0]), shown(totals[1]), _signed(totals[1] - totals[0], shown)])
-    return grid(["part", "A", "B", "B less A"], rows, style, text_columns=[0])
+    return [*rows, ["total", shown(totals[0]), shown(totals[1]), _signed(totals[1] - totals[0], shown)]]
 
 
 def _step(found: Comparison, style: Style) -> tuple[str, str]:
@@ -129,7 +141,8 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def _footer(found: Comparison, presentation: Presentation) -> Iterator[str]:
+def compare_notes(found: Comparison, presentation: Presentation) -> Iterator[str]:
+    """Yield what both rest on."""
     if any(one.memory_bytes is None for one in found.inputs):
         yield "Only with others: A with this input of B alone breaks a rule, though DP and the cut follow the rest."
     for letter, priced in (("A", found.first), ("B", found.second)):

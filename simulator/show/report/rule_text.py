@@ -43,6 +43,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "unknown-model": "the model's name is not known",
     "unknown-value": "a value that only the run knows, or that the framework does not take",
     "unused-setting": "nothing depends on a --set",
+    "activations-bound": "the estimate is more than the run will hold between its passes",
     "upper-bound": "the estimate is more than the run will need",
     "vocabulary-assumed": "the vocabulary is taken from the tokenizer's name",
     "warmup-exceeds-steps": "the warm-up is longer than the run",

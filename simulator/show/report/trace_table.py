@@ -95,10 +95,12 @@ def _answer(found: Comparison) -> list[str]:
 def _footer(found: Comparison) -> list[str]:
     traced = found.traced
     batches = f"{traced.micro_batches} micro batch{'' if traced.micro_batches == 1 else 'es'}"
+    trainer = f"This is the reference trainer on torch at ZeRO {found.estimate.layout.zero_stage}"
     taken = f"{amount(traced.seconds)} s and {to_mib(traced.resident_bytes):.0f} MiB of memory"
     return [
         f"{gib(traced.base_bytes)} GiB are alive between steps.",
         f"Traced {batches} in {taken}, torch {traced.torch_version}.",
+        f"{trainer}; `simulate estimate` prices Megatron at ZeRO 1 unless told otherwise, which needs another amount.",
         "Tensors only: no workspaces of libraries, no device context, no fragmentation.",
     ]
 

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 OUTCOMES = ("fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed")
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
 question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
-_TEXTS = frozenset({"model", "hardware", "precision", "framework", "options", "calibration", "layout"})
+_TEXTS = frozenset({"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout"})
 _LAYOUT = tuple(layout_object(Layout()))
 _LISTED = frozenset(key for key in _LAYOUT if BY_NAME[key].kind in LISTS)
 _FIGURES = (

@@ -1,0 +1,122 @@
+"""The page of predictions against measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, takewhile
+
+from simulator.evidence.calibration.assessment import Assessment
+from simulator.evidence.calibration.own import OwnError
+from simulator.evidence.calibration.sources import SourcesJudged
+from simulator.show.pages.figures import Measured, Spec, error_figure
+from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.report.accuracy import accuracy_sections
+from simulator.show.report.accuracy_sources import own_sections, source_sections
+from simulator.show.report.sections import Section as Part
+
+_UNITS = {"memory": "GiB", "time": "TFLOPS of a device"}
+_TITLES = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
+
+
+def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: str | None, command: str) -> str:
+    """The page of shipped rows, or of rows in files. Raises UnsupportedError without the plotting library."""
+    figures: dict[str, Spec] = {}
+    drawn: list[Section] = []
+    for kind, title in _TITLES.items():
+        rows = [*_judged(sources, kind, table)] or [*_fitted(found, kind, table)]
+        if rows:
+            figures[kind] = error_figure(rows, _UNITS[kind])
+            text = "Predicted over measured, less one; each row predicted with its source left out of the fit."
+            if not sources:
+                text = "Predicted over measured, less one; each row predicted with itself left out of the fit."
+            drawn.append(
+                Section(
+                    title=title,
+                    text=[text],
+                    figure=kind,
+                    about="Scatter of rows: measured figure against error in per cent, by platform or family.",
+                )
+            )
+    parts = chain(accuracy_sections(found, table), *(source_sections(one, table) for one in sources))
+    judged = sum(len(one.rows) for one in sources)
+    own = sum(len(part.rows) for family in found.families for part in family.parts)
+    lead = f"{own} figures of rows fitted here" + (f", {judged} of public runs." if judged else ".")
+    title = "Predictions against measured runs" + (f": {table}" if table else "")
+    samples = [sample for family in found.families for sample in family.fitted.samples]
+    samples += [row.sample for one in sources for row in one.rows]
+    told: dict[str, list[str]] = {}
+    for sample in samples:
+        told.setdefault(sample.row.table, []).append(sample.row.source)
+    notes = [f"rows {name}, source {_beginning(named)}" for name, named in told.items()]
+    sections = [*drawn, *map(_section, parts)]
+    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes))
+
+
+def _beginning(texts: Sequence[str]) -> str:
+    """What all texts begin with, in whole words; the first text where that is nothing."""
+    shared = list(
+        takewhile(lambda words: len(set(words)) == 1, zip(*(text.split(" ") for text in texts), strict=False))
+    )
+    return " ".join(words[0] for words in shared).rstrip(",;:(") or texts[0]
+
+
+def own_page(found: Sequence[OwnError], command: str) -> str:
+    """The page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
+    figures: dict[str, Spec] = {}
+    sections = []
+    for kind, title in _TITLES.items():
+        mine = [one for one in found if one.kind == kind]
+        rows = [
+            Measured(group=when, key=one.key, measured=float(number), error=error)
+            for when in ("before", "after", "left out")
+            for number, one in enumerate(mine, 1)
+            if (error := getattr(one, when.replace(" ", "_"))) is not None
+        ]
+        if rows:
+            figures[kind] = error_figure(rows, "row", linear=True)
+            sections.append(Section(title=title, figure=kind, about="Scatter: error of each row in per cent."))
+    sections += map(_section, own_sections(found))
+    keys = len({one.key for one in found})
+    title, lead = "Own rows against predictions", f"{keys} rows of your own."
+    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command))
+
+
+def _section(part: Part) -> Section:
+    """A part of the report as a section; long tables are folded away."""
+    table = None
+    if part.headers and part.rows:
+        headers = [header.replace("\n", " ") for header in part.headers]
+        table = Table(headers=headers, rows=part.rows, text_columns=frozenset(part.text_columns))
+    listed = part.lines if part.listed else ()
+    return Section(
+        title=part.title,
+        text=() if part.listed else part.lines,
+        lines=listed,
+        table=table,
+        folded=len(part.rows) > 20,
+        wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
+    )
+
+
+def _judged(sources: Iterable[SourcesJudged], kind: str, table: str | None) -> Iterable[Measured]:
+    for one in sources:
+        for row in one.rows if one.kind == kind else ():
+            measured = _figure(kind, row.sample.row.memory_bytes, row.sample.measured_tflops)
+            if measured and table in (None, row.source):
+                yield Measured(row.platform, row.sample.key, measured, row.source_out.relative)
+
+
+def _fitted(found: Assessment, kind: str, table: str | None) -> Iterable[Measured]:
+    for family in found.families:
+        for part in family.parts:
+            for row in part.part(table=table).rows if part.kind == kind else ():
+                measured = _figure(kind, row.sample.row.memory_bytes, row.sample.measured_tflops)
+                error = row.fitted if row.left_out is None else row.left_out
+                if measured and row.counted:
+                    yield Measured(family.fitted.family, row.key, measured, error)
+
+
+def _figure(kind: str, memory_bytes: float | None, tflops: float | None) -> float | None:
+    if kind == "memory":
+        return None if memory_bytes is None else memory_bytes / 2**30
+    return tflops

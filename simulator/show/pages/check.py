@@ -1,0 +1,87 @@
+"""The page of verdicts on recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import one_line
+from simulator.recipes.check.verdict import Checked
+from simulator.show.pages.answers import spec_sources
+from simulator.show.pages.figures import Spec, memory_figure, verdict_figure
+from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_table import HEADERS, TEXTS, summary_rows
+from simulator.show.report.check_text import changed_line, detail_lines, tally, verdict_line
+
+MOST_FIGURES = 24
+"""Recipes whose memory a page shows by stage and part, those that fail first."""
+
+
+def check_page(answer: Answer, command: str) -> str:
+    """The page of verdicts. Raises UnsupportedError without the plotting library."""
+    figures: dict[str, Spec] = {}
+    priced = [result for result in answer.results if result.estimate is not None and result.outcome != "refused"]
+    table = Table(headers=HEADERS, rows=summary_rows(answer), text_columns=frozenset(TEXTS), keys=[*_keys(answer)])
+    sections = [Section(title="Verdicts", table=table)]
+    if priced:
+        figures["recipes"] = verdict_figure([(_name(r), r.estimate) for r in priced if r.estimate is not None])
+        sections.insert(
+            0,
+            Section(
+                title="Need against what is usable",
+                figure="recipes",
+                about="Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals.",
+            ),
+        )
+    drawn = {id(result) for result in sorted(priced, key=lambda result: result.passed)[:MOST_FIGURES]}
+    for number, result in enumerate(answer.results):
+        name = f"recipe-{number}" if id(result) in drawn and result.estimate is not None else ""
+        if name and result.estimate is not None:
+            figures[name] = memory_figure(result.estimate)
+        sections.append(_recipe(result, name))
+    if answer.changed is not None:
+        lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
+        sections.append(Section(title="Since the baseline", lines=lines))
+    statuses = dict.fromkeys(f"{r.estimate.hardware}: {r.estimate.provenance.status}" for r in priced if r.estimate)
+    scenarios = [result.case.scenario for result in priced if result.case is not None]
+    return page_html(
+        Page(
+            title=f"Recipes on {', '.join(_hardware(answer)) or 'no hardware'}",
+            lead=f"{tally(answer.results)}.",
+            sections=sections,
+            figures=figures,
+            command=command,
+            notes=[*(f"Status: {status}." for status in statuses), *spec_sources(scenarios)],
+        )
+    )
+
+
+def _recipe(result: Checked, figure: str) -> Section:
+    patches = [f"{change.text}:\n{change.patch.rstrip()}" for change in result.changes if change.patch]
+    return Section(
+        title=_name(result),
+        text=[f"{one_line(verdict_line(result))}."],
+        lines=[one_line(line) for line in detail_lines(result, sources=True)],
+        figure=figure,
+        about="Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use.",
+        code="\n\n".join(patches),
+    )
+
+
+def _name(result: Checked) -> str:
+    return one_line(result.name)
+
+
+def _hardware(answer: Answer) -> list[str]:
+    return list(dict.fromkeys(r.estimate.hardware for r in answer.results if r.estimate is not None))
+
+
+def _keys(answer: Answer) -> Iterator[list[float | str]]:
+    """What each cell is sorted by."""
+    for result, row in zip(answer.results, summary_rows(answer), strict=True):
+        keys: list[float | str] = list(row)
+        if result.estimate is not None and result.outcome != "refused":
+            memory = result.estimate.memory
+            figures = (memory.device_bytes, memory.capacity_bytes, memory.headroom_bytes, memory.binding_stage)
+            keys[3:8] = [*figures, result.estimate.throughput.step_seconds]
+        yield keys

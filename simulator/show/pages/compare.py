@@ -1,0 +1,95 @@
+"""The page of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.question.scenario.scenario import Scenario
+from simulator.show.answers.compare import Comparison, Part
+from simulator.show.pages.answers import spec_sources
+from simulator.show.pages.figures import Spec, change_figure
+from simulator.show.pages.page import Page, Section, Table, page_html
+from simulator.show.report.compare_table import (
+    FIGURES,
+    INPUTS,
+    PARTS,
+    compare_notes,
+    figure_rows,
+    input_rows,
+    part_rows,
+    side_text,
+)
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import gib, percent, step_unit
+
+_FIRST = frozenset({0})
+
+
+def compare_page(
+    found: Comparison, presentation: Presentation, command: str, scenarios: Sequence[Scenario] = ()
+) -> str:
+    """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
+    unit, per_second = step_unit(max(e.throughput.step_seconds for e in (found.first, found.second)))
+    gibibytes = 1.0 / 2**30
+    figures: dict[str, Spec] = {
+        "memory": change_figure(found.memory, gibibytes, "GiB"),
+        "step": change_figure(found.step, per_second, unit),
+    }
+    sides = [
+        f"{letter}: {name} - {side_text(priced)}"
+        for letter, name, priced in zip("AB", found.names, (found.first, found.second), strict=True)
+    ]
+    inputs = Table(headers=INPUTS, rows=input_rows(found), text_columns=frozenset({0, 1, 2}))
+    sections = [
+        Section(title="A and B", lines=sides),
+        Section(
+            title="Figures",
+            table=Table(headers=FIGURES, rows=figure_rows(found, colour=False), text_columns=_FIRST),
+        ),
+        Section(
+            title="Inputs that differ, and what each does to A alone",
+            text=[] if found.inputs else ["None: both ask the same."],
+            table=inputs if found.inputs else None,
+        ),
+        _parts("Memory of the fullest device, from A to B", "memory", found.memory, part_rows(found.memory, gib)),
+        _parts(
+            f"Time of one step, {unit}, from A to B",
+            "step",
+            found.step,
+            part_rows(found.step, lambda value: f"{value * per_second:.3f}"),
+        ),
+    ]
+    return page_html(
+        Page(
+            title="A against B",
+            lead=_lead(found),
+            sections=sections,
+            figures=figures,
+            command=command,
+            notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
+        )
+    )
+
+
+def _parts(title: str, figure: str, parts: Sequence[Part], rows: Sequence[Sequence[str]]) -> Section:
+    changed = sum(part.first != part.second for part in parts)
+    return Section(
+        title=title,
+        figure=figure,
+        about=f"Waterfall from A over {changed} parts that differ to B, as in the table.",
+        table=Table(headers=PARTS, rows=rows, text_columns=_FIRST),
+        folded=True,
+    )
+
+
+def _lead(found: Comparison) -> str:
+    a, b = found.first, found.second
+    rates = [e.throughput.tokens_per_second_per_device * e.devices for e in (a, b)]
+    memory = b.memory.device_bytes - a.memory.device_bytes
+    needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
+    if rates[0] == rates[1]:
+        return f"B needs {needs} on its fullest device and is as fast."
+    ratio = rates[1] / rates[0] - 1
+    return (
+        f"B needs {needs} on its fullest device and is {percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}."
+    )
