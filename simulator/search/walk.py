@@ -35,11 +35,20 @@ def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
     """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
     for block in blocks(scenario, space, chunk=CHUNK):
         kept, broken = lawful(scenario, space, block)
-        sized = size(scenario, kept) if len(kept) else None
-        yield Judged(block, broken, sized, len(block))
-        partial = solved(scenario, sized) if sized is not None and searches_partial(scenario, space) else None
-        if partial is not None:
-            yield Judged(partial, (), size(scenario, partial), 0)
+        found = [*sizes(scenario, space, kept)]
+        yield Judged(block, broken, found[0] if found else None, len(block))
+        yield from (Judged(one.block, (), one, 0) for one in found[1:])
+
+
+def sizes(scenario: Scenario, space: Space, block: LayoutBlock) -> Iterator[Sized]:
+    """The memory of layouts that break no rule, if any, and of those with as few recomputed layers as fit."""
+    if not len(block):
+        return
+    sized = size(scenario, block)
+    yield sized
+    partial = solved(scenario, sized) if searches_partial(scenario, space) else None
+    if partial is not None:
+        yield size(scenario, partial)
 
 
 def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
