@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, ParamSpec, Required, TypedDict, TypeVar, Unpack
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
@@ -29,20 +30,17 @@ from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MIN_FIT_PROBABILITY = 0.95
 """Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
-class QuestionFields(TypedDict, total=False):
-    """What is trained on what; see `scenario_of`."""
+class WorkloadFields(TypedDict, total=False):
+    """What is trained by what, but the model and where; see `scenario_of`."""
 
-    model: Required[str]
-    hardware: str
-    nodes: int | None
-    devices: int | None
     seq_length: int
     global_batch_size: int
-    precision: Precision
     lora_rank: int | None
     num_layers: int | None
     framework: FrameworkName
@@ -51,8 +49,39 @@ class QuestionFields(TypedDict, total=False):
     calibration: str | None
 
 
+class QuestionFields(WorkloadFields, total=False):
+    """What is trained on what; see `scenario_of`."""
+
+    model: Required[str]
+    hardware: str
+    nodes: int | None
+    devices: int | None
+    precision: Precision
+
+
 class EstimateFields(QuestionFields, LayoutFields, total=False):
     """What is trained on what, and how."""
+
+
+def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function of `**fields`: its signature names them, for help and completion."""
+
+    def named(function: Callable[P, R]) -> Callable[P, R]:
+        signature, asked = inspect.signature(function), inspect.signature(question_of).parameters
+        told = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        for name, kind in fields.__annotations__.items():
+            word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text(kind))
+            told.setdefault(name, asked.get(name, word))
+        required_first = sorted(told.values(), key=lambda one: one.default is not one.empty)
+        function.__dict__["__signature__"] = signature.replace(parameters=required_first)
+        return function
+
+    return named
+
+
+def _text(kind: object) -> object:
+    """A type as it is written."""
+    return getattr(kind, "__forward_arg__", kind)
 
 
 def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
@@ -109,6 +138,7 @@ def question_of(
     )
 
 
+@spelled(EstimateFields)
 def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -> Estimate:
     """Price one layout.
 
@@ -165,6 +195,7 @@ def _figures(priced: Estimate) -> tuple[object, ...]:
     return (stages, priced.throughput.step_seconds)
 
 
+@spelled(QuestionFields)
 def rank(
     *,
     space: Space | None = None,
