@@ -17,8 +17,9 @@ from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock, Mask, blocks_of
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.search.partial import raised, searches_partial
 from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
-from simulator.search.walk import lawful, walk
+from simulator.search.walk import lawful, sizes, walk
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
@@ -71,6 +72,25 @@ class Shortlist:
             self._keep(block, keys, self._worth(block, keys, lot[passed]))
             left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
 
+    def offer_raised(self, scenario: Scenario, space: Space, priced: Priced, refused: Index, least: float) -> None:
+        """Consider layouts that are not likely enough to fit with as many more recomputed layers as make them so.
+
+        Those that recompute nothing, or the first layers of each chunk; with more of them none is faster.
+        """
+        block = priced.block
+        some = block.recomputes("none") | (block.recomputes("full") & block.recomputes_by("block"))
+
+        def passes(of: LayoutBlock) -> Mask:
+            sized = size(scenario, of)
+            return np.asarray(_likely(scenario, sized, np.arange(len(of)), least) & (sized.verdict == FITS))
+
+        left = refused[some[refused]]
+        while len(lot := self._worth(block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
+            left = np.setdiff1d(left, lot)
+            more = raised(block.take(lot), passes)
+            if more is not None and len(more := lawful(scenario, space, more)[0]):
+                self.offer(more, price(scenario, more).step.total, np.ones(len(more), dtype=np.bool_))
+
     def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
         """The positions that could still be kept, best first; with `distinct` one of each split."""
         index = index[keys[index] < self.bar]
@@ -94,7 +114,7 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
-def _likely(scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+def _likely(scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
     """Which layouts fit with at least a probability; without a calibration nothing tells, and all pass."""
     if scenario.calibration is None or least <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
@@ -153,10 +173,11 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     examples: dict[str, Layout] = {}
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
     risky = Shortlist(MOST_RISKY, variants)
-    done = feasible = 0
+    done = evaluated = feasible = 0
     total = _counted(scenario, space)
     for judged in walk(scenario, space):
-        done += len(judged.block)
+        done += judged.candidates
+        evaluated += len(judged.block)
         for rule, hit in judged.broken:
             counts[rule.id] += int(np.count_nonzero(hit))
             if rule.id not in examples:
@@ -172,13 +193,15 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
                 sized = _of_few(scenario, sized, running)
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
-                refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
+                refused[_offer(fastest, scenario, space, priced, priced.verdict == FITS, least)] = True
                 risky.offer(priced.block, priced.step.total, refused)
                 starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
         if progress:
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
-    return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+    return Found(
+        evaluated, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples
+    )
 
 
 def _counted(scenario: Scenario, space: Space) -> int:
@@ -208,13 +231,25 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
         bar = min(found.bar, known)
         if len(kept) and bar < np.inf:
             kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar)
-        sized = _sized_where(scenario, size(scenario, kept), FITS) if len(kept) else None
-        if sized is not None:
-            priced = timed(scenario, sized, np.where(sized.verdict == FITS, bar, -np.inf))
-            found.offer_likely(scenario, priced, (priced.verdict == FITS) & (priced.step.total < bar), least)
+        for whole in sizes(scenario, space, kept):
+            sized, bar = _sized_where(scenario, whole, FITS), min(found.bar, known)
+            if sized is not None:
+                priced = timed(scenario, sized, np.where(sized.verdict == FITS, bar, -np.inf))
+                where = (priced.verdict == FITS) & (priced.step.total < bar)
+                _offer(found, scenario, space, priced, where, least)
     if known < np.inf and not found.entries:  # those near are of another space
         return fastest_of(scenario, space, least=least)
     return found.layouts
+
+
+def _offer(  # noqa: PLR0913, PLR0917  a question, and what of it is offered
+    found: Shortlist, scenario: Scenario, space: Space, priced: Priced, where: Mask, least: float
+) -> Index:
+    """Consider layouts that fit by speed, and those not likely enough to with more recomputed; returns the latter."""
+    refused = found.offer_likely(scenario, priced, where, least)
+    if len(refused) and searches_partial(scenario, space):
+        found.offer_raised(scenario, space, priced, refused, least)
+    return refused
 
 
 def _sized_where(scenario: Scenario, sized: Sized, verdict: int) -> Sized | None:

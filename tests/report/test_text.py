@@ -64,7 +64,7 @@ def test_count_text(count: int, text: str) -> None:
         ({"recompute": "selective"}, "selective"),
         ({"recompute": "full"}, "full"),
         ({"recompute": "full", "recompute_layers": 2}, "full uniform 2"),
-        ({"recompute": "full", "recompute_method": "block"}, "full block 1"),
+        ({"recompute": "full", "recompute_method": "block"}, "block 1"),
         ({"recompute": "full", "recompute_method": "list", "recompute_layer_list": (4, 5)}, "full layers 4,5"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.cost.pricing.estimate import Estimate, PredictionStatus, Provenance
-from simulator.cost.pricing.price import Priced, usable_bytes
+from simulator.cost.pricing.price import Sized, usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
     OTHER_FAMILY,
@@ -76,7 +76,7 @@ class Applied:
         """The estimate with intervals, the probability that it fits, and where its numbers come from."""
         return with_calibration(scenario, estimate, self)
 
-    def likely_to_fit(self, scenario: Scenario, priced: Priced, index: Index, least: float) -> Mask:
+    def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
         """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
 
         Without a calibration of memory nothing tells, and all pass.

@@ -31,6 +31,8 @@ class FrameworkLimits:
     """Parts of a layer that selective recompute can do again."""
     recomputes_operations: bool = False
     """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
+    recomputes_leading_layers: bool = False
+    """Whether full recompute can cover the first layers of every model chunk alone."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False

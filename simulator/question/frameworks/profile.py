@@ -341,6 +341,8 @@ MEGATRON = FrameworkProfile(
         interleaving_of_two_stages_without_overlap=False,
         # megatron-core 0.12 and later: `--recompute-modules`.
         recompute_modules=RECOMPUTE_MODULES,
+        # `--recompute-method block`.
+        recomputes_leading_layers=True,
         replicates_kv_heads=True,
         unequal_chunks=True,
         # megatron/training/arguments.py: no --expert-tensor-parallel-size is --tensor-model-parallel-size.

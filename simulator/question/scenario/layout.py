@@ -197,7 +197,7 @@ class Layout:
         group="recompute",
         choices=RECOMPUTE_METHODS,
         asked=ASKED_RECOMPUTE_METHODS,
-        search="uniform",
+        search="uniform; Megatron: block too, where not all layers have to be",
         of_work=False,
     )
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
@@ -206,7 +206,7 @@ class Layout:
         "Layers in a unit (uniform) or in a chunk (block).",
         group="recompute",
         high=10_000,
-        search="1 (uniform: every layer on its own)",
+        search="uniform: 1; block: the fewest that fit",
         of_work=False,
     )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""

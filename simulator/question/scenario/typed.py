@@ -77,9 +77,9 @@ class Axes:
     recompute_modules: tuple[RecomputeModule, ...] = ()
     """Default: core_attn; with experts or latent attention two or three sets more."""
     recompute_method: tuple[RecomputeMethod, ...] | None = None
-    """Default: uniform."""
+    """Default: uniform; Megatron: block too, where not all layers have to be."""
     recompute_layers: tuple[int, ...] | None = None
-    """Default: 1 (uniform: every layer on its own)."""
+    """Default: uniform: 1; block: the fewest that fit."""
     recompute_layer_list: tuple[int, ...] = ()
     """Default: none; explicit layers replace the two above."""
     offload: tuple[Offload, ...] | None = None

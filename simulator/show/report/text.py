@@ -130,7 +130,7 @@ def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
 
 
 def recompute_text(layout: Layout) -> str:
-    """Return what is recomputed: ``none``, ``selective moe_act``, ``full block 3``, ``full layers 4,5,9``."""
+    """Return what is recomputed: ``none``, ``selective moe_act``, ``block 3`` (a chunk), ``full layers 4,5,9``."""
     if layout.recompute == "selective" and layout.recompute_modules != BY_NAME["recompute_modules"].default:
         return f"selective {','.join(layout.recompute_modules)}"
     if layout.recompute != "full":
@@ -142,7 +142,7 @@ def recompute_text(layout: Layout) -> str:
         case "uniform":
             return "full" if count == 1 else f"full uniform {count}"
         case "block":
-            return f"full block {count}"
+            return f"block {count}"
         case _:
             assert_never(method)
 

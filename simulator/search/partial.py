@@ -1,0 +1,96 @@
+"""As little recomputation as fits: full recompute of the first layers of every chunk, their number solved from memory.
+
+What a device needs falls with the layers that are done again, and time grows with them, so the smallest number that
+fits is the fastest; it is found by halving, for all layouts of a block at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.cost.pricing.price import FITS, Sized, size
+from simulator.question.scenario.block import Array, LayoutBlock, Mask
+from simulator.question.scenario.layout import BY_NAME
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.space import Space
+
+Passes = Callable[[LayoutBlock], Mask]
+"""Whether each layout of a block has memory enough; true of more recomputed layers where true of fewer."""
+
+
+def searches_partial(scenario: Scenario, space: Space) -> bool:
+    """Whether a search solves for recomputed layers: the framework counts them, and nothing of recompute is given."""
+    given = (
+        space.recompute,
+        space.recompute_modules,
+        space.recompute_method,
+        space.recompute_layers,
+        space.recompute_layer_list,
+    )
+    return scenario.framework.limits.recomputes_leading_layers and not any(given)
+
+
+def solved(scenario: Scenario, sized: Sized) -> LayoutBlock | None:
+    """The layouts that fit with all layers recomputed but not with none, with the fewest layers that fit; or None.
+
+    Where nothing less than all layers of the largest chunk fits there is no such layout.
+    """
+    block = sized.block.take(sized.block.recomputes("full") & (sized.verdict == FITS))
+    most = _most(block)
+    if not len(block) or most < 2:
+        return None
+
+    def fits(of: LayoutBlock) -> Mask:
+        return np.asarray(size(scenario, of).verdict == FITS)
+
+    block = block.take(~fits(_with_layers(block, np.zeros(len(block)))))
+    return _fewest(block, np.zeros(len(block)), most, fits)
+
+
+def raised(block: LayoutBlock, passes: Passes) -> LayoutBlock | None:
+    """Layouts that do not pass, with the fewest recomputed layers with which they do; or None.
+
+    They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
+    """
+    most = _most(block)
+    if not len(block) or most < 2:
+        return None
+    kept = block.take(passes(_with_layers(block, np.full(len(block), float(most)))))
+    return _fewest(kept, np.where(kept.recomputes("full"), kept.recompute_layers, 0.0), most, passes)
+
+
+def _most(block: LayoutBlock) -> int:
+    """Layers of the largest chunk."""
+    return max(block.chunk_layers, default=max(block.stage_layers) // block.virtual_stages)
+
+
+def _fewest(block: LayoutBlock, low: Array, most: int, passes: Passes) -> LayoutBlock | None:
+    """The fewest layers above `low`, shape (n,), with which each layout passes, where those are fewer than `most`."""
+    high = np.full(len(block), float(most))
+    while len(block) and np.any(high - low > 1.0):
+        middle = np.floor((low + high) / 2.0)
+        enough = passes(_with_layers(block, np.maximum(middle, 1.0)))
+        low, high = np.where(enough, low, middle), np.where(enough, np.maximum(middle, 1.0), high)
+    fewer = high < most
+    return _with_layers(block.take(fewer), high[fewer]) if fewer.any() else None
+
+
+def _with_layers(block: LayoutBlock, layers: Array) -> LayoutBlock:
+    """The block with so many layers of every chunk recomputed in full; 0 recomputes nothing."""
+    some = layers > 0.0
+
+    def column(name: str, word: object, other: object) -> Array:
+        return np.where(some, BY_NAME[name].encoded(word), BY_NAME[name].encoded(other))
+
+    return replace(
+        block,
+        recompute=column("recompute", "full", "none"),
+        recompute_method=column("recompute_method", "block", "uniform"),
+        recompute_modules=np.full(
+            len(block), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
+        ),
+        recompute_layers=np.where(some, layers, 1.0),
+    )
