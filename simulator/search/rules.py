@@ -172,7 +172,7 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
-    degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_groups
+    degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
         return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
@@ -410,9 +410,13 @@ RULES: tuple[Rule, ...] = (
         _sharding_degree,
         lambda s, x: (
             f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into "
-            + (f"{n} groups" if (n := s.framework.sharding_groups) > 1 else f"groups of {s.framework.sharding_degree}")
+            + (
+                f"{n} groups"
+                if (n := s.framework.sharding_replicas) > 1
+                else f"groups of {s.framework.sharding_degree}"
+            )
         ),
-        lambda _s, _x: "--option sharding_degree=0, or a degree or sharding_groups that divides them",
+        lambda _s, _x: "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
     ),
     Rule(
         "parameters_on_host",

@@ -10,6 +10,8 @@ import pytest
 
 from simulator.recipes.check import judge
 from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.values import text_value
 from tests.check.recipes import EXAMPLES
 from tests.cli.running import run
 from tests.fuzz.oracle import OBEYED
@@ -258,3 +260,15 @@ def test_what_the_parser_would_take_long_for_is_not_given_to_it(text: str, told:
     (found,) = judged(str(recipe))
     assert found["outcome"] == "unreadable"
     assert told in found["reasons"][0]
+
+
+@pytest.mark.parametrize("mark", ["\U0010ffff", "\U0001f600", "\u4e2d", "\u0394"])
+def test_a_character_of_any_language_is_a_letter_to_the_parser(mark: str, tmp_path: Path) -> None:
+    # Unmasked, the first ends the process. What is read must be the script's own text again.
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(f"echo {{{mark}..1}} '{mark}'\nNAME={mark}a\nFILE=$NAME\n{SCRIPT}", encoding="utf-8")
+    found = [{key: one[key] for key in ("outcome", "reasons")} for one in judged(str(recipe))]
+    recipe.write_text(SCRIPT, encoding="utf-8")
+    assert found == [{key: one[key] for key in ("outcome", "reasons")} for one in judged(str(recipe))]
+    (piece,) = Source("recipe.sh", text_value(f"x={mark}", 1)).root.children
+    assert Source("recipe.sh", text_value(f"x={mark}", 1)).node_text(piece) == f"x={mark}"

@@ -51,7 +51,7 @@ def commands(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip().startswith("::") or "##[" in line]
 
 
-@pytest.mark.parametrize("form", [form for form in CHECK_FORMATS if form not in ("github", "json", "sarif")])
+@pytest.mark.parametrize("form", [form for form in CHECK_REPORTERS if form not in ("github", "json", "sarif")])
 def test_no_name_or_value_begins_a_line(form: str) -> None:
     text = CHECK_REPORTERS[form](answer())
     assert commands(text) == []

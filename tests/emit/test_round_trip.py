@@ -78,7 +78,7 @@ LAYOUTS = [
     ("megatron", "--model llama3.1-8b --nodes 1 --offload optimizer_tensorwise --option offload_fraction=0.5"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 2 --global-batch-size 64 --option sharding_degree=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 1 --global-batch-size 64"),
-    ("torchtitan", "--model llama3.1-8b --nodes 4 --global-batch-size 64 --option sharding_groups=4"),
+    ("torchtitan", "--model llama3.1-8b --nodes 4 --global-batch-size 64 --option sharding_replicas=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 4 --global-batch-size 64 --option cp_communication=ring"),
     ("megatron", "--model llama3.1-8b --nodes 2 --cp 4 --option cp_communication=all_gather"),
     (
@@ -102,7 +102,7 @@ LAYOUTS = [
     ),
     (
         "megatron",
-        "--model llama3.1-8b --option sharding_groups=2 --option fused_rotary=false --option optimizer_dtype=fp8",
+        "--model llama3.1-8b --option sharding_replicas=2 --option fused_rotary=false --option optimizer_dtype=fp8",
     ),
     ("torchtitan", "--model llama3.1-70b --nodes 8 --tp 8 --global-batch-size 64 --recompute full"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --tp 2 --zero-stage 2 --global-batch-size 64"),

@@ -84,8 +84,8 @@ def test_moments_of_8_bits() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16])
 def test_groups_that_shard_hold_replicas_of_the_state(groups: int) -> None:
-    state = found({"sharding_groups": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
+    state = found({"sharding_replicas": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
     alone = found({}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
     assert state == pytest.approx(groups * alone)
     same = found({"sharding_degree": str(16 // groups)}, zero_stage=1)
-    assert found({"sharding_groups": str(groups)}, zero_stage=1).throughput == same.throughput
+    assert found({"sharding_replicas": str(groups)}, zero_stage=1).throughput == same.throughput

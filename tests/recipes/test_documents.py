@@ -393,7 +393,7 @@ def test_torchtitan_s_open_groups(tmp_path: Path) -> None:
     """Two replicas of groups whose size the cluster decides; 8-bit gathers."""
     degrees = "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 2"
     recipe = titan(tmp_path, ("data_parallel_shard_degree = -1", degrees))
-    assert recipe.options["sharding_groups"] == "2"
+    assert recipe.options["sharding_replicas"] == "2"
     assert "not-modelled" not in rules(recipe)
     gathers = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n\n[optimizer]"
     assert titan(tmp_path, ("[optimizer]", gathers)).options["fp8_param_gather"] == "true"

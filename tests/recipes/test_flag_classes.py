@@ -106,12 +106,12 @@ def test_classes_of_megatron(flags: str, outcome: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "outcome"),
     [
-        ("--recompute 1", "starved"),
+        ("--recompute 1", "fits"),
         ("--recompute 1 --prefix_tuning 1", "not_modelled"),
-        ("--recompute 1 --prefix_tuning false", "starved"),
+        ("--recompute 1 --prefix_tuning false", "fits"),
         ("--recompute 1 --offload_queue true", "not_modelled"),
         ("--recompute 1 --stage DPO", "not_modelled"),
-        ("--recompute 1 --stage SFT", "starved"),
+        ("--recompute 1 --stage SFT", "fits"),
         ("--recompute 1 --loss_type sigmoid", "not_modelled"),
     ],
 )

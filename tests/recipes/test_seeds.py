@@ -32,7 +32,12 @@ def test_000_mixed_devices(tmp_path: Path) -> None:
         recipe,
         gradient_accumulation_steps=2,
         global_batch_size=None,
-        options={"flash_attention": "true", "release_grads": "true", "vocabulary_parallel_loss": "false"},
+        options={
+            "flash_attention": "true",
+            "fused_rms_norm": "true",
+            "release_grads": "true",
+            "vocabulary_parallel_loss": "false",
+        },
         unknowns=(),
     )
     assert recipe.layout == Layout(
@@ -173,7 +178,8 @@ def test_004_z2000_scripts(
         "overlap_param_gather": "true",
         "tp_comm_overlap": str(layout.tensor_parallel > 1).lower(),
     }
-    assert rules(recipe) <= {"assumed-unset"}
+    assert rules(recipe) <= {"assumed-unset", "not-modelled"}
+    assert {text.partition(":")[0] for text in about(recipe, "not-modelled")} <= {"--extra-vocab-size"}
 
 
 def test_004_a_script_without_settings_names_the_cluster(tmp_path: Path) -> None:

@@ -116,11 +116,11 @@ class ShardDegrees:
 
 
 def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
-    """All ranks with the same parameters, those of one of `sharding_groups`, or `sharding_degree` of them.
+    """All ranks with the same parameters, those of one of `sharding_replicas`, or `sharding_degree` of them.
 
     Experts' in proportion.
     """
-    groups = float(scenario.framework.sharding_groups)
+    groups = float(scenario.framework.sharding_replicas)
     degree: Array | float = float(scenario.framework.sharding_degree)
     if groups > 1.0:
         degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)

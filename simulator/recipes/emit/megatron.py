@@ -28,7 +28,7 @@ _EXPRESSIBLE = (
     "fused_rotary",
     "fp8_recipe",
     "fp8_param_gather",
-    "sharding_groups",
+    "sharding_replicas",
     "mtp",
     "expert_dispatch",
     "overlap_expert_exchange",
@@ -273,8 +273,8 @@ def _switches(case: Case) -> Iterator[str]:
         yield "--attention-backend unfused"
     if not profile.fused_rotary:
         yield "--no-rope-fusion"
-    if profile.sharding_groups > 1 and case.layout.zero_stage:
-        yield flag("num-distributed-optimizer-instances", profile.sharding_groups)
+    if profile.sharding_replicas > 1 and case.layout.zero_stage:
+        yield flag("num-distributed-optimizer-instances", profile.sharding_replicas)
     if case.layout.context_parallel > 1:
         yield from _context(case)
 

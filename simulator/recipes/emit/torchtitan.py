@@ -12,7 +12,7 @@ from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches
 
 _EXPRESSIBLE: tuple[str, ...] = (
     "sharding_degree",
-    "sharding_groups",
+    "sharding_replicas",
     "fp8_param_gather",
     "cp_communication",
     "compiled",
@@ -102,7 +102,7 @@ def _parallelism(case: Case) -> Iterator[str]:
     if layout.zero_stage == 1:
         raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
     shards = _shards(case)
-    replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_groups
+    replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_replicas
     yield f"data_parallel_replicate_degree = {replicas}"
     yield f"data_parallel_shard_degree = {shards}"
     if layout.zero_stage:
@@ -127,7 +127,7 @@ def _shards(case: Case) -> int:
     layout = case.layout
     if not layout.zero_stage:
         return 1
-    if case.scenario.framework.sharding_groups > 1:
+    if case.scenario.framework.sharding_replicas > 1:
         return -1
     degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
     if degree:

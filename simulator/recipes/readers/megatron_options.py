@@ -54,9 +54,9 @@ def options_of(
     found |= _exchange(given, layout, heads) | _expert_exchange(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
-    groups = given.integer("sharding_groups", "num-distributed-optimizer-instances", high=2**20)
+    groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
     if groups and groups > 1 and layout.zero_stage:
-        found["sharding_groups"] = str(groups)
+        found["sharding_replicas"] = str(groups)
     for switch, name in _UNFUSED.items():
         if given.has(name):
             flag(switch, name, opposite=True)

@@ -31,7 +31,7 @@ FLAGS: Final = {
         "training.mixed_precision_param": "precision",
         "training.mixed_precision_reduce": "type of gradients; only float32",
         "training.dtype": "type of the stored weights",
-        "parallelism.data_parallel_replicate_degree": "data parallel size, or switch sharding_groups",
+        "parallelism.data_parallel_replicate_degree": "data parallel size, or switch sharding_replicas",
         "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
         "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
@@ -263,10 +263,10 @@ def _precision(given: Given) -> str | None:
 
 def _options(given: Given, layout: Layout) -> dict[str, str]:
     found: dict[str, str] = {}
-    replicas = given.integer("sharding_groups", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
+    replicas = given.integer("sharding_replicas", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if replicas > 1 and layout.zero_stage:
         _, shards = _data_parallel(given)
-        open_ended = {"sharding_groups": str(replicas)}
+        open_ended = {"sharding_replicas": str(replicas)}
         told = "dp" in given.places
         found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
     rotates = given.text("cp_communication", "parallelism.context_parallel_rotate_method")

@@ -119,8 +119,11 @@ class Machine:
         given = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
-        if given:
-            self.state.positional = self._given_parameters(given)
+        self._by_number = self._given_parameters(given) if given else None
+        """Parameters told one by one: what comes after the last of them was not told, which is not to say that it is
+        missing."""
+        if self._by_number is not None:
+            self.state.positional = self._by_number
         elif "@" in settings:
             self.used_settings.add("@")
             self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
@@ -192,7 +195,7 @@ class Machine:
         if number == 0:
             return hole("$0", line, [Cause(line, "0")], filled=True)
         if number > len(parameters):
-            return None
+            return hole(f"${name}", line, [Cause(line, name)], outside=True) if parameters is self._by_number else None
         found = parameters[number - 1]
         return found if found.line else _placed(found, line)
 

@@ -30,6 +30,9 @@ _NODE_WORK: Final = 60
 _HOLE_BASE: Final = 0xF0000
 """A hole in a text that is parsed again stands there as one private character."""
 _HOLE_LIMIT: Final = 0xFFFFD
+_WIDE: Final = re.compile(r"[^\x00-\xff]")
+_MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
+"""What stands for a character, by its bytes."""
 _HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
 
 
@@ -108,7 +111,7 @@ class Source:
         for mark, most in _MOST_MARKS.items():
             if self.data.count(mark) > most:
                 raise InputError(f"{self.file}: more than {most} '{mark.decode()}'; not a launch script")
-        left = _MAXIMUM_REREADS + len(self.data) // _CHUNK_BYTES
+        left, data = _MAXIMUM_REREADS + len(self.data) // _CHUNK_BYTES, _masked(self.data)
         charge(_READ_WORK * (len(self.data) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
@@ -116,7 +119,7 @@ class Source:
             left -= 1
             # Nothing more to read ends the parse; an exception in here would not. The parser never frees what it is
             # given, so that pieces are small and counted.
-            return self.data[offset : offset + _CHUNK_BYTES] if left >= 0 else b""
+            return data[offset : offset + _CHUNK_BYTES] if left >= 0 else b""
 
         tree = _parser().parse(read)
         charge(_READ_WORK * (_MAXIMUM_REREADS - max(left, 0)))
@@ -159,6 +162,17 @@ class Source:
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
         return InputError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+
+
+def _masked(data: bytes) -> bytes:
+    """The text for the parser: characters beyond U+00FF as others without meaning that take as many bytes.
+
+    Its scanner looks them up behind the end of a table of 256: `{?..1}` of U+10FFFF ends the process.
+    """
+    if data.isascii():
+        return data
+    text = data.decode("utf-8", "surrogatepass")
+    return _WIDE.sub(lambda mark: _MASKS[len(mark[0].encode("utf-8", "surrogatepass"))], text).encode()
 
 
 def check_length(file: str, text: str | bytes) -> None:
