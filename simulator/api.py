@@ -23,12 +23,13 @@ from simulator.question.scenario.typed import LayoutFields
 from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import FrameworkName, Precision, StackName
 from simulator.search.assumed import with_assumed
-from simulator.search.build import bare_estimate, estimate_layout
-from simulator.search.exchanges import best_of, searched
-from simulator.search.rank import Progress, fastest_of, search
+from simulator.search.build import bare_estimate, bare_estimates, estimate_layout
+from simulator.search.exchanges import best_of, exchanges, searched
+from simulator.search.rank import Progress, fastest_of
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
+from simulator.search.spread import spread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -290,13 +291,18 @@ def fastest(
 
 
 def feasible(
-    *, space: Space | None = None, top: int = 1000, **question: Unpack[QuestionFields]
+    *, space: Space | None = None, most: int = 1000, **question: Unpack[QuestionFields]
 ) -> tuple[Estimate, ...]:
-    """Every layout that fits, or the `top` fastest of them, as plain estimates without intervals."""
-    check_count("top", top)
-    scenario = scenario_of(**question)
-    found = search(scenario, space or Space(), top=top, variants=True)
-    return tuple(bare_estimate(scenario, layout) for layout in found.fastest)
+    """Every layout that `rank` counts as fitting, as plain estimates without intervals; of more than `most` a choice.
+
+    The choice is that of `spread`, for each way of exchanging experts.
+    """
+    check_count("most", most)
+    ways = exchanges(scenario_of(**question), question.get("options") or {})
+    found = [(way, spread(way.scenario, space or Space(), max(most // len(ways), 1))) for way in ways]
+    return tuple(
+        replace(one, options=way.options) for way, layouts in found for one in bare_estimates(way.scenario, layouts)
+    )
 
 
 def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:

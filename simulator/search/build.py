@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from simulator.cost.pricing.estimate import (
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
-from simulator.question.arrays import Vector
-from simulator.question.scenario.block import block_of
+from simulator.question.scenario.block import block_of, blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import RULES
@@ -44,13 +44,44 @@ def with_intervals(scenario: Scenario, estimate: Estimate) -> Estimate:
 def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
     """Price one layout, a grid of one, without intervals: what a search among many takes."""
     block = block_of([layout])
+    priced = price(scenario, block)
     violations = tuple(
         Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
         for rule in RULES
         if rule.broken(scenario, block)[0]
     )
-    priced = price(scenario, block)
-    code = int(priced.verdict[0])
+    return _estimate(scenario, priced, _parts(priced), 0, violations)
+
+
+def bare_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> list[Estimate]:
+    """Price layouts that break no rule, in their order: `bare_estimate` of each, many at a time."""
+    found: list[Estimate | None] = [None] * len(layouts)
+    for positions, block in blocks_of(layouts):
+        priced = price(scenario, block)
+        parts = _parts(priced)
+        for index, position in enumerate(positions):
+            found[position] = _estimate(scenario, priced, parts, index)
+    return [one for one in found if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The named parts of a priced block."""
+
+    memory: Mapping[str, Matrix]
+    """By pipeline rank and layout."""
+    step: Mapping[str, Matrix]
+    """By layout."""
+
+
+def _parts(priced: Priced) -> _Parts:
+    return _Parts(priced.memory.parts(), priced.step.parts(priced.block, priced.memory))
+
+
+def _estimate(
+    scenario: Scenario, priced: Priced, parts: _Parts, index: int, violations: tuple[Violation, ...] = ()
+) -> Estimate:
+    code = int(priced.verdict[index])
     verdict: Verdict = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
     return Estimate(
         model=scenario.model.name,
@@ -61,37 +92,36 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
         global_batch_size=scenario.global_batch_size,
         framework=scenario.framework.name,
         lora_rank=scenario.lora_rank,
-        layout=layout,
+        layout=priced.block.layout(index),
         verdict="refused" if violations else verdict,
-        memory=_memory(scenario, priced),
-        throughput=_throughput(scenario, priced),
+        memory=_memory(scenario, priced, parts.memory, index),
+        throughput=_throughput(scenario, priced, parts.step, index),
         violations=violations,
         provenance=provenance(scenario),
         stack=scenario.framework.stack,
     )
 
 
-def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
+def _memory(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:
     memory = priced.memory
-    parts = memory.parts()
     kinds = scenario.kinds_of_device
     hardware = [kinds[group] for group in memory.has.group[memory.has.kind]]
     stages = tuple(
         StageMemory(
             stage=stage,
             layers=priced.block.stage_layers[stage],
-            device_bytes=float(memory.device[stage, 0]),
-            reserved_bytes=float(memory.reserved[stage, 0]),
-            allocated_bytes=float(memory.allocated[stage, 0]),
-            moment=memory.moment_name(stage, 0),
-            parts_bytes={name: float(value[stage, 0]) for name, value in parts.items()},
-            state_bytes=float(memory.after_step[stage, 0]),
+            device_bytes=float(memory.device[stage, at]),
+            reserved_bytes=float(memory.reserved[stage, at]),
+            allocated_bytes=float(memory.allocated[stage, at]),
+            moment=memory.moment_name(stage, at),
+            parts_bytes={name: float(value[stage, at]) for name, value in parts.items()},
+            state_bytes=float(memory.after_step[stage, at]),
             hardware=hardware[stage].name,
             capacity_bytes=hardware[stage].usable_memory_bytes,
         )
         for stage in range(priced.block.pipeline_parallel)
     )
-    binding = int(priced.binding_stage[0])
+    binding = int(priced.binding_stage[at])
     worst = stages[binding]
     return MemoryEstimate(
         device_bytes=worst.device_bytes,
@@ -103,46 +133,45 @@ def _memory(scenario: Scenario, priced: Priced) -> MemoryEstimate:
         binding_stage=binding,
         moment=worst.moment,
         parts_bytes=worst.parts_bytes,
-        outside_parts_bytes=_outside(priced, binding),
+        outside_parts_bytes=_outside(priced, binding, at),
         stages=stages,
     )
 
 
-def _outside(priced: Priced, stage: int) -> Mapping[str, float]:
+def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:
     outside = priced.memory.outside
     return {
-        "context": float(outside.context[0]),
-        "communicators": float(outside.communicators[0]),
-        "user_buffers": float(outside.user_buffers[0]),
-        "ring_buffers": float(outside.ring_buffers[0]),
-        "fragmentation": float(outside.fragmentation[stage, 0]),
+        "context": float(outside.context[at]),
+        "communicators": float(outside.communicators[at]),
+        "user_buffers": float(outside.user_buffers[at]),
+        "ring_buffers": float(outside.ring_buffers[at]),
+        "fragmentation": float(outside.fragmentation[stage, at]),
     }
 
 
-def _throughput(scenario: Scenario, priced: Priced) -> ThroughputEstimate:
+def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> ThroughputEstimate:
     step = priced.step
-    seconds = float(step.total[0])
+    seconds = float(step.total[at])
     tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
     flops = model_flops_per_token(scenario)
-    pace = float(step.pipeline.micro_batches[0] * step.pipeline.pace_seconds[0])
-    parts: dict[str, Vector] = step.parts(priced.block, priced.memory)
+    pace = float(step.pipeline.micro_batches[at] * step.pipeline.pace_seconds[at])
     return ThroughputEstimate(
         step_seconds=seconds,
         flops_per_second_per_device=flops * tokens_rate,
-        hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced)) * tokens_rate,
+        hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced, at)) * tokens_rate,
         tokens_per_second_per_device=tokens_rate,
         mfu=flops * tokens_rate / _mean_peak(scenario),
-        bubble_fraction=float(step.pipeline.fill[0]) / (pace + float(step.pipeline.fill[0])),
+        bubble_fraction=float(step.pipeline.fill[at]) / (pace + float(step.pipeline.fill[at])),
         interval_seconds=None,
-        parts_seconds={name: float(value[0]) for name, value in parts.items()},
+        parts_seconds={name: float(value[at]) for name, value in parts.items()},
         model_flops_per_token=flops,
         stages=tuple(
             StageTime(
                 stage=stage,
-                forward_seconds=float(step.work.forward[kind, 0]),
-                backward_seconds=float(step.work.backward[kind, 0]),
+                forward_seconds=float(step.work.forward[kind, at]),
+                backward_seconds=float(step.work.backward[kind, at]),
                 chunk_seconds=tuple(
-                    (float(forward[kind, 0]), float(backward[kind, 0])) for forward, backward in step.work.by_chunk
+                    (float(forward[kind, at]), float(backward[kind, at])) for forward, backward in step.work.by_chunk
                 ),
             )
             for stage, kind in enumerate(priced.memory.has.kind)
@@ -158,13 +187,14 @@ def _mean_peak(scenario: Scenario) -> float:
     return total / scenario.devices
 
 
-def _recomputed_flops(scenario: Scenario, priced: Priced) -> float:
+def _recomputed_flops(scenario: Scenario, priced: Priced, at: int) -> float:
     """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
-    layout, has = priced.block.layout(0), priced.memory.has
-    layers, full = has.ranks @ has.layers, priced.memory.plan.on_rank(has)
+    layout, has = priced.block.layout(at), priced.memory.has
+    layers, on_rank = has.ranks @ has.layers, priced.memory.plan.on_rank(has)
+    full = np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))
     flops = 0.0
     for index, kind in enumerate(has.layer_kinds):
-        flops += float(np.dot(has.ranks, full[index, :, 0])) * repeated_flops_per_token(scenario, kind, "full", ())
+        flops += float(np.dot(has.ranks, full[index, :, at])) * repeated_flops_per_token(scenario, kind, "full", ())
         if layout.recompute != "full":
             flops += float(layers[index]) * repeated_flops_per_token(
                 scenario, kind, layout.recompute, layout.recompute_modules

@@ -46,8 +46,8 @@ from simulator.show.report.text import (
     words,
 )
 
-MOST_DOTS = 2000
-"""Layouts that a page shows as dots, fastest first."""
+MOST_DOTS = 10_000
+"""Layouts that a page shows as dots, beside those of the ranking's table."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
 _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
@@ -114,7 +114,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         return page_html(Page(title=title, lead=lead, sections=(), figures={}, command=asked.command))
     groups = _groups(ranking, asked)
     every = [dot for dots in groups.values() for dot in dots]
-    seen = f"{grouped(len(every))} of {grouped(ranking.counts.feasible)}"
+    seen = f"{_drawn(len(every), ranking.counts.feasible)}; press a dot to see its panels."
     curves = {
         "sequence": (
             "sequence length",
@@ -137,7 +137,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         ),
         PageSection(
             title="Speed against memory",
-            text=[f"{seen} layouts that fit; press a dot to see its panels."],
+            text=[seen],
             figure="pareto",
             about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
         ),
@@ -157,10 +157,21 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
     )
 
 
+def _drawn(dots: int, feasible: int) -> str:
+    """How many of the layouts that fit are drawn, and which."""
+    if dots >= feasible:
+        return f"All {grouped(feasible)} layouts that fit"
+    return (
+        f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
+        "each split, and of the others an even share by speed"
+    )
+
+
 def _groups(ranking: Ranking, asked: PageQuestion) -> dict[str, list[tuple[int, Estimate, str]]]:
     """Dots by group: what is recommended, what else fits, and what is risky; numbered through."""
-    known = {estimate.layout for estimate in (*ranking.estimates, *ranking.risky)}
-    others = [e for e in api.feasible(space=asked.space, top=MOST_DOTS, **asked.question) if e.layout not in known]
+    known = {(estimate.layout, tuple(estimate.options)) for estimate in (*ranking.estimates, *ranking.risky)}
+    found = api.feasible(space=asked.space, most=MOST_DOTS, **asked.question)
+    others = [estimate for estimate in found if (estimate.layout, tuple(estimate.options)) not in known]
     groups: dict[str, list[tuple[int, Estimate, str]]] = {}
     number = 0
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
@@ -213,7 +224,8 @@ def estimate_command(estimate: Estimate, asked: PageQuestion) -> str:
         for name, value in given.items()
         if value not in (None, 1, "none") or name == "devices"
     ]
-    told += [f"--option {name}={value}" for name, value in dict(asked.question.get("options") or {}).items()]
+    options = {**dict(asked.question.get("options") or {}), **estimate.options}
+    told += [f"--option {name}={value}" for name, value in options.items()]
     return " ".join(["simulate estimate", *(text for text in told if not text.endswith(" None"))])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
+from simulator.show.pages.packed import packed
 
 Spec = Mapping[str, Any]
 """A figure as the plotting library takes it: its data and its layout."""
@@ -72,7 +73,7 @@ class Page:
 def page_html(page: Page) -> str:
     """The page as one file. Raises UnsupportedError without the plotting library."""
     assets = files("simulator.show.pages").joinpath("assets")
-    payload = json.dumps({"figures": page.figures, "layouts": list(page.layouts)}, allow_nan=False)
+    payload = json.dumps({"figures": page.figures, **packed(page.layouts)}, allow_nan=False)
     payload = payload.replace("</", "<\\/")
     notes = "".join(f"<li>{escape(note)}</li>" for note in page.notes)
     return "\n".join(

@@ -30,13 +30,22 @@
   };
   const redraw = () => figures.forEach((spec, box) => draw(box, spec));
 
+  const filled = (node, own) => {
+    if (Array.isArray(node)) return node.map((part) => filled(part, own));
+    if (node === null || typeof node !== "object") return node;
+    if (!("$" in node)) return Object.fromEntries(Object.entries(node).map(([name, part]) => [name, filled(part, own)]));
+    const value = own[node.$];
+    return typeof value === "number" ? data.values[value] : value;
+  };
+  const unpacked = ([template, ...own]) => filled(data.templates[template], own);
+
   const select = (index) => {
-    const chosen = data.layouts[index];
     const title = document.getElementById("chosen");
-    if (!chosen || !title) return;
+    if (!data.layouts[index] || !title) return;
+    const chosen = unpacked(data.layouts[index]);
     title.textContent = chosen.title;
     document.getElementById("chosen-verdict").textContent = chosen.verdict;
-    document.getElementById("chosen-command").textContent = chosen.command;
+    document.getElementById("chosen-command").textContent = data.command + chosen.command;
     draw(document.getElementById("figure-memory"), chosen.memory);
     draw(document.getElementById("figure-step"), chosen.step);
     document.querySelectorAll("tr[data-layout]").forEach((row) => {

@@ -1,0 +1,56 @@
+"""Panels of thousands of layouts in few bytes: what they share is written once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from os.path import commonprefix
+from typing import Any
+
+_OWN = ("title", "verdict", "command")
+"""Texts that each layout has for itself."""
+
+
+def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The panels as the script of a page reads them.
+
+    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the number of its template and its
+    values, where a number stands for one of `values`, which several have; `command` begins every command.
+    """
+    start = commonprefix([panel["command"] for panel in panels])  # noqa: RUF071  of texts, not of paths
+    templates: dict[str, int] = {}
+    split: list[tuple[int, list[Any]]] = []
+    for panel in panels:
+        own: list[Any] = []
+        told = {**panel, "command": panel["command"][len(start) :]}
+        skeleton = {name: _slot(part, own) if name in _OWN else _skeleton(part, own) for name, part in told.items()}
+        split.append((templates.setdefault(json.dumps(skeleton), len(templates)), own))
+    texts = [[json.dumps(value) for value in own] for _, own in split]
+    times = Counter(text for layout in texts for text in layout)
+    shared = {text: number for number, text in enumerate(text for text, count in times.items() if count > 1)}
+    return {
+        "templates": [json.loads(template) for template in templates],
+        "values": [json.loads(text) for text in shared],
+        "command": start,
+        "layouts": [
+            [template, *(shared.get(text, value) for text, value in zip(written, own, strict=True))]
+            for (template, own), written in zip(split, texts, strict=True)
+        ],
+    }
+
+
+def _skeleton(node: Any, own: list[Any]) -> Any:
+    """A panel without its lists of numbers and words, which go to `own`."""
+    if isinstance(node, Mapping):
+        return {name: _skeleton(part, own) for name, part in node.items()}
+    if not isinstance(node, list):
+        return node
+    if any(isinstance(part, Mapping | list) for part in node):
+        return [_skeleton(part, own) for part in node]
+    return _slot(node, own)
+
+
+def _slot(value: Any, own: list[Any]) -> dict[str, int]:
+    own.append(value)
+    return {"$": len(own) - 1}

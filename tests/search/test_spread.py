@@ -1,0 +1,73 @@
+"""Every layout that fits, or a choice of them that hides neither the front nor a split."""
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator import api
+from simulator.cost.pricing.estimate import Estimate
+from simulator.search.build import bare_estimate
+from simulator.show.pages.packed import packed
+
+QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h20", "nodes": 2}
+MOE: dict[str, Any] = {"model": "mixtral-8x7b-v0.1", "hardware": "h100-sxm-80g", "nodes": 4}
+
+
+@pytest.mark.parametrize("question", [QUESTION, MOE])
+def test_every_layout_that_fits_is_found_once(question: dict[str, Any]) -> None:
+    found = api.feasible(most=10**6, **question)
+    assert len(found) == simulator.rank(**question).counts.feasible
+    assert len({(one.layout, tuple(one.options)) for one in found}) == len(found)
+    assert all(one.verdict == "fits" for one in found)
+
+
+def test_many_at_a_time_are_priced_as_one_alone() -> None:
+    scenario = api.scenario_of(**QUESTION)
+    for one in api.feasible(most=10**6, **QUESTION)[::37]:
+        assert bare_estimate(scenario, one.layout) == one
+
+
+def test_a_choice_keeps_the_front_and_the_best_of_each_split() -> None:
+    every, chosen = api.feasible(most=10**6, **QUESTION), api.feasible(most=200, **QUESTION)
+    assert len(chosen) == 200 < len(every)
+    kept = {one.layout for one in chosen}
+    front = [one for one in every if not any(_beats(other, one) for other in every)]
+    assert {one.layout for one in front} <= kept
+    best: dict[object, Estimate] = {}
+    for one in every:
+        best.setdefault(one.layout.split, one)
+    assert {one.layout for one in best.values()} <= kept
+    slowest = max(one.throughput.step_seconds for one in every)
+    assert max(one.throughput.step_seconds for one in chosen) == slowest
+
+
+def _beats(one: Estimate, other: Estimate) -> bool:
+    a, b = ((e.throughput.step_seconds, e.memory.device_bytes) for e in (one, other))
+    return a[0] <= b[0] and a[1] <= b[1] and a != b
+
+
+def test_packed_panels_are_the_panels() -> None:
+    panels = [
+        {"title": f"t{n}", "verdict": "fits", "command": f"simulate estimate --tp {n}", "memory": {"data": [{"y": y}]}}
+        for n, y in product(range(3), ([1.5, 2.5], [1.5], []))
+    ]
+    data = json.loads(json.dumps(packed(panels)))
+    assert len(data["templates"]) == 1
+    assert data["values"]
+    for panel, (template, *own) in zip(panels, data["layouts"], strict=True):
+        found = _filled(data["templates"][template], own, data["values"])
+        assert {**found, "command": data["command"] + found["command"]} == panel
+
+
+def _filled(node: Any, own: list[Any], values: list[Any]) -> Any:
+    if isinstance(node, list):
+        return [_filled(part, own, values) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "$" in node:
+        value = own[node["$"]]
+        return values[value] if isinstance(value, int) else value
+    return {name: _filled(part, own, values) for name, part in node.items()}
