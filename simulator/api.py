@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, ParamSpec, Required, TypedDict, TypeVar, Unpack
 
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
@@ -23,26 +24,23 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import FrameworkName, Precision, StackName
 from simulator.search.assumed import with_assumed
 from simulator.search.build import bare_estimate, estimate_layout
-from simulator.search.exchanges import searched
-from simulator.search.rank import Progress, search
+from simulator.search.exchanges import best_of, searched
+from simulator.search.rank import Progress, fastest_of, search
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MIN_FIT_PROBABILITY = 0.95
 """Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
-class QuestionFields(TypedDict, total=False):
-    """What is trained on what; see `scenario_of`."""
+class WorkloadFields(TypedDict, total=False):
+    """What is trained by what, but the model and where; see `scenario_of`."""
 
-    model: Required[str]
-    hardware: str
-    nodes: int | None
-    devices: int | None
     seq_length: int
     global_batch_size: int
-    precision: Precision
     lora_rank: int | None
     num_layers: int | None
     framework: FrameworkName
@@ -51,8 +49,39 @@ class QuestionFields(TypedDict, total=False):
     calibration: str | None
 
 
+class QuestionFields(WorkloadFields, total=False):
+    """What is trained on what; see `scenario_of`."""
+
+    model: Required[str]
+    hardware: str
+    nodes: int | None
+    devices: int | None
+    precision: Precision
+
+
 class EstimateFields(QuestionFields, LayoutFields, total=False):
     """What is trained on what, and how."""
+
+
+def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function of `**fields`: its signature names them, for help and completion."""
+
+    def named(function: Callable[P, R]) -> Callable[P, R]:
+        signature, asked = inspect.signature(function), inspect.signature(question_of).parameters
+        told = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        for name, kind in fields.__annotations__.items():
+            word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text(kind))
+            told.setdefault(name, asked.get(name, word))
+        required_first = sorted(told.values(), key=lambda one: one.default is not one.empty)
+        function.__dict__["__signature__"] = signature.replace(parameters=required_first)
+        return function
+
+    return named
+
+
+def _text(kind: object) -> object:
+    """A type as it is written."""
+    return getattr(kind, "__forward_arg__", kind)
 
 
 def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
@@ -109,6 +138,7 @@ def question_of(
     )
 
 
+@spelled(EstimateFields)
 def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -> Estimate:
     """Price one layout.
 
@@ -165,6 +195,7 @@ def _figures(priced: Estimate) -> tuple[object, ...]:
     return (stages, priced.throughput.step_seconds)
 
 
+@spelled(QuestionFields)
 def rank(
     *,
     space: Space | None = None,
@@ -201,8 +232,9 @@ def rank(
     nearest = estimate_layout(scenario, found.nearest[0]) if found.nearest and not best else None
     starved = tuple(estimate_layout(scenario, layout) for layout in found.starved)
     remedies = () if best else tuple(_remedies(scenario, space, least))
-    fp8 = _fp8(scenario, told, space, least)
-    others = tuple(_on_other_stacks(scenario, space, least, told))
+    near = tuple(estimate.layout for estimate in best[:_NEAR])
+    fp8 = _fp8(scenario, told, space, least, near)
+    others = tuple(_on_other_stacks(scenario, space, least, told, near))
     return Ranking(
         query=_query(scenario, question, space) | {"min_fit_probability": least},
         defaults=tuple(name for name in _QUESTION if name not in question),
@@ -221,6 +253,10 @@ def rank(
         fp8=fp8,
         stacks=others,
     )
+
+
+_NEAR = 3
+"""Best layouts of a question that are tried first in its other forms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +279,10 @@ def fastest(
     check_share("min_fit_probability", min_fit_probability)
     scenario = scenario_of(**question)
     told = question.get("options") or {}
+    best = best_of(scenario, told, space or Space(), least=min_fit_probability)
+    if best:
+        return Fastest(best[1], None)
     found = searched(scenario, told, space or Space(), top=1, least=min_fit_probability)
-    if found.best:
-        return Fastest(found.best[0][1], None)
     if found.risky:
         return Fastest(None, found.risky[0])
     chosen = found.asked.starved or found.asked.nearest
@@ -306,31 +343,34 @@ def _query(scenario: Scenario, question: Mapping[str, Any], space: Space) -> dic
     return values | {"space": narrowed}
 
 
-def _fp8(scenario: Scenario, told: Collection[str], space: Space, least: float) -> Estimate | None:
+def _fp8(
+    scenario: Scenario, told: Collection[str], space: Space, least: float, near: Collection[Layout]
+) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     narrow = replace(scenario, precision="fp8")
-    found = searched(narrow, told, space, top=1, least=least).best
-    return found[0][1] if found else None
+    found = best_of(narrow, told, space, least=least, near=near)
+    return found[1] if found else None
 
 
-def _on_other_stacks(scenario: Scenario, space: Space, least: float, options: Mapping[str, str]) -> Iterator[StackBest]:
+def _on_other_stacks(
+    scenario: Scenario, space: Space, least: float, options: Mapping[str, str], near: Collection[Layout]
+) -> Iterator[StackBest]:
     """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
     profile = scenario.framework
     tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, options, name))
-        found = searched(other, options, space, top=1, least=least).best
-        yield StackBest(name, found[0][1] if found else None)
+        found = best_of(other, options, space, least=least, near=near)
+        yield StackBest(name, found[1] if found else None)
 
 
 def _remedies(scenario: Scenario, space: Space, least: float) -> Iterator[Remedy]:
     """Changes after which something fits, each with its fastest layout; single changes only."""
     for change, other, wider in _changes(scenario, space, least):
-        found = search(other, wider, top=1, least=least)
-        if found.fastest:
-            yield Remedy(change, estimate_layout(other, found.fastest[0]))
+        for layout in fastest_of(other, wider, least=least):
+            yield Remedy(change, estimate_layout(other, layout))
 
 
 def _changes(scenario: Scenario, space: Space, least: float) -> Iterator[tuple[str, Scenario, Space]]:
@@ -352,7 +392,7 @@ def _enough_nodes(scenario: Scenario, space: Space, least: float) -> Scenario | 
     per_node = scenario.hardware.devices_per_node
 
     def fits(nodes: int) -> bool:
-        return bool(search(replace(scenario, devices=nodes * per_node), space, top=1, least=least).fastest)
+        return bool(fastest_of(replace(scenario, devices=nodes * per_node), space, least=least))
 
     low = scenario.devices // per_node
     high = low

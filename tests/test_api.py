@@ -1,6 +1,7 @@
 """The Python API: two questions, their defaults, and their refusals."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
         ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
         ({"num_layers": 0}, InputError, "num_layers 0"),
         ({"precision": "fp4"}, InputError, "precision 'fp4'"),
-        ({"hardware": "bi150-64g", "precision": "fp8"}, UnsupportedError, "hardware 'bi150-64g' has no fp8 peak"),
+        ({"hardware": "ascend-910c", "precision": "fp8"}, UnsupportedError, "hardware 'ascend-910c' has no fp8 peak"),
         (
             {"layout": Layout(pipeline_parallel=64)},
             InputError,
@@ -278,7 +279,24 @@ def test_details_of_full_recompute_imply_it() -> None:
 
 
 def test_typed_keywords_are_those_of_a_question() -> None:
-    assert list(QuestionFields.__annotations__) == list(inspect.signature(question_of).parameters)
+    assert set(QuestionFields.__annotations__) == set(inspect.signature(question_of).parameters)
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (simulator.rank, {"model", "hardware", "seq_length", "stack", "space", "top"}),
+        (simulator.estimate, {"model", "nodes", "layout", "tensor_parallel", "tp", "recompute", "precision"}),
+        (simulator.plan, {"model", "offers", "availability", "seq_length", "framework", "calibration"}),
+    ],
+)
+def test_a_signature_names_every_keyword(function: Callable[..., object], names: set[str]) -> None:
+    found = inspect.signature(function).parameters
+    assert names <= set(found)
+    assert all(one.kind is one.KEYWORD_ONLY for one in found.values())
+    assert found["model"].default is inspect.Parameter.empty
+    assert found["seq_length"].default == 8192
+    assert found["seq_length"].annotation == "int"
 
 
 def test_a_scenario_carries_its_calibration() -> None:

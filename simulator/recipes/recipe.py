@@ -98,3 +98,8 @@ class Recipe:
     """Flags of the command line or keys of the file, the last of each; those that are there for sure."""
     unknowns: tuple[Unknown, ...] = ()
     remarks: tuple[Remark, ...] = ()
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is options or an estimate, completed as `simulate estimate` completes them, and no launch."""
+        return self.dialect in ("options", "estimate")

@@ -10,8 +10,8 @@ from itertools import chain
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import estimate_layout
-from simulator.search.rank import MOST_RISKY, Found, Progress, search
+from simulator.search.build import bare_estimate, with_intervals
+from simulator.search.rank import MOST_RISKY, Found, Progress, fastest_of, search
 from simulator.search.space import Space
 
 SWITCHES = ("expert_dispatch", "overlap_expert_exchange")
@@ -82,18 +82,38 @@ def searched(  # noqa: PLR0913  a question, and how much of the answer to keep
     return Searched(
         asked=found[0],
         counts=_together(found),
-        best=tuple(kept.values())[:top],
-        risky=tuple(estimate for _, estimate in risky[:MOST_RISKY]),
+        best=tuple(_judged(one) for one in tuple(kept.values())[:top]),
+        risky=tuple(_judged(one)[1] for one in risky[:MOST_RISKY]),
     )
+
+
+def best_of(
+    scenario: Scenario, told: Collection[str], space: Space, *, least: float, near: Collection[Layout] = ()
+) -> tuple[Scenario, Estimate] | None:
+    """The first of `searched`, without counts; `near` as in `fastest_of`."""
+    found: list[tuple[Scenario, Estimate]] = []
+    for way in exchanges(scenario, told):
+        found += _priced(way, fastest_of(way.scenario, space, least=least, near=near))
+        near = [*near, *(estimate.layout for _, estimate in found)]
+    return _judged(min(found, key=_step_seconds)) if found else None
+
+
+def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
+    return one[1].throughput.step_seconds
 
 
 def _priced(way: Exchange, layouts: list[Layout]) -> Iterator[tuple[Scenario, Estimate]]:
     for layout in layouts:
-        yield way.scenario, replace(estimate_layout(way.scenario, layout), options=way.options)
+        yield way.scenario, replace(bare_estimate(way.scenario, layout), options=way.options)
+
+
+def _judged(one: tuple[Scenario, Estimate]) -> tuple[Scenario, Estimate]:
+    """With intervals, which only what is kept gets."""
+    return one[0], with_intervals(*one)
 
 
 def _sorted(found: Iterator[Iterator[tuple[Scenario, Estimate]]]) -> list[tuple[Scenario, Estimate]]:
-    return sorted(chain.from_iterable(found), key=lambda one: one[1].throughput.step_seconds)
+    return sorted(chain.from_iterable(found), key=_step_seconds)
 
 
 def _together(found: list[Found]) -> Found:

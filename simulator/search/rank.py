@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, size, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
+from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
-from simulator.question.scenario.block import Array, LayoutBlock, Mask
+from simulator.question.scenario.block import Array, LayoutBlock, Mask, blocks_of
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.space import MOST_CANDIDATES, Space, candidates
-from simulator.search.walk import walk
+from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
+from simulator.search.walk import lawful, walk
 
 Index = NDArray[np.intp]
 Progress = Callable[[int, int], None]
@@ -153,11 +154,7 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     fastest, starved, nearest = Shortlist(top, variants), Shortlist(1, variants), Shortlist(1, variants)
     risky = Shortlist(MOST_RISKY, variants)
     done = feasible = 0
-    total = candidates(scenario, space)
-    if total > MOST_CANDIDATES:
-        raise InputError(
-            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
-        )
+    total = _counted(scenario, space)
     for judged in walk(scenario, space):
         done += len(judged.block)
         for rule, hit in judged.broken:
@@ -169,9 +166,10 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             feasible += _count(sized, counts)
             nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
             running = sized.verdict != DOES_NOT_FIT
+            if running.any() and min(fastest.bar, starved.bar) < np.inf:
+                running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
             if running.any():
-                if 2 * np.count_nonzero(running) < len(running):  # their memory again is less than time of the others
-                    sized = size(scenario, sized.block.take(running))
+                sized = _of_few(scenario, sized, running)
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
                 refused[fastest.offer_likely(scenario, priced, priced.verdict == FITS, least)] = True
@@ -181,6 +179,69 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             progress(done, total)
     rejected = {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
     return Found(done, feasible, rejected, fastest.layouts, risky.layouts, starved.layouts, nearest.layouts, examples)
+
+
+def _counted(scenario: Scenario, space: Space) -> int:
+    """How many layouts a search looks at. Raises InputError where they are too many."""
+    total = candidates(scenario, space)
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
+        )
+    return total
+
+
+_ROUNDING = 1.0 - 1e-9
+"""Of a bound: what rounding in another order may add to it."""
+
+
+def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Collection[Layout] = ()) -> list[Layout]:
+    """The `fastest` of a search for one, without its counts: what must be slower than a known layout is not priced.
+
+    `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
+    """
+    _counted(scenario, space)
+    known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf) / _ROUNDING
+    found = Shortlist(1, variants=False)
+    for block in blocks(scenario, space, chunk=CHUNK):
+        kept, _ = lawful(scenario, space, block)
+        bar = min(found.bar, known)
+        if len(kept) and bar < np.inf:
+            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar)
+        sized = _sized_where(scenario, size(scenario, kept), FITS) if len(kept) else None
+        if sized is not None:
+            priced = timed(scenario, sized, np.where(sized.verdict == FITS, bar, -np.inf))
+            found.offer_likely(scenario, priced, (priced.verdict == FITS) & (priced.step.total < bar), least)
+    if known < np.inf and not found.entries:  # those near are of another space
+        return fastest_of(scenario, space, least=least)
+    return found.layouts
+
+
+def _sized_where(scenario: Scenario, sized: Sized, verdict: int) -> Sized | None:
+    """What is to be timed of a block where layouts of a verdict count; None without any."""
+    where = sized.verdict == verdict
+    return _of_few(scenario, sized, where) if where.any() else None
+
+
+_FEW = 512
+"""Layouts up to which timing all takes no longer than the memory of some of them again."""
+
+
+def _of_few(scenario: Scenario, sized: Sized, where: Mask) -> Sized:
+    """The block, or those of it that count where they are so few that their memory again is less than timing all."""
+    if len(where) <= _FEW or 2 * np.count_nonzero(where) >= len(where):
+        return sized
+    return size(scenario, sized.block.take(where))
+
+
+def _seconds_of_likely(scenario: Scenario, space: Space, layouts: Collection[Layout], least: float) -> Iterator[float]:
+    """Seconds of a step of those layouts that keep the rules and are likely to fit."""
+    for _, block in blocks_of(layouts):
+        kept, _ = lawful(scenario, space, block)
+        if len(kept):
+            priced = price(scenario, kept)
+            fits = np.flatnonzero(priced.verdict == FITS)
+            yield from priced.step.total[fits[_likely(scenario, priced, fits, least)]]
 
 
 def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:

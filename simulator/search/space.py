@@ -196,6 +196,11 @@ class Choices:
     values: Array
     """One row per choice, shape (choices, names)."""
 
+    @property
+    def of_work(self) -> bool:
+        """Whether the work of a layer depends on it."""
+        return any(BY_NAME[name].of_work for name in self.names)
+
 
 _AS_TENSOR_PARALLEL = 0.0
 """An expert tensor-parallel size that is the tensor-parallel size."""
@@ -290,14 +295,40 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
 
 def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[LayoutBlock]:
     """Every candidate of the space, at most `chunk` at a time, in a fixed order."""
-    choices = axes(scenario, space)
-    for shape in shapes(scenario, space):
+    choices, all_shapes = axes(scenario, space), shapes(scenario, space)
+    work = _work(space, all_shapes, choices)
+    for shape in all_shapes:
         splits = np.asarray(shape.splits, dtype=np.float64).reshape(-1, 3)
         sizes = (len(splits), *(len(axis.values) for axis in choices))
         count = math.prod(sizes)
         for start in range(0, count, chunk):
-            index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
-            yield _block(space, shape, splits, choices, index)
+            split, *index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
+            block = _block(space, shape, splits[split], choices, index)
+            if work is not None:
+                pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
+                block = replace(block, work=Alike(work.block, _of_work(choices, pairs[split], index)))
+            yield _once(block, choices, split, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The kinds of work of a space: every pair of tensor and context parallel sizes with every choice of work."""
+
+    block: LayoutBlock
+    pairs: dict[tuple[int, int], int]
+    """Number of each pair."""
+
+
+def _work(space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices]) -> _Work | None:
+    """The kinds of work; None where they are so many that they are worked out a block at a time."""
+    found = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
+    sizes = (len(found), *(len(axis.values) if axis.of_work else 1 for axis in choices))
+    if not 0 < math.prod(sizes) <= CHUNK:
+        return None
+    pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
+    splits = np.array([(*one, np.nan) for one in found])
+    block = _block(space, Shape(0, 0, (), (), ()), splits[pair], choices, index)
+    return _Work(block, {one: number for number, one in enumerate(found)})
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
@@ -307,14 +338,9 @@ def candidates(scenario: Scenario, space: Space) -> int:
 
 
 def _block(
-    space: Space,
-    shape: Shape,
-    splits: Array,
-    choices: Sequence[Choices],
-    index: Sequence[Index],
+    space: Space, shape: Shape, splits: Array, choices: Sequence[Choices], index: Sequence[Index]
 ) -> LayoutBlock:
-    split, *index = index
-    splits = splits[split]
+    """The layouts of a shape with these splits, shape (n, 3), and the choices at an index."""
     columns = {
         name: axis.values[chosen, at]
         for axis, chosen in zip(choices, index, strict=True)
@@ -323,7 +349,7 @@ def _block(
     tensor, experts, sequence = splits[:, 0], columns["expert_tensor_parallel"], columns["sequence_parallel"]
     columns["expert_tensor_parallel"] = np.where(experts == _AS_TENSOR_PARALLEL, tensor, experts)
     columns["sequence_parallel"] = np.where(sequence == _BESIDE_TENSOR_PARALLEL, (tensor > 1) * 1.0, sequence)
-    block = LayoutBlock(
+    return LayoutBlock(
         pipeline_parallel=shape.pipeline_parallel,
         virtual_stages=shape.virtual_stages,
         stage_layers=shape.stage_layers,
@@ -334,17 +360,23 @@ def _block(
         data_parallel=splits[:, 2],
         **columns,
     )
-    block = replace(block, alike=_alike(block, choices, split, index))
+
+
+def _once(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> LayoutBlock:
+    """The block without repeated layouts, and with those whose layers work alike."""
+    _, first, kind = np.unique(_of_work(choices, split, index), return_index=True, return_inverse=True)
+    block = replace(block, alike=alike_of(block, first, kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
-    repeated = (experts == _AS_TENSOR_PARALLEL) & (tensor == 1)
+    at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
+    experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
+    repeated = (experts == _AS_TENSOR_PARALLEL) & (block.tensor_parallel == 1)
     return block.take(~repeated) if repeated.any() else block
 
 
-def _alike(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Alike | None:
-    """The layouts of a block whose layers work alike: the same split, and the same choice on every axis of work."""
-    code = split
+def _of_work(choices: Sequence[Choices], start: Index, index: Sequence[Index]) -> Index:
+    """A number per layout, equal where these numbers and the choices on every axis of work are."""
+    code = start
     for axis, chosen in zip(choices, index, strict=True):
-        if any(BY_NAME[name].of_work for name in axis.names):
+        if axis.of_work:
             code = code * len(axis.values) + chosen
-    _, first, kind = np.unique(code, return_index=True, return_inverse=True)
-    return alike_of(block, first, kind)
+    return code

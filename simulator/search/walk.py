@@ -30,14 +30,18 @@ class Judged:
 
 def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
     """Look at every candidate of the space once, in a fixed order."""
-    rules = RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES)
     for block in blocks(scenario, space, chunk=CHUNK):
-        broken: list[tuple[Rule, Mask]] = []
-        alive = np.ones(len(block), dtype=np.bool_)
-        for rule in rules:
-            hit = alive & rule.broken(scenario, block)
-            if hit.any():
-                broken.append((rule, hit))
-                alive &= ~hit
-        kept = block if alive.all() else block.take(alive)
-        yield Judged(block, tuple(broken), size(scenario, kept) if len(kept) else None)
+        kept, broken = lawful(scenario, space, block)
+        yield Judged(block, broken, size(scenario, kept) if len(kept) else None)
+
+
+def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
+    """The layouts of a block that break no rule, and the rules broken as in `Judged`."""
+    broken: list[tuple[Rule, Mask]] = []
+    alive = np.ones(len(block), dtype=np.bool_)
+    for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
+        hit = alive & rule.broken(scenario, block)
+        if hit.any():
+            broken.append((rule, hit))
+            alive &= ~hit
+    return block if alive.all() else block.take(alive), tuple(broken)

@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import simulator
 from simulator.show.report.as_json import schema
 from tests.cli.running import refusal, run
 
@@ -31,6 +32,24 @@ def test_what_is_explained_is_the_estimate() -> None:
     found = answered("explain", *TOO_BIG, part="explanation")
     assert found["estimate"] == estimated(*TOO_BIG)
     assert any("DP is 1, so ZeRO 1 shards nothing" in cause for cause in found["causes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--hardware ascend-910b-64g-8", {"hardware": "ascend-910b-64g-8"}),
+        ("--hardware h20 --stack nvidia-recipes", {"hardware": "h20", "stack": "nvidia-recipes"}),
+        ("--option tp_comm_overlap=false --option mtp=true", {"options": {"tp_comm_overlap": "false", "mtp": "true"}}),
+    ],
+)
+def test_one_question_has_one_answer(options: str, words: dict[str, Any]) -> None:
+    question = f"--model llama3.1-8b --nodes 2 --tp 4 --pp 2 {options}"
+    expected = estimated(*question.split())
+    assert answered("explain", *question.split(), part="explanation")["estimate"] == expected
+    compared = answered("compare", question, question, part="comparison")
+    assert (compared["first"], compared["second"]) == (expected, expected)
+    asked = {"model": "llama3.1-8b", "nodes": 2, "tp": 4, "pp": 2, **words}
+    assert simulator.compare(asked, asked).first == simulator.estimate(**asked)
 
 
 def test_each_change_makes_it_fit_as_priced() -> None:

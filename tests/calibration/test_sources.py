@@ -65,7 +65,8 @@ def test_left_out_rows_lie_in_their_intervals(judged: tuple[SourcesJudged, ...])
         part = summary(row for row in time.rows if (row.platform, row.sort) == (platform, sort))
         if part.rows >= 10:
             assert 0.80 <= part.coverage <= 1.0, (platform, sort)
-            assert part.half_width < 0.35
+            # Mixtures of experts come from few sources, which differ more.
+            assert part.half_width < (0.35 if sort == "dense" else 0.5), (platform, sort)
 
 
 def test_intervals_are_sized_by_sources_left_out(judged: tuple[SourcesJudged, ...]) -> None:

@@ -26,7 +26,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, fp32, did you mean 'bf16'?"),
         (
             (*TINY, "--recompute", "none,ful"),
-            "'ful' is not one of none, selective, full, attention, did you mean",
+            "'ful' is not one of none, selective, full, attention, operations, did you mean",
         ),
         ((*TINY, "--tp", "two"), "invalid value for '--tp': 'two' is not understood; write numbers"),
         ((*TINY, "--tp", "2,two"), "'2,two': 'two' is not understood; write numbers from 1 to 1048576"),
@@ -85,7 +85,7 @@ def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], sai
 
 
 def test_what_cannot_be_priced_is_exit_3() -> None:
-    question = ("--model", "llama3.2-1b", "--hardware", "bi150-64g", "--precision", "fp8")
+    question = ("--model", "llama3.2-1b", "--hardware", "ascend-910c", "--precision", "fp8")
     assert "fp8" in refusal(*question, code=3)
     assert "fp8" in refusal("estimate", *question, code=3)
 

@@ -1,5 +1,6 @@
 """The page on traces: its table against the formulas, its example against the command."""
 
+import json
 import re
 
 import pytest
@@ -48,6 +49,16 @@ def test_the_table_covers_what_it_should() -> None:
     assert {row[4] for row in found} == {"2", "3"}
     assert {row[5] for row in found} == {"none", "selective", "full"}
     assert {row[6] for row in found if row[2] == "4"} == {"0", "1", "3"}
+
+
+def test_why_a_trace_is_no_estimate() -> None:
+    question = ("estimate", "--model", "llama3.1-70b", "--nodes", "8", "--tp", "8", "--pp", "4", "--format", "json")
+    for more in ((), ("--framework", "torch", "--zero-stage", "3")):
+        memory = json.loads(run(*question, *more).stdout)["memory"]
+        figures = [memory["device_mib"], memory["breakdown_mib"]["activations"]]
+        figures += [memory["stages"][0]["allocated_mib"]] if more else []
+        for figure in figures:
+            assert re.search(rf"\b{figure / 1024:.2f}\b", PAGE), figure
 
 
 def test_the_example_is_what_the_command_says() -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.machine import say
 from tests.fuzz.cases import CLASSES
@@ -20,8 +21,9 @@ def main() -> int:
     given = parser.parse_args()
     say(f"seed {given.seed}")
     parts = [(given.seed, given.inputs, first, given.jobs) for first in range(given.jobs)]
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        found = pool.map(part, parts)
+    # A process that dies is an error here; a plain pool would wait for its share forever.
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(part, parts))
     counts = sum((one[0] for one in found), Counter[tuple[str, int]]())
     say("| class | inputs | exit 0 | 1 | 2 | 3 | slowest, s |\n|---|---|---|---|---|---|---|")
     for name in CLASSES:

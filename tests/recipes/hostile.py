@@ -35,7 +35,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "replaced.sh": (_script("X=" + "a" * 4096 + "\n" + _looped('Y="${X//a/' + "b" * 190 + '}"')), "refused"),
     "array.sh": (_script(_looped("A+=($(echo 1 2 3 4 5 6 7 8 9) ${A[@]})")), "refused"),
     "variables.sh": (_script("".join(f"a{n}=1\n" for n in range(15_000)) + _looped('Y="$(echo 1)"')), "refused"),
-    "environment.sh": (_script("".join(f"export a{n}=1\n" for n in range(3_000)) + _looped("b", 250)), "answered"),
+    "environment.sh": (_script("".join(f"export a{n}=1\n" for n in range(3_500)) + _looped("b", 250)), "answered"),
     # Text that is parsed again.
     "eval-comment.sh": (_script("X='#" + "a" * 2000 + "'\n" + 'X="$X$X"\n' * 6 + _looped('eval "$X"')), "refused"),
     "eval-errors.sh": (_script("X='" + "a||)" * 8000 + "'\n" + _looped('eval "$X"')), "refused"),

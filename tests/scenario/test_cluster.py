@@ -96,5 +96,5 @@ def test_ranking_cuts_by_speed() -> None:
 
 
 def test_a_precision_that_one_kind_lacks_is_refused() -> None:
-    with pytest.raises(simulator.UnsupportedError, match="bi150-64g"):
-        scenario_of(hardware=MIXED, precision="fp8", **QUESTION)
+    with pytest.raises(simulator.UnsupportedError, match="a100-sxm-80g"):
+        scenario_of(hardware="h800-sxm-80g:1,a100-sxm-80g:1", precision="fp8", **QUESTION)

@@ -53,9 +53,9 @@ def test_values_survive_a_column(field: LayoutSetting) -> None:
 
 
 def test_measured_rows_have_a_column_for_each_field() -> None:
-    # Replicas follow from the devices; no table lists recomputed layers, or unequal chunks.
+    # Replicas follow from the devices; no table lists recomputed layers.
     columns = {field.name for field in dataclasses.fields(MeasuredRow)}
-    assert {field.name for field in FIELDS} - columns == {"data_parallel", "recompute_layer_list", "chunk_layers"}
+    assert {field.name for field in FIELDS} - columns == {"data_parallel", "recompute_layer_list"}
     kinds = get_type_hints(MeasuredRow)
     for field in FIELDS:
         if field.kind == "word":

@@ -8,7 +8,8 @@ import pytest
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, expected_islands
 from simulator.cost.operations.work import layer_work
-from simulator.cost.timing.layers import LayerTimer, sum_parts
+from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.parts import sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import ROUND, block, load_model, only, scenario_of

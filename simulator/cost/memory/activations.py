@@ -14,12 +14,13 @@ from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.layer import layer_operations, whole_operations
-from simulator.cost.operations.recompute import freed, returning
+from simulator.cost.operations.recompute import Modules, freed, returning
 from simulator.cost.operations.record import Spread, summed
 from simulator.cost.operations.sums import kept_amounts
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 SavedTensors = dict[str, Array]
 """Bytes by tensor name; each array has shape (n,)."""
@@ -28,7 +29,7 @@ SavedTensors = dict[str, Array]
 def layer_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer."""
     per_token = element_bytes(scenario) * scenario.model.hidden_size
-    return block.once(lambda each: per_token * Extents(scenario, each).of("sequence"))
+    return block.worked(scenario, "input", lambda each: per_token * Extents(scenario, each).of("sequence"))
 
 
 def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> SavedTensors:
@@ -40,18 +41,25 @@ def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Sa
 
 def _bytes(scenario: Scenario, block: LayoutBlock, amounts: Mapping[Spread, float]) -> Array:
     """Amounts by spread in bytes, shape (n,)."""
-    return block.once(lambda each: Extents(scenario, each).total(amounts))
+    return Extents(scenario, block).total(amounts)
 
 
 def layer_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
     given = conditions_of(scenario)
-    kept = _bytes(scenario, block, kept_amounts(given, kind))
+
+    def kept(each: LayoutBlock) -> Array:
+        return _bytes(scenario, each, kept_amounts(given, kind))
+
+    result = block.worked(scenario, ("kept", kind), kept)
     for mode, modules, chosen in block.recomputed_inside():
-        amounts = freed(given, kind, mode, modules)
-        if amounts:
-            kept = kept - np.where(chosen, _bytes(scenario, block, amounts), 0.0)
-    return kept
+
+        def less(each: LayoutBlock, mode: RecomputeMode = mode, modules: Modules = modules) -> Array:
+            amounts = freed(given, kind, mode, modules)
+            return kept(each) - _bytes(scenario, each, amounts) if amounts else kept(each)
+
+        result = np.where(chosen, block.worked(scenario, ("kept", kind, mode, modules), less), result)
+    return result
 
 
 def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
@@ -63,10 +71,15 @@ def repeated_working_set(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     given = conditions_of(scenario)
     result = np.zeros(len(block))
     for mode, modules, chosen in block.recomputed_inside():
-        for back, gone in returning(given, kind, mode, modules):
-            if back:
-                again = _bytes(scenario, block, back) - _bytes(scenario, block, gone)
-                result = np.where(chosen, np.maximum(again, result), result)
+
+        def again(each: LayoutBlock, mode: RecomputeMode = mode, modules: Modules = modules) -> Array:
+            most = np.zeros(len(each))
+            for back, gone in returning(given, kind, mode, modules):
+                if back:
+                    most = np.maximum(_bytes(scenario, each, back) - _bytes(scenario, each, gone), most)
+            return most
+
+        result = np.where(chosen, block.worked(scenario, ("again", kind, mode, modules), again), result)
     return result
 
 
@@ -79,7 +92,11 @@ def returning_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> 
         return np.zeros(len(block))
     whole = summed(tensor for one in whole_operations(given, kind) for tensor in one.kept)
     layers = 2.0 if profile.swapped_attention else 1.0
-    return layers * (_bytes(scenario, block, whole) - _bytes(scenario, block, kept_amounts(given, kind)))
+    return block.worked(
+        scenario,
+        ("returning", kind),
+        lambda each: layers * (_bytes(scenario, each, whole) - _bytes(scenario, each, kept_amounts(given, kind))),
+    )
 
 
 def score_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:

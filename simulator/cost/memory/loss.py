@@ -21,7 +21,7 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
     `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
     """
-    return block.once(lambda each: _loss_bytes(scenario, each))
+    return block.worked(scenario, "loss", lambda each: _loss_bytes(scenario, each))
 
 
 def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
@@ -61,5 +61,9 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """What the final norm and the output layer keep, shape (n,)."""
-    kept = summed(tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
-    return block.once(lambda each: Extents(scenario, each).total(kept))
+
+    def kept(each: LayoutBlock) -> Array:
+        tensors = (tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
+        return Extents(scenario, each).total(summed(tensors))
+
+    return block.worked(scenario, "head input", kept)

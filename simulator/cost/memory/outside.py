@@ -72,7 +72,7 @@ def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
     """
     profile = scenario.framework
     apart = profile.fully_shard and not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
-    if not apart or scenario.precision == "fp32":
+    if not apart or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
         return np.zeros(len(block))
     return element_bytes(scenario) * logits_per_micro_batch(scenario, block)
 

@@ -200,7 +200,7 @@ def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.
     Larger than those of the attention block for every model shipped, but for the scores' where they are kept.
     """
-    return block.once(lambda each: _layer_gradient_bytes(scenario, each))
+    return block.worked(scenario, "layer gradients", lambda each: _layer_gradient_bytes(scenario, each))
 
 
 def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
@@ -219,6 +219,8 @@ def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     if scenario.lora_rank is not None:
         return np.zeros(len(block))
     element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
-    return block.once(
-        lambda each: element * scenario.model.vocab_size * scenario.model.hidden_size / each.tensor_parallel
+    return block.worked(
+        scenario,
+        "table gradient",
+        lambda each: element * scenario.model.vocab_size * scenario.model.hidden_size / each.tensor_parallel,
     )

@@ -17,7 +17,7 @@ from simulator.cost.operations.extents import Extents, inner_context, sequence_s
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective
 from simulator.cost.operations.sums import WeightTotals, attended_share
-from simulator.cost.operations.work import Work, layer_work, repeated_work
+from simulator.cost.operations.work import Product, Work, layer_work, repeated_work
 from simulator.cost.timing.collectives import (
     Group,
     all_to_all_seconds,
@@ -33,48 +33,15 @@ from simulator.cost.timing.collectives import (
     tensor_group,
 )
 from simulator.cost.timing.flops import expert_launches, head_parameters, prediction_projection
+from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import AttentionKernel, RecomputeMode
 
-PARTS = (
-    "gemm",
-    "attention",
-    "memory_bound",
-    "vocabulary",
-    "tensor_parallel",
-    "context_parallel",
-    "ring_attention",
-    "expert_parallel",
-    "overlap",
-    "overhead",
-)
-"""Parts of a pipeline rank's work per micro batch."""
-
-Parts = dict[str, Array]
-"""Seconds by part, shape (n,)."""
-
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
-
-
-@dataclass(frozen=True, slots=True)
-class PassSeconds:
-    """Seconds by part of a forward and a backward pass, recomputation apart."""
-
-    forward: Parts
-    backward: Parts
-
-
-def sum_parts(parts: Parts) -> Array:
-    """Sum in the dictionary's fixed order."""
-    values = iter(parts.values())
-    result = next(values)
-    for value in values:
-        result = result + value
-    return result
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
@@ -175,12 +142,13 @@ class _Compute:
 
 
 class LayerTimer:
-    """Prices operations of layers on one kind of device; exchanges that layers have alike are priced once."""
+    """Prices operations of layers on one kind of device; what layers have alike is priced once."""
 
     def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
         self.scenario, self.block = scenario, block
         self.given, self.extents = conditions_of(scenario), Extents(scenario, block)
         self._exchanges: dict[Collective, Array] = {}
+        self._products: dict[Product, ProductSeconds] = {}
 
     def layer(self, kind: LayerKind) -> PassSeconds:
         """Both passes of one layer; a backward pass does twice the forward's matrix products."""
@@ -196,22 +164,28 @@ class LayerTimer:
 
     def _shaped(self, work: Work) -> ProductSeconds:
         """Compute of all products but the routed experts', each at the rate of its shape."""
-        tokens, block = self.extents.of("whole"), self.block
-        total = ProductSeconds(0.0 * tokens, 0.0 * tokens, 0.0 * tokens)
+        nothing = 0.0 * self.extents.of("whole")
+        total = ProductSeconds(nothing, nothing, nothing)
         for one in work.shapes:
-            m, n, k = tokens, one.outputs + 0.0 * tokens, one.inputs + 0.0 * tokens
-            match one.split:
-                case "column" | "vocabulary":
-                    n = n / block.tensor_parallel
-                case "row":
-                    k = k / block.tensor_parallel
-                case _:
-                    m = m / sequence_split(block)
-            here = shaped_seconds(self.scenario, gemm_rate(self.scenario), m, n, k)
+            if one not in self._products:
+                self._products[one] = self._product(one)
+            here = self._products[one]
             total = ProductSeconds(
                 total.forward + here.forward, total.inputs + here.inputs, total.weights + here.weights
             )
         return total
+
+    def _product(self, one: Product) -> ProductSeconds:
+        tokens, block = self.extents.of("whole"), self.block
+        m, n, k = tokens, one.outputs + 0.0 * tokens, one.inputs + 0.0 * tokens
+        match one.split:
+            case "column" | "vocabulary":
+                n = n / block.tensor_parallel
+            case "row":
+                k = k / block.tensor_parallel
+            case _:
+                m = m / sequence_split(block)
+        return shaped_seconds(self.scenario, gemm_rate(self.scenario), m, n, k)
 
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
         """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""

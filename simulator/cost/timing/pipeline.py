@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
+from simulator.cost.operations.recompute import Modules
 from simulator.cost.schedule.events import makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import Counts, StageContents
 from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
-from simulator.cost.timing.layers import (
-    PARTS,
-    LayerTimer,
-    Parts,
-    PassSeconds,
-    head_seconds,
-    projection_seconds,
-    sum_parts,
-)
+from simulator.cost.timing.layers import LayerTimer, head_seconds, projection_seconds
+from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import RecomputeMode
 
 MOST_PASSES = 200_000
 """Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
@@ -36,7 +34,7 @@ CYCLES = 3
 class Pieces:
     """Seconds of the pieces a pipeline rank is made of, on one kind of device.
 
-    Shape (alike,): one figure for layouts whose layers work alike (see `LayoutBlock.spread`).
+    One figure for each of `LayoutBlock.kinds_of_work`.
     """
 
     seconds: tuple[PassSeconds, ...]
@@ -62,22 +60,37 @@ class StageWork:
     """Forward and backward seconds of each chunk where chunks are unequal, else nothing."""
 
 
-def pieces_of(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Pieces:
-    """Price the pieces on one kind of device."""
-    each = block.alike.block if block.alike else block
-    timer = LayerTimer(scenario, each)
-    layers = tuple(timer.layer(kind) for kind in has.layer_kinds)
-    ends = [head_seconds(scenario, each)]
+def pieces_of(scenario: Scenario, group: int, block: LayoutBlock, has: StageContents) -> Pieces:
+    """Price the pieces on the devices of one node group; each once for all of a search."""
+    each = block.kinds_of_work
+    known = each.known(scenario)
+
+    def once(piece: str, figure: Callable[[LayerTimer], Any], *of: object) -> Any:
+        if (group, "timer") not in known:
+            known[group, "timer"] = LayerTimer(scenario.members[group], each)
+        name = (group, piece, *of)
+        if name not in known:
+            known[name] = figure(known[group, "timer"])
+        return known[name]
+
+    def layer(kind: LayerKind) -> PassSeconds:
+        return cast("PassSeconds", once("layer", lambda timer: timer.layer(kind), kind))
+
+    def again(kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
+        return cast("Array", once("again", lambda timer: timer.repeated(kind, mode, modules), kind, mode, modules))
+
+    ends = [once("head", lambda timer: head_seconds(timer.scenario, each))]
     if has.prediction_layers.any():
-        ends.append(projection_seconds(scenario, each))
-    inside = [np.zeros(len(block)) for _ in layers]
+        ends.append(once("projection", lambda timer: projection_seconds(timer.scenario, each)))
+    inside = [np.zeros(len(block)) for _ in has.layer_kinds]
     for mode, modules, chosen in block.recomputed_inside():
-        inside = [
-            np.where(chosen, block.spread(timer.repeated(kind, mode, modules)), before)
-            for kind, before in zip(has.layer_kinds, inside, strict=True)
-        ]
-    again = tuple(timer.repeated(kind, "full", ()) for kind in has.layer_kinds)
-    return Pieces((*layers, *ends), again, tuple(inside))
+        for index, kind in enumerate(has.layer_kinds):
+            inside[index] = np.where(chosen, block.spread_work(again(kind, mode, modules)), inside[index])
+    return Pieces(
+        seconds=(*(layer(kind) for kind in has.layer_kinds), *ends),
+        again=tuple(again(kind, "full", ()) for kind in has.layer_kinds),
+        inside=tuple(inside),
+    )
 
 
 def piece_counts(has: StageContents) -> Counts:
@@ -97,7 +110,7 @@ def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> Counts:
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     counts = piece_counts(has)
-    by_group = tuple(pieces_of(member, block, has) for member in scenario.members)
+    by_group = tuple(pieces_of(scenario, group, block, has) for group in range(max(len(scenario.groups), 1)))
     by_chunk: dict[tuple[int, bool], tuple[KindArray, KindArray]] = {}
     places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
     for distinct, last in dict.fromkeys(places) if has.unequal else ():
@@ -116,20 +129,21 @@ def _both_passes(
     full: NDArray[np.float64],
 ) -> tuple[KindArray, KindArray]:
     """Forward and backward seconds of so many pieces, of which `full` layers by kind are recomputed."""
+    each = block.alike.block if block.alike else block
     forward: KindArray = np.zeros((len(has.ranks), 1))
     backward = forward
     for group, pieces in enumerate(by_group):
         here = (has.group == group)[:, None]
         for piece, seconds in enumerate(pieces.seconds):
             count = counts[:, piece, None] * here
-            forward = forward + count * sum_parts(seconds.forward)
-            backward = backward + count * sum_parts(seconds.backward)
+            forward = forward + count * each.spread_work(seconds.forward_seconds)
+            backward = backward + count * each.spread_work(seconds.backward_seconds)
     forward, backward = block.spread(forward), block.spread(backward)
     recomputes = not block.recomputes("none").all()
     for group, pieces in enumerate(by_group if recomputes else ()):
         here = (has.group == group)[:, None]
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
-            backward = backward + here * (full[kind] * block.spread(again) + counts[:, kind, None] * inside)
+            backward = backward + here * (full[kind] * block.spread_work(again) + counts[:, kind, None] * inside)
     return forward, backward
 
 
@@ -246,10 +260,10 @@ def pace_parts(
         for piece, seconds in enumerate(pieces.seconds):
             count = here * work.counts[pipeline.pace, piece]
             for name in seconds.forward:
-                parts[name] = parts[name] + count * block.spread(seconds.forward[name] + seconds.backward[name])
+                parts[name] = parts[name] + count * block.spread_work(seconds.forward[name] + seconds.backward[name])
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             recomputed = np.broadcast_to(full[kind], work.forward.shape)[pipeline.pace, columns]
             recompute = recompute + here * (
-                recomputed * block.spread(again) + work.counts[pipeline.pace, kind] * inside
+                recomputed * block.spread_work(again) + work.counts[pipeline.pace, kind] * inside
             )
     return parts | {"recompute": recompute}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from simulator.cost.memory.parameters import (
     shard_degrees,
 )
 from simulator.cost.memory.peak import MemoryByStage
-from simulator.cost.memory.schedule import micro_batches
-from simulator.cost.stages import StageContents
+from simulator.cost.memory.schedule import micro_batches, recompute_plan
+from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.collectives import Group, expert_shard_group, gather_seconds, shard_group
-from simulator.cost.timing.layers import Parts, exposed, memory_rate
+from simulator.cost.timing.layers import exposed, memory_rate
+from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
     PipelineSeconds,
     StageWork,
@@ -37,6 +38,7 @@ from simulator.cost.timing.pipeline import (
 )
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -73,7 +75,6 @@ def step_seconds(
     A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
     a lower bound that does.
     """
-    values = scenario.coefficients.time
     has = memory.has
     work = stage_work(scenario, block, has, memory.plan)
     pipeline = pipeline_seconds(scenario, block, has, work)
@@ -83,12 +84,35 @@ def step_seconds(
     data = _largest(data_parallel_seconds(scenario, block, has, forward, micro_batch))
     optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
-    overhead = overhead + waiting_seconds(scenario, pipeline)
+    overhead = _overhead_seconds(scenario, pipeline)
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     pipeline = with_waits(block, has, work, pipeline, passes + pipeline.fill + rest < below)
     return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
+
+
+def least_step_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+    """What a step takes at least, shape (n,), for a fraction of the work: its passes with nothing done again.
+
+    Nothing but these passes differs by kind of work alone, so layouts alike are looked at once.
+    """
+    return block.once(lambda each: _least_step_seconds(scenario, each))
+
+
+def _least_step_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
+    bare = replace(block, recompute=np.full(len(block), BY_NAME["recompute"].encoded("none")))
+    has = stage_contents(scenario, bare)
+    work = stage_work(scenario, bare, has, recompute_plan(bare, has))
+    pipeline = pipeline_seconds(scenario, bare, has, work)
+    least: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
+    return least + _overhead_seconds(scenario, pipeline)
+
+
+def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
+    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,)."""
+    values = scenario.coefficients.time
+    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
+    return overhead + waiting_seconds(scenario, pipeline)
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:

@@ -18,7 +18,13 @@ from simulator.evidence.calibration.store import (
     read_calibration,
     shipped_calibration,
 )
-from simulator.evidence.calibration.uncertainty import memory_interval, normal_below, relative_deviations, time_interval
+from simulator.evidence.calibration.uncertainty import (
+    memory_interval,
+    normal_below,
+    relative_variances,
+    time_interval,
+    with_noise,
+)
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import Kind, replaced
 from simulator.question.scenario.block import Mask
@@ -80,18 +86,19 @@ class Applied:
         if self.memory is None or self.memory.memory is None:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
-        outside = _own(self.memory, part, "memory", "analytic")
-        spread = np.empty(len(block))
-        of_own = np.ones(len(block), dtype=np.bool_)
-        if outside is not part:
-            covered = (_status("memory", self.memory, scenario, block.layout(i)) in _COVERED for i in range(len(block)))
-            of_own = np.fromiter(covered, dtype=np.bool_, count=len(block))
-        for where, known in ((of_own, part), (~of_own, outside)):
-            if where.any():
-                spread[where] = relative_deviations("memory", scenario, block.take(where), known)
         capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
-        margins = np.log(capacity / priced.device_bytes[index]) / spread
-        return np.array([normal_below(float(margin)) >= least for margin in margins], dtype=np.bool_)
+        margins = np.log(capacity / priced.device_bytes[index])
+        variances = relative_variances("memory", scenario, block, part)
+
+        def likely(known: FittedPart) -> Mask:
+            spread = with_noise("memory", scenario, variances, known)
+            return np.array([normal_below(float(margin)) >= least for margin in margins / spread], dtype=np.bool_)
+
+        outside, inside = likely(_own(self.memory, part, "memory", "analytic")), likely(part)
+        for i in np.flatnonzero(outside != inside):  # only there it matters which of them a layout is
+            covered = _status("memory", self.memory, scenario, block.layout(int(i))) in _COVERED
+            outside[i] = inside[i] if covered else outside[i]
+        return outside
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from simulator.cost.operations.sums import total_parameters
@@ -58,6 +59,7 @@ _SWITCH = "option "
 """In front of a switch's name, as a feature."""
 
 
+@lru_cache(maxsize=256)
 def usual_words(feature: str) -> frozenset[str]:
     """Of a switch, what the frameworks' defaults are: rows that have nothing else are not listed."""
     name = feature.removeprefix(_SWITCH)

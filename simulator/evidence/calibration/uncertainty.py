@@ -25,7 +25,18 @@ NORMAL_90 = 1.6448536269514722
 
 
 def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
-    """Relative standard deviation of each prediction of a block, `sqrt(g' C g + noise^2)`, g the logarithmic slopes.
+    """Relative standard deviation of each prediction of a block, `sqrt(g' C g + noise^2)`, g the logarithmic slopes."""
+    return with_noise(kind, scenario, relative_variances(kind, scenario, block, part), part)
+
+
+def with_noise(kind: Kind, scenario: Scenario, variance: Vector, part: FittedPart) -> Vector:
+    """Relative standard deviations from the variances that coefficients bring, with the scatter of measured rows."""
+    noise = part.noise_by.get(_sort(kind, scenario), part.noise)
+    return np.asarray(np.sqrt(variance + noise**2))
+
+
+def relative_variances(kind: Kind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
+    """What the coefficients' covariance brings to the relative variance of each prediction of a block.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
@@ -38,14 +49,13 @@ def relative_deviations(kind: Kind, scenario: Scenario, block: LayoutBlock, part
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
     # Every copy has coefficients of its own, so no two are alike.
-    tiled = replace(block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies)), alike=None)
+    tiled = block.apart().take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
     figures = _figures(kind, scenario, moved, tiled).reshape(len(block), copies)
     slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
-    noise = part.noise_by.get(_sort(kind, scenario), part.noise)
     if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
         variance = variance + (UNMEASURED_OUTSIDE * _outside_share(scenario, block)) ** 2
-    return np.asarray(np.sqrt(variance + noise**2))
+    return np.asarray(variance)
 
 
 UNMEASURED_OUTSIDE = 0.5

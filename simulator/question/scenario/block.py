@@ -44,12 +44,17 @@ class LayoutBlock(Columns):
 
     alike: Alike | None = None
     """Layouts whose layers work alike, where that is known; None looks at each by itself."""
-    worked_out: dict[int, tuple[object, dict[Any, Array]]] = dataclasses.field(
+    work: Alike | None = None
+    """Kinds of work that a whole search has, whatever pipeline and data parallel sizes; None where that is not known.
+
+    Their data parallel sizes are no numbers, so that no figure of them can depend on one.
+    """
+    worked_out: dict[int, tuple[object, dict[Any, Any]]] = dataclasses.field(
         init=False, default_factory=dict, repr=False, compare=False
     )
     """Figures of the block that many formulas ask for, by identity of the question they belong to, with it."""
 
-    def known(self, question: object) -> dict[Any, Array]:
+    def known(self, question: object) -> dict[Any, Any]:
         """What has been worked out of the block for a question so far; who works out more adds it."""
         return self.worked_out.setdefault(id(question), (question, {}))[1]
 
@@ -77,6 +82,12 @@ class LayoutBlock(Columns):
 
     def recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
         """Each mode and set of modules of recompute inside layers that occurs, and where."""
+        known = self.known(LayoutBlock)
+        if "inside" not in known:
+            known["inside"] = tuple(self._recomputed_inside())
+        return iter(known["inside"])
+
+    def _recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
         modules = BY_NAME["recompute_modules"]
         for mode in RECOMPUTE_MODES:
             chosen = self.recomputes(mode)
@@ -102,11 +113,34 @@ class LayoutBlock(Columns):
     def take(self, where: NDArray[np.intp] | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
         chosen: dict[str, Any] = {field.name: getattr(self, field.name)[where] for field in COLUMNS}
-        return replace(self, **chosen, alike=self.alike and _taken(self.alike, where))
+        work = self.work and Alike(self.work.block, self.work.index[where])
+        return replace(self, **chosen, alike=self.alike and _taken(self.alike, where), work=work)
 
     def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
         """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
         return figure(self) if self.alike is None else self.spread(figure(self.alike.block))
+
+    def apart(self) -> LayoutBlock:
+        """The same layouts, no two of them taken as alike: each may have coefficients of its own."""
+        return replace(self, alike=None, work=None)
+
+    @property
+    def kinds_of_work(self) -> LayoutBlock:
+        """The layouts to price the work of a micro batch for: each kind of it once, of the search or of the block."""
+        shared = self.work or self.alike
+        return self if shared is None else shared.block
+
+    def worked(self, question: object, name: object, figure: Callable[[LayoutBlock], Array]) -> Array:
+        """A figure of the work of a micro batch, shape (n,): worked out once for all of a search, under its name."""
+        each = self.kinds_of_work
+        known = each.known(question)
+        if name not in known:
+            known[name] = figure(each)
+        return self.spread_work(known[name])
+
+    def spread_work(self, figure: Array) -> Array:
+        """A figure of `kinds_of_work` for every layout, shape (n,) or (…, n)."""
+        return self.spread(figure) if self.work is None else figure[..., self.work.index]
 
     def spread(self, figure: Array) -> Array:
         """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""

@@ -204,6 +204,8 @@ class HardwareSpec(Frozen):
     """Outputs of a matrix product that one processor works on at a time, a count; None is not known."""
     earlier_kernels: Share | None = None
     """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
+    caching_allocator: bool = True
+    """Whether freed memory of this device stays with the framework's allocator; a processor's is given back."""
     attention_kernel: AttentionKernel | None = None
     """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
     stack: StackName | None = None

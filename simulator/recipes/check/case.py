@@ -78,7 +78,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     given, more = _as_launched(told, given)
     framework = asked.framework or recipe.framework
     # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
-    usual = machines.stacks if recipe.dialect in ("options", "estimate") else ()
+    usual = machines.stacks if recipe.is_question else ()
     question = Question(
         model=model,
         cluster=machines,
@@ -92,7 +92,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         lora_rank=told.value("lora_rank"),
     )
     scenario, layout = resolve(question, _fields(told, given), _words(recipe))
-    if layout.chunk_layers and not given.chunk_layers and recipe.dialect not in ("options", "estimate"):
+    if layout.chunk_layers and not given.chunk_layers and not recipe.is_question:
         # A launch cuts its layers by its flags alone.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
@@ -298,6 +298,7 @@ def _resized(told: _Told, like: Case) -> Cluster:
         groups=scenario.groups,
         coefficients=scenario.coefficients,
         calibration=scenario.calibration,
+        stacks=(scenario.framework.stack,),
     )
 
 

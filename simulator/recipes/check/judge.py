@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from simulator.api import answer
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
@@ -153,7 +154,9 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
 
 
 def estimate_of(case: Case) -> Estimate:
-    """The estimate of a case, with intervals where a calibration gives them."""
+    """The estimate of a case, with intervals where a calibration gives them; of a question as `simulate estimate`."""
+    if case.recipe.is_question:
+        return answer(case.scenario, case.layout, case.asked.options)
     return estimate_layout(case.scenario, case.layout)
 
 

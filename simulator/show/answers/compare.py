@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.api import resolved
+from simulator.api import answer, resolved
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import switches
@@ -86,11 +86,12 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
 
     The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does.
     """
-    sides = []
+    sides, priced = [], []
     for asked in (first, second):
         given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
-        sides.append(_Side(*resolved({name: asked[name] for name in asked if name not in BY_NAME}, given)))
-    priced = tuple(estimate_layout(side.scenario, side.layout) for side in sides)
+        question = {name: asked[name] for name in asked if name not in BY_NAME}
+        sides.append(_Side(*resolved(question, given)))
+        priced.append(answer(sides[-1].scenario, sides[-1].layout, question.get("options")))
     return _compared((sides[0], sides[1]), (priced[0], priced[1]), ("first", "second"))
 
 

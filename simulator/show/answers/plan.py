@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from simulator import api
 from simulator.cost.operations.sums import total_parameters
@@ -117,6 +117,7 @@ class Plan(Tabular):
         return self.deadline_days is not None and _days(choice) <= self.deadline_days
 
 
+@api.spelled(api.WorkloadFields)
 def plan(  # noqa: PLR0913  one keyword per input of a question
     *,
     model: str,
@@ -128,7 +129,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = api.MIN_FIT_PROBABILITY,
-    **question: Any,
+    **question: Unpack[api.WorkloadFields],
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 
@@ -146,7 +147,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     if budget is not None and all(offer.price_per_device_hour is None for offer in known):
         raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
     limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
-    asked = question | {"model": model, "space": space, "min_fit_probability": min_fit_probability}
+    asked = {**question, "model": model, "space": space, "min_fit_probability": min_fit_probability}
     choices = [_limited(found, known[found.offer], limits) for found in _choices(known, precisions, asked)]
     return Plan(
         model=model,

@@ -1,0 +1,79 @@
+"""A search for one finds what the whole search puts first, whatever it is told to try."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.api import scenario_of as question
+from simulator.cost.pricing.price import price
+from simulator.cost.timing.step import least_step_seconds
+from simulator.question.scenario.scenario import Scenario
+from simulator.search import space as space_module
+from simulator.search.rank import fastest_of, search
+from simulator.search.space import Space, blocks
+from tests.scenario.cases import scenario_of, small_moe
+
+LEAST = 0.95
+
+QUESTIONS = [
+    question(model="llama3.1-70b", nodes=4),
+    question(model="deepseek-v2-lite", nodes=2, hardware="h100-sxm-80g", precision="fp8"),
+    question(model="llama3.1-8b", hardware="h100-sxm-80g:1,h800-sxm-80g:1"),
+    question(model="qwen3-30b-a3b", nodes=2, framework="torch"),
+    scenario_of(small_moe(num_hidden_layers=3), devices=8, profile="paddle", global_batch_size=24),
+]
+
+
+def named(scenario: Scenario) -> str:
+    """A question in a word."""
+    return f"{scenario.model.name}-{scenario.hardware_name}"
+
+
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_it_is_the_first_of_a_search(scenario: Scenario) -> None:
+    found = search(scenario, Space(), top=4, least=LEAST)
+    assert found.fastest
+    assert fastest_of(scenario, Space(), least=LEAST) == found.fastest[:1]
+    for near in (found.fastest[:1], found.fastest[2:], [*found.risky, *found.nearest]):
+        assert fastest_of(scenario, Space(), least=LEAST, near=near) == found.fastest[:1]
+
+
+def test_a_faster_layout_of_another_space_hides_nothing() -> None:
+    scenario = QUESTIONS[0]
+    best, *slower = search(scenario, Space(), least=LEAST).fastest
+    other = Space(tensor_parallel=tuple({x.tensor_parallel for x in slower} - {best.tensor_parallel}))
+    expected = search(scenario, other, top=1, least=LEAST).fastest
+    assert expected
+    assert expected != [best]
+    assert fastest_of(scenario, other, least=LEAST, near=[best]) == expected
+
+
+def test_where_nothing_fits_nothing_is_found() -> None:
+    scenario = scenario_of("llama3.1-405b", devices=8)
+    near = search(scenario, Space()).nearest
+    assert fastest_of(scenario, Space(), near=near) == []
+
+
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_no_step_is_faster_than_its_bound(scenario: Scenario) -> None:
+    for block in blocks(scenario, Space(offload=("none", "optimizer", "activations"))):
+        least, step = least_step_seconds(scenario, block), price(scenario, block).step.total
+        assert (least <= step * (1.0 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_kinds_of_work_change_no_figure(scenario: Scenario) -> None:
+    for block in blocks(scenario, Space()):
+        assert block.work is not None
+        shared, alone = price(scenario, block), price(scenario, replace(block, alike=None, work=None))
+        assert np.array_equal(shared.memory.device, alone.memory.device)
+        assert np.array_equal(shared.step.total, alone.step.total)
+
+
+def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = QUESTIONS[0]
+    whole = search(scenario, Space(), least=LEAST)
+    monkeypatch.setattr(space_module, "CHUNK", 1)
+    assert all(block.work is None for block in blocks(scenario, Space(), chunk=64))
+    assert search(scenario, Space(), least=LEAST) == whole
