@@ -125,13 +125,25 @@ def test_nothing_is_proposed_that_the_framework_cannot_do(hardware: str, vendor_
 )
 def test_paddle_moves_its_state_where_the_trainer_can(more: str, has: bool, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
-    text = RECIPES["paddle.yaml"].replace("tensor_model_parallel_size", "tensor_parallel_degree")
-    file.write_text(
-        text.replace("size: 4", "size: 1").replace("stage1", "stage1\nrecompute: true").replace("8192", "11264") + more,
-        "utf-8",
-    )
+    file.write_text(_on_one_node("16384") + more, "utf-8")
     (found,) = checked(str(file), "--hardware", "a100-sxm-40g", "--nodes", "1", code=1)
     assert any("--offload" in change["options"] for change in found["changes"]) == has
+
+
+def _on_one_node(length: str) -> str:
+    text = RECIPES["paddle.yaml"].replace("tensor_model_parallel_size", "tensor_parallel_degree")
+    return text.replace("size: 4", "size: 1").replace("stage1", "stage1\nrecompute: true").replace("8192", length)
+
+
+def test_over_the_capacity_by_less_than_the_interval_is_no_firm_verdict(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(_on_one_node("11264"), "utf-8")
+    (found,) = checked(str(file), "--hardware", "a100-sxm-40g", "--nodes", "1", code=3)
+    memory = found["estimate"]["memory"]
+    assert memory["interval"]["low_mib"] < memory["capacity_mib"] < memory["device_mib"]
+    assert found["outcome"] == "cannot_tell"
+    assert "interval begins at" in found["reasons"][0]
+    assert found["changes"]
 
 
 def test_values_keep_their_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,9 +110,10 @@ def test_classes_of_megatron(flags: str, outcome: str, tmp_path: Path) -> None:
         ("--recompute 1 --prefix_tuning 1", "not_modelled"),
         ("--recompute 1 --prefix_tuning false", "fits"),
         ("--recompute 1 --offload_queue true", "not_modelled"),
-        ("--recompute 1 --stage DPO", "not_modelled"),
+        ("--recompute 1 --stage DPO", "does_not_fit"),
         ("--recompute 1 --stage SFT", "fits"),
-        ("--recompute 1 --loss_type sigmoid", "not_modelled"),
+        ("--recompute 1 --stage GRPO", "not_modelled"),
+        ("--recompute 1 --loss_type sigmoid", "does_not_fit"),
     ],
 )
 def test_classes_of_paddle(flags: str, outcome: str, tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_classes_of_paddle(flags: str, outcome: str, tmp_path: Path) -> None:
 
 def test_a_script_whose_name_says_preferences(tmp_path: Path) -> None:
     line = f"python -m paddle.distributed.launch --nnodes 1 --devices 0,1 ./dpo/run_dpo.py {PADDLE} --recompute 1"
-    assert judged(line, tmp_path).outcome == "not_modelled"
+    assert judged(line, tmp_path).outcome == "does_not_fit"
 
 
 def test_an_error_further_on_does_not_hide_what_was_not_read(tmp_path: Path) -> None:

@@ -97,6 +97,29 @@ def test_options(flags: str, options: dict[str, str], tmp_path: Path) -> None:
     assert read(f"{DENSE} {flags}", tmp_path).options == {"fused_rms_norm": "true"} | options
 
 
+@pytest.mark.parametrize(
+    ("flags", "frozen"),
+    [
+        ("--stage DPO", "true"),
+        ("--stage KTO", "true"),
+        ("--loss_type sigmoid", "true"),
+        ("--stage DPO --lora", None),
+        ("--stage DPO --loss_type simpo", None),
+        ("--stage DPO --reference_free true", None),
+        ("--stage SFT --loss_type sigmoid", None),
+    ],
+)
+def test_training_on_preferences_has_a_frozen_copy(flags: str, frozen: str | None, tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} {flags}", tmp_path)
+    assert recipe.options.get("frozen_reference") == frozen
+    assert all(remark.rule != "not-modelled" for remark in recipe.remarks)
+
+
+@pytest.mark.parametrize("flags", ["--stage GRPO", "--stage RM", "--stage DPO --pipeline_parallel_degree 2"])
+def test_other_training_is_refused(flags: str, tmp_path: Path) -> None:
+    assert "not-modelled" in rules(read(f"{DENSE} {flags}", tmp_path))
+
+
 def test_paddlenlp_has_norms_in_pieces(tmp_path: Path) -> None:
     flags = DENSE.replace("--max_seq_len", "--max_seq_length")
     assert "fused_rms_norm" not in read(flags, tmp_path).options

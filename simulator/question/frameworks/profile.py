@@ -186,7 +186,7 @@ class FrameworkProfile:
     )
     frozen_reference: bool = switch(
         default=False,
-        about="a frozen copy of the model runs beside it (DPO, KTO); without ZeRO it has a gradient buffer, too",
+        about="a frozen copy of the model runs beside it (DPO, KTO); Megatron without ZeRO gives it a gradient buffer",
     )
 
     # What is trained on.

@@ -166,14 +166,16 @@ def _judged(case: Case, gates: Gates) -> Checked:
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
+    unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
     if not passed and outcome not in _UNREAD.values() and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
         nodes = nodes_that_pass(case, estimate, marks, gates)
         if nodes is not None:
             return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
-    reasons = tuple(refusal.message for refusal in refusals) or broken
+    reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
     priced = outcome not in _UNREAD.values()
+    outcome = "cannot_tell" if unsure else outcome
     return Checked(
         file=case.recipe.file,
         title=case.recipe.title,
@@ -182,7 +184,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome=outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered((*refusals, *(remark for remark in case.remarks if remark.severity != "error"))),
+        remarks=_ordered((*refusals, *unsure, *(remark for remark in case.remarks if remark.severity != "error"))),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         peaks=peaks_of(case.scenario, case.layout) if priced else None,
@@ -191,6 +193,16 @@ def _judged(case: Case, gates: Gates) -> Checked:
         room=room_of(case) if priced and not refusals else None,
         case=case,
     )
+
+
+def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
+    """What keeps more than there is from being a firm answer: the interval begins within the capacity."""
+    memory = estimate.memory
+    if memory.interval_bytes is None or memory.interval_bytes.low > memory.capacity_bytes:
+        return ()
+    need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))
+    said = f"needs {need:.2f} of {usable:.2f} GiB, but the 90 % interval begins at {low:.2f}: a run decides"
+    return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
 
 
 def _too_few(estimate: Estimate, nodes: int) -> Remark:

@@ -40,8 +40,13 @@ _SHAPE: Final = {
 }
 """Fields of the model that a recipe may set instead of the model's own."""
 _STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
-_PREFERENCE: Final = re.compile(r"(?:^|[_\W])(?:dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
+_PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
 """Names of scripts and files that train on preferences."""
+_REFERENCE: Final = ("dpo", "kto")
+"""Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or where
+adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3, kto/run_kto.py."""
+_NO_REFERENCE: Final = ("or", "orpo", "simpo")
+"""Losses of DPO's trainer that have no such copy: the same file."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -113,6 +118,8 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
     layout = _layout(given, layers, spec)
     steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
+    lora_rank = _lora(given)
+    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank, layout)
     recipe = Recipe(
         file=given.file,
         title=title,
@@ -125,14 +132,13 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         gradient_accumulation_steps=steps
         or (1 if batch is None and "gradient_accumulation_steps" not in given.incomplete else None),
         precision=_precision(given),
-        lora_rank=_lora(given),
-        options=options_of(given, layout),
+        lora_rank=lora_rank,
+        options=options_of(given, layout) | purpose,
         layout=layout,
         nodes=nodes,
         devices_per_node=devices,
     )
     _schedule(given, layout)
-    _purpose(given, f"{title} {path.name}".lower())
     _contradictions(given, layout, whole_sends=whole_sends)
     return finished(given, recipe)
 
@@ -146,18 +152,29 @@ def _fields(given: Given) -> dict[str, Any]:
     return fields
 
 
-def _purpose(given: Given, names: str) -> None:
-    """Refuse what is no pretraining or fine-tuning of a language model."""
+def _purpose(given: Given, names: str, lora_rank: int | None, layout: Layout) -> dict[str, str]:
+    """The switch of a frozen copy of the model; what trains neither a language model nor on preferences is refused."""
     stage = (given.text("stage", "stage") or "").upper()
-    preference = given.has("loss_type") or _PREFERENCE.search(names)
-    if stage and stage not in _STAGES:
-        said = f"stage {stage[:40]}: only pretraining and fine-tuning of a language model are modelled"
+    named = _PREFERENCE.search(names)
+    kind = stage.lower() or (named[1] if named else "dpo" if given.has("loss_type") else "")
+    found: dict[str, str] = {}
+    if kind in _REFERENCE:
+        loss = given.text("frozen_reference", "loss_type") or ""
+        free = given.switch("frozen_reference", "reference_free") or loss in _NO_REFERENCE
+        if lora_rank is None and not free:
+            found["frozen_reference"] = "true"
+        if not free and layout.pipeline_parallel > 1:
+            said = "training on preferences over a pipeline is not modelled"
+            given.remark("not-modelled", "error", said, "loss_type")
+    elif stage and stage not in _STAGES:
+        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO and KTO of a language model are modelled"
         given.remark("not-modelled", "error", said, "stage")
-    elif preference and stage not in _STAGES:
-        said = "training on preferences, with pairs and a second model, is not modelled"
+    elif kind and stage not in _STAGES:
+        said = f"training on preferences by {kind}, with a model that generates or scores, is not modelled"
         given.remark("not-modelled", "error", said, "loss_type")
     given.incomplete.discard("stage")
     given.places.pop("stage", None)
+    return found
 
 
 def _schedule(given: Given, layout: Layout) -> None:
