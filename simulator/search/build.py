@@ -19,6 +19,7 @@ from simulator.cost.pricing.estimate import (
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
+from simulator.question.arrays import Matrix
 from simulator.question.scenario.block import block_of, blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
