@@ -43,8 +43,9 @@ _STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
 _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
 """Names of scripts and files that train on preferences."""
 _REFERENCE: Final = ("dpo", "kto")
-"""Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or where
-adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3, kto/run_kto.py."""
+"""Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or
+where adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
+kto/run_kto.py."""
 _NO_REFERENCE: Final = ("or", "orpo", "simpo")
 """Losses of DPO's trainer that have no such copy: the same file."""
 
