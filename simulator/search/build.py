@@ -16,7 +16,7 @@ from simulator.cost.pricing.estimate import (
     ThroughputEstimate,
     Verdict,
 )
-from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, Priced, price
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
 from simulator.question.arrays import Matrix
@@ -52,6 +52,15 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
         if rule.broken(scenario, block)[0]
     )
     return _estimate(scenario, priced, _parts(priced), 0, violations)
+
+
+def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
+    """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
+    found = [False] * len(layouts)
+    for positions, block in blocks_of(layouts):
+        for position, verdict in zip(positions, size(scenario, block).verdict, strict=True):
+            found[position] = bool(verdict == FITS)
+    return found
 
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> list[Estimate]:

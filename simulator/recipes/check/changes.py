@@ -13,7 +13,7 @@ from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import Mark
-from simulator.search.build import bare_estimate, with_intervals
+from simulator.search.build import bare_estimate, fit, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Sets of changes shown, on the same devices and on more."""
@@ -104,7 +104,7 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
     found: _Tries = []
     reference = base.throughput.tokens_per_second_per_device
-    for candidate in candidates:
+    for candidate in _within_memory(candidates):
         case = candidate.case
         try:
             estimate = bare_estimate(case.scenario, case.layout)
@@ -121,6 +121,20 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
         change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
         found.append((candidate, change))
     return found
+
+
+def _within_memory(candidates: Iterable[_Try]) -> Iterator[_Try]:
+    """The candidates that fit by their memory: few of many, so that only those are priced in full."""
+    together: dict[Any, list[_Try]] = {}
+    for candidate in candidates:
+        scenario = candidate.case.scenario
+        together.setdefault((scenario.framework, scenario.devices, scenario.global_batch_size), []).append(candidate)
+    for members in together.values():
+        try:
+            fitting = fit(members[0].case.scenario, [member.case.layout for member in members])
+        except SimulateError:
+            fitting = [True] * len(members)  # each is asked by itself
+        yield from (member for member, fits in zip(members, fitting, strict=True) if fits)
 
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
