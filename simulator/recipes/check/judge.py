@@ -130,16 +130,17 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
     """The verdict where only the vocabulary is missing and any that models have leaves the same one; else None."""
     if "vocab_size" in asked.model_fields:
         return None
-    found: list[Checked] = []
+    cases: list[Case] = []
     for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
         case = case_of(recipe, replace(asked, model_fields={**asked.model_fields, "vocab_size": size}))
         if isinstance(case, Blocked):
             return None
-        found.append(_judged(case, gates))
-    small, large = found
+        cases.append(case)
+    small, large = (_judged(case, gates, advised=False) for case in cases)
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
-    chosen, size = (large, LARGEST_VOCABULARY) if large.passed else (small, SMALLEST_VOCABULARY)
+    size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
+    chosen = _judged(cases[1] if large.passed else cases[0], gates)
     said = Remark(
         rule="vocabulary-assumed",
         severity="note",
@@ -160,7 +161,8 @@ def estimate_of(case: Case) -> Estimate:
     return estimate_layout(case.scenario, case.layout)
 
 
-def _judged(case: Case, gates: Gates) -> Checked:
+def _judged(case: Case, gates: Gates, *, advised: bool = True) -> Checked:
+    """The verdict of a case, with what would make it pass and how much more would fit where it is `advised`."""
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
@@ -189,8 +191,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
         estimate=estimate if priced else None,
         peaks=peaks_of(case.scenario, case.layout) if priced else None,
         without_offload=_on_device(case) if priced else None,
-        changes=changes_for(case, estimate, marks, gates) if priced and not passed else (),
-        room=room_of(case) if priced and not refusals else None,
+        changes=changes_for(case, estimate, marks, gates) if advised and priced and not passed else (),
+        room=room_of(case) if advised and priced and not refusals else None,
         case=case,
     )
 
