@@ -17,7 +17,7 @@ from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import Space
 
-Passes = Callable[[LayoutBlock], Mask]
+PassesLimit = Callable[[LayoutBlock], Mask]
 """Whether each layout of a block has memory enough; true of more recomputed layers where true of fewer."""
 
 
@@ -50,7 +50,7 @@ def solved(scenario: Scenario, sized: Sized) -> LayoutBlock | None:
     return _fewest(block, np.zeros(len(block)), most, fits)
 
 
-def raised(block: LayoutBlock, passes: Passes) -> LayoutBlock | None:
+def raised(block: LayoutBlock, passes: PassesLimit) -> LayoutBlock | None:
     """Layouts that do not pass, with the fewest recomputed layers with which they do; or None.
 
     They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
@@ -67,7 +67,7 @@ def _most(block: LayoutBlock) -> int:
     return max(block.chunk_layers, default=max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(block: LayoutBlock, low: Array, most: int, passes: Passes) -> LayoutBlock | None:
+def _fewest(block: LayoutBlock, low: Array, most: int, passes: PassesLimit) -> LayoutBlock | None:
     """The fewest layers above `low`, shape (n,), with which each layout passes, where those are fewer than `most`."""
     high = np.full(len(block), float(most))
     while len(block) and np.any(high - low > 1.0):

@@ -92,7 +92,7 @@ import signal, sys
 from dataclasses import replace
 from pathlib import Path
 from benchmarks import cuda_sweep
-from simulator.lab.runner.engine import Ended, Outcome
+from simulator.lab.runner.engine import Ended, LaunchOutcome
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.local import LocalLauncher
 
@@ -100,8 +100,8 @@ class Engine(cuda_sweep.ReferenceEngine):
     def check(self): pass
     def outcome(self, pick, folder, ended):
         if ended.interrupted:
-            return Outcome(kind="interrupted", row=None)
-        return Outcome(kind="oom", row=launched_row(pick, "oom", "out of memory"))
+            return LaunchOutcome(kind="interrupted", row=None)
+        return LaunchOutcome(kind="oom", row=launched_row(pick, "oom", "out of memory"))
 
 class Launcher(LocalLauncher):
     def run(self, launch):
