@@ -16,7 +16,7 @@ import yaml
 
 from simulator.lab.runner.processes import with_package
 from tests.project.tree import ROOT
-from tests.runner.trees import PATIENCE_SECONDS
+from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal
 
 NEEDS_DASK = pytest.mark.skipif(find_spec("distributed") is None, reason="distributed is not installed (extra sweep)")
 NEEDS_PARQUET = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed (extra sweep)")
@@ -48,6 +48,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
+        preexec_fn=as_at_a_terminal,  # noqa: PLW1509  no threads here
     )
 
 
