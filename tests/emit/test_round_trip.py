@@ -148,7 +148,8 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     cluster = ["--devices", str(before["devices"])] if open_size else []
     result = run("check", str(recipe), "--hardware", hardware, *cluster, "--format", "json", "--exit-zero")
     (found,) = json.loads(result.stdout)["results"]
-    assert found["outcome"] in ("fits", "starved", "does_not_fit"), found["reasons"]
+    unsure = {"interval-reaches-capacity"} & {remark["rule"] for remark in found["remarks"]}
+    assert found["outcome"] in ("fits", "starved", "cannot_tell" if unsure else "does_not_fit"), found["reasons"]
     after = found["estimate"]
     assert after["memory"] == before["memory"]
     assert after["throughput"] == before["throughput"]
