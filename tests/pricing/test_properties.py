@@ -191,7 +191,7 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     for narrow, wide in zip(_traffic(slow, case, name, 1.0), _traffic(fast, case, name, 4.0), strict=True):
         assert wide * 4 == pytest.approx(narrow, rel=1e-6, abs=1e-15)
     assert (slow.memory.device == fast.memory.device).all()
-    assert fast.step.total[0] <= slow.step.total[0]
+    assert fast.step.total[0] <= slow.step.total[0] * (1.0 + 1e-12)
 
 
 def _traffic(answer: Priced, case: Case, name: str, width: float) -> tuple[float, float]:
