@@ -31,10 +31,11 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
         return kept + incoming + _experts(scenario, block, extents, kind)
     feed_forward = _feed_forward(scenario, block, extents, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
-    if kind.mixer in ("gated_delta", "lightning", "mamba"):
-        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, kind))
-    if kind.mixer == "none":
+    mixing = {one.name for one in layer_operations(conditions_of(scenario), kind) if one.group == "core_attention"}
+    if not mixing:
         return widest
+    if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
+        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, kind))
     return np.maximum(widest, _attention(scenario, block, extents, kind, keeps_gradients))
 
 
