@@ -14,6 +14,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.search.result import Ranking
 from simulator.search.space import Space
+from simulator.show.answers.command import estimate_command
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
@@ -187,46 +188,10 @@ def _panel(estimate: Estimate, asked: PageQuestion) -> dict[str, Any]:
     return {
         "title": sharded_layout_text(estimate.layout),
         "verdict": verdict_sentence(estimate, colour=False),
-        "command": estimate_command(estimate, asked),
+        "command": estimate_command(estimate, asked.question),
         "memory": memory_figure(estimate),
         "step": step_figure(estimate),
     }
-
-
-def estimate_command(estimate: Estimate, asked: PageQuestion) -> str:
-    """The command that prices a layout."""
-    layout = estimate.layout
-    given = {
-        "model": asked.question["model"],
-        "hardware": asked.question.get("hardware", estimate.hardware),
-        "devices": estimate.devices if ":" not in str(asked.question.get("hardware", "")) else None,
-        "seq_length": estimate.seq_length,
-        "global_batch_size": estimate.global_batch_size,
-        "precision": estimate.precision,
-        "framework": estimate.framework,
-        "stack": estimate.stack,
-        "lora_rank": estimate.lora_rank,
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "ep": layout.expert_parallel,
-        # Left out it follows from the tensor-parallel size.
-        "etp": str(layout.expert_tensor_parallel) if layout.expert_parallel > 1 else None,
-        "vpp": layout.virtual_stages,
-        "micro_batch_size": layout.micro_batch_size,
-        "zero_stage": layout.zero_stage,
-        "recompute": layout.recompute,
-        "offload": layout.offload,
-        "stage_layers": ",".join(map(str, layout.stage_layers)) if len(set(layout.stage_layers)) > 1 else None,
-    }
-    told = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in given.items()
-        if value not in (None, 1, "none") or name == "devices"
-    ]
-    options = {**dict(asked.question.get("options") or {}), **estimate.options}
-    told += [f"--option {name}={value}" for name, value in options.items()]
-    return " ".join(["simulate estimate", *(text for text in told if not text.endswith(" None"))])
 
 
 Points = list[tuple[float, Estimate | None]]

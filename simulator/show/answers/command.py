@@ -1,0 +1,80 @@
+"""The command that prices a layout of an answer by itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.settings import LISTS
+from simulator.question.specs.catalogue import load_model
+
+_BELONGS_TO = {
+    "recompute_modules": "selective",
+    "recompute_method": "full",
+    "recompute_layers": "full",
+    "recompute_layer_list": "full",
+}
+"""The mode of recompute that a field says more of."""
+
+
+def estimate_command(estimate: Estimate, question: Mapping[str, Any]) -> str:
+    """The command that prices this very layout; `question` are the arguments of `simulator.rank` that led to it."""
+    return shlex.join([*question_words(estimate, question), *layout_words(estimate, question)])
+
+
+def question_words(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
+    """The words of the command that all layouts of an answer share."""
+    hardware = str(question.get("hardware", estimate.hardware))
+    given = {
+        "model": question["model"],
+        "hardware": hardware,
+        "devices": estimate.devices if ":" not in hardware else None,
+        "seq_length": estimate.seq_length,
+        "global_batch_size": estimate.global_batch_size,
+        "precision": estimate.precision,
+        "framework": estimate.framework,
+        "stack": estimate.stack,
+        "lora_rank": estimate.lora_rank,
+        "num_layers": question.get("num_layers"),
+        "calibration": question.get("calibration"),
+    }
+    told = ((f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value is not None)
+    return ["simulate", "estimate", *(word for pair in told for word in pair)]
+
+
+def layout_words(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
+    """The words that say the layout, and the switches that stand above the stack's."""
+    has_experts = load_model(str(question["model"])).is_moe
+    options = {**dict(question.get("options") or {}), **estimate.options}
+    switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
+    return [*_fields(estimate.layout, has_experts=has_experts), *switches]
+
+
+def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
+    """Every field that an estimate would not take by itself."""
+    cut_is_even = len(set(layout.stage_layers)) <= 1 or layout.chunk_layers
+    for field in FIELDS:
+        value = getattr(layout, field.name)
+        plain: Any = field.default
+        match field.name:
+            case "data_parallel":
+                continue
+            case "stage_layers" if cut_is_even:
+                continue
+            case "sequence_parallel":
+                plain = layout.tensor_parallel > 1
+            case "zero_stage":
+                plain = None
+            case "expert_tensor_parallel":
+                plain = None if has_experts else 1
+            case "recompute_method" | "recompute_layers" if layout.recompute_method == "list":
+                continue
+        if value == plain or _BELONGS_TO.get(field.name, layout.recompute) != layout.recompute:
+            continue
+        if field.kind == "flag":
+            yield field.option if value else field.option.replace("--", "--no-", 1)
+        else:
+            yield from (field.option, ",".join(map(str, value)) if field.kind in LISTS else str(value))
