@@ -29,7 +29,7 @@ from simulator.search.rank import Progress, fastest_of
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
-from simulator.search.spread import spread
+from simulator.search.spread import Feasible, spread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -290,19 +290,33 @@ def fastest(
     return Fastest(None, estimate_layout(scenario, chosen[0]) if chosen else None)
 
 
+@dataclass(frozen=True, slots=True)
+class FeasibleLayouts:
+    """Layouts that fit."""
+
+    estimates: tuple[Estimate, ...]
+    """Plain estimates, without intervals."""
+    others: tuple[tuple[Feasible, Mapping[str, str]], ...]
+    """Those beyond, by their speed and memory alone, each with the switches that were chosen beside it."""
+
+
 def feasible(
-    *, space: Space | None = None, most: int = 1000, **question: Unpack[QuestionFields]
-) -> tuple[Estimate, ...]:
-    """Every layout that `rank` counts as fitting, as plain estimates without intervals; of more than `most` a choice.
+    *, space: Space | None = None, most: int = 1000, drawn: int = 100_000, **question: Unpack[QuestionFields]
+) -> FeasibleLayouts:
+    """Every layout that `rank` counts as fitting, up to `drawn`, of which up to `most` as estimates.
 
     The choice is that of `spread`, for each way of exchanging experts.
     """
     check_count("most", most)
     ways = exchanges(scenario_of(**question), question.get("options") or {})
-    found = [(way, spread(way.scenario, space or Space(), max(most // len(ways), 1))) for way in ways]
-    return tuple(
-        replace(one, options=way.options) for way, layouts in found for one in bare_estimates(way.scenario, layouts)
-    )
+    estimates: list[Estimate] = []
+    others: list[tuple[Feasible, Mapping[str, str]]] = []
+    for way in ways:
+        found = spread(way.scenario, space or Space(), *(max(limit // len(ways), 1) for limit in (most, drawn)))
+        detailed = bare_estimates(way.scenario, [one.layout for one in found if one.chosen])
+        estimates += [replace(one, options=way.options) for one in detailed]
+        others += [(one, way.options) for one in found if not one.chosen]
+    return FeasibleLayouts(tuple(estimates), tuple(others))
 
 
 def _reasons(scenario: Scenario, examples: Mapping[str, Layout]) -> Iterator[Violation]:

@@ -24,12 +24,24 @@ class _Fitting:
     device_bytes: Array
 
 
-def spread(scenario: Scenario, space: Space, most: int) -> list[Layout]:
-    """The layouts that fit, fastest first.
+@dataclass(frozen=True, slots=True)
+class Feasible:
+    """A layout that fits."""
 
-    Where there are more than `most`: every one that no other beats in both speed and memory, the fastest of each split
-    (tensor, pipeline, context, expert parallel sizes), and of the others as many as there is room for, evenly spread by
-    rank of speed.
+    layout: Layout
+    step_seconds: float
+    device_bytes: float
+    """Of the fullest device."""
+    chosen: bool
+    """Whether it is one of the choice that is looked at in detail."""
+
+
+def spread(scenario: Scenario, space: Space, most: int, drawn: int) -> list[Feasible]:
+    """The layouts that fit, fastest first, at most `drawn`; of them at most `most` are chosen.
+
+    Where there are more, these come first: every one that no other beats in both speed and memory, and the fastest of
+    each split (tensor, pipeline, context, expert parallel sizes); of the others as many as there is room for, evenly
+    spread by rank of speed.
     """
     fitting = [
         _fitting(scenario, judged.sized.block.take(judged.sized.verdict == FITS))
@@ -39,15 +51,20 @@ def spread(scenario: Scenario, space: Space, most: int) -> list[Layout]:
     if not fitting:
         return []
     seconds = np.concatenate([one.seconds for one in fitting])
+    memory = np.concatenate([one.device_bytes for one in fitting])
+    splits = np.concatenate([_splits(one.block) for one in fitting], axis=1)
     order = np.argsort(seconds, kind="stable")
-    if len(order) > most:
-        memory = np.concatenate([one.device_bytes for one in fitting])
-        splits = np.concatenate([_splits(one.block) for one in fitting], axis=1)
-        order = order[_chosen(memory[order], splits[:, order], most)]
+    order = order[_chosen(memory[order], splits[:, order], drawn)]
+    chosen = np.zeros(len(order), bool)
+    chosen[_chosen(memory[order], splits[:, order], most)] = True
     starts = np.cumsum([0, *(len(one.seconds) for one in fitting)])
     blocks = np.searchsorted(starts, order, side="right") - 1
     pairs = zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
-    return [fitting[number].block.layout(index) for number, index in pairs]
+    figures = zip(seconds[order].tolist(), memory[order].tolist(), chosen.tolist(), strict=True)
+    return [
+        Feasible(fitting[number].block.layout(index), *told)
+        for (number, index), told in zip(pairs, figures, strict=True)
+    ]
 
 
 def _fitting(scenario: Scenario, block: LayoutBlock) -> _Fitting:
@@ -61,7 +78,9 @@ def _splits(block: LayoutBlock) -> Array:
 
 
 def _chosen(memory: Array, splits: Array, most: int) -> Index:
-    """Positions of layouts sorted by speed: the front, the best of each split, others evenly."""
+    """Positions of layouts sorted by speed: all, or the front, the best of each split, others evenly."""
+    if len(memory) <= most:
+        return np.arange(len(memory))
     least_before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
     kept = memory < least_before
     kept[np.unique(splits, axis=1, return_index=True)[1]] = True

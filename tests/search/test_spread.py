@@ -18,7 +18,7 @@ MOE: dict[str, Any] = {"model": "mixtral-8x7b-v0.1", "hardware": "h100-sxm-80g",
 
 @pytest.mark.parametrize("question", [QUESTION, MOE])
 def test_every_layout_that_fits_is_found_once(question: dict[str, Any]) -> None:
-    found = api.feasible(most=10**6, **question)
+    found = api.feasible(most=10**6, **question).estimates
     assert len(found) == simulator.rank(**question).counts.feasible
     assert len({(one.layout, tuple(one.options)) for one in found}) == len(found)
     assert all(one.verdict == "fits" for one in found)
@@ -26,12 +26,13 @@ def test_every_layout_that_fits_is_found_once(question: dict[str, Any]) -> None:
 
 def test_many_at_a_time_are_priced_as_one_alone() -> None:
     scenario = api.scenario_of(**QUESTION)
-    for one in api.feasible(most=10**6, **QUESTION)[::37]:
+    for one in api.feasible(most=10**6, **QUESTION).estimates[::37]:
         assert bare_estimate(scenario, one.layout) == one
 
 
 def test_a_choice_keeps_the_front_and_the_best_of_each_split() -> None:
-    every, chosen = api.feasible(most=10**6, **QUESTION), api.feasible(most=200, **QUESTION)
+    every, narrow = api.feasible(most=10**6, **QUESTION).estimates, api.feasible(most=200, **QUESTION)
+    chosen = narrow.estimates
     assert len(chosen) == 200 < len(every)
     kept = {one.layout for one in chosen}
     front = [one for one in every if not any(_beats(other, one) for other in every)]
@@ -42,6 +43,18 @@ def test_a_choice_keeps_the_front_and_the_best_of_each_split() -> None:
     assert {one.layout for one in best.values()} <= kept
     slowest = max(one.throughput.step_seconds for one in every)
     assert max(one.throughput.step_seconds for one in chosen) == slowest
+
+
+def test_what_is_not_chosen_is_told_by_its_speed_and_memory() -> None:
+    every, narrow = api.feasible(most=10**6, **QUESTION).estimates, api.feasible(most=200, **QUESTION)
+    known = {one.layout: (one.throughput.step_seconds, one.memory.device_bytes) for one in every}
+    for one, options in narrow.others:
+        assert known.pop(one.layout) == pytest.approx((one.step_seconds, one.device_bytes))
+        assert not options
+    assert set(known) == {one.layout for one in narrow.estimates}
+    fewer = api.feasible(most=50, drawn=300, **QUESTION)
+    assert len(fewer.estimates) + len(fewer.others) == 300
+    assert len(fewer.estimates) < 200
 
 
 def _beats(one: Estimate, other: Estimate) -> bool:

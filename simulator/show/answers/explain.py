@@ -33,6 +33,8 @@ class Explanation:
     """Where it does not pass: the smallest changes after which it does, the fastest first."""
     longest_sequence: int | None
     """Tokens of the longest sequence that this layout passes with; None where not even a short one does."""
+    min_fit_probability: float | None = None
+    """With which what passes fits; None where no calibration tells, or none is asked for."""
 
 
 def explain(case: Case, min_fit_probability: float) -> Explanation:
@@ -46,6 +48,7 @@ def explain(case: Case, min_fit_probability: float) -> Explanation:
         causes=tuple(causes(case, estimate)),
         changes=() if fine else changes_for(case, estimate, frozenset(), gates),
         longest_sequence=_longest_sequence(case, gates),
+        min_fit_probability=gates.min_fit_probability,
     )
 
 

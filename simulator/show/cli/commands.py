@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -17,6 +17,9 @@ from simulator.show.cli.options import left_to_default
 from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
 from simulator.show.report.presentation import Presentation
+
+if TYPE_CHECKING:
+    from simulator.show.answers.explain import Explanation
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs with a default of their own that every answer depends on."""
@@ -68,32 +71,33 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
+    explained = None
+    wanted = values["format"] in ("table", "markdown", "html") and presentation.verbosity >= 0
+    if wanted and priced.verdict in ("does_not_fit", "starved"):
+        explained = _explained(ctx, values)
     if values["format"] == "html":
         from simulator.show.pages.answers import PageQuestion, estimate_page  # noqa: PLC0415  start-up time
 
-        write(
-            estimate_page(priced, presentation, PageQuestion(question=question, command=typed(ctx))), values["output"]
-        )
+        asked = PageQuestion(question=question, command=typed(ctx))
+        write(estimate_page(priced, presentation, asked, explained), values["output"])
         return
     text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
-    if priced.verdict in ("does_not_fit", "starved") and values["format"] in ("table", "markdown"):
-        text = f"{text}\n{_explained(ctx, values)}"
+    if explained is not None:
+        from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
+
+        style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
+        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, style)) + "\n"])
     write(text, values["output"])
 
 
-def _explained(ctx: click.Context, values: Mapping[str, Any]) -> str:
-    """Why an estimate does not fit, and what would help; nothing where only tables are wanted."""
+def _explained(ctx: click.Context, values: Mapping[str, Any]) -> Explanation:
+    """Why an estimate does not fit, and what would help."""
     from simulator.api import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
     from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
     from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
-    from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
 
-    if verbosity_of(ctx) < 0:
-        return ""
-    case = case_of_options(asked(ctx, {**values, "model_field": ()}))
-    style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
-    return "\n\n".join(explanation_blocks(explain(case, MIN_FIT_PROBABILITY), style)) + "\n"
+    return explain(case_of_options(asked(ctx, {**values, "model_field": ()})), MIN_FIT_PROBABILITY)
 
 
 def _question(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,12 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.search.result import Ranking
 from simulator.search.space import Space
 from simulator.show.answers.command import estimate_command
+from simulator.show.answers.explain import Explanation
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
+from simulator.show.pages.explain import cells_table, explanation_sections
 from simulator.show.pages.figures import (
+    Dot,
     PlotlyFigure,
     cluster_speed,
     curve_figure,
@@ -28,16 +31,17 @@ from simulator.show.pages.figures import (
     timeline_figure,
 )
 from simulator.show.pages.page import Page, PageSection, Table, figure_box, page_html
-from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.estimate_table import estimate_footer, estimate_question
 from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
     amount,
-    devices_text,
     gib,
     grouped,
     layout_text,
     mfu_text,
     money,
+    need_lines,
     probability_text,
     ranged,
     recompute_text,
@@ -47,8 +51,10 @@ from simulator.show.report.text import (
     words,
 )
 
-MOST_DOTS = 10_000
-"""Layouts that a page shows as dots, beside those of the ranking's table."""
+MOST_PANELS = 10_000
+"""Layouts of a page with panels, beside those of the ranking's table."""
+MOST_DOTS = 100_000
+"""Layouts that a page shows as dots."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
 _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
@@ -65,16 +71,19 @@ class PageQuestion:
     """As it was typed."""
 
 
-def estimate_page(estimate: Estimate, presentation: Presentation, asked: PageQuestion) -> str:
-    """The page of one layout. Raises UnsupportedError without the plotting library."""
-    layout = estimate.layout
+def estimate_page(
+    estimate: Estimate, presentation: Presentation, asked: PageQuestion, explained: Explanation | None = None
+) -> str:
+    """The page of one layout, with why where it does not fit. Raises UnsupportedError without the plotting library."""
+    layout, told = estimate.layout, replace(presentation, verbosity=1)
     question = {**asked.question, "layout": layout}
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
     curves = {
         "sequence": ("sequence length", _over("seq_length", _around(estimate.seq_length), question, api.estimate)),
         "micro-batch": ("micro batch size", _micro_batches(question, layout)),
     }
-    figures |= {name: curve_figure(points, axis) for name, (axis, points) in curves.items()}
+    usable = estimate.memory.capacity_bytes
+    figures |= {name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items()}
     sections = [
         PageSection(
             title="Memory by stage", figure="memory", about=_MEMORY_ABOUT, table=_memory_table(estimate), folded=True
@@ -86,36 +95,34 @@ def estimate_page(estimate: Estimate, presentation: Presentation, asked: PageQue
             table=_step_table(estimate),
             folded=True,
         ),
+        *(explanation_sections(explained) if explained is not None else ()),
         *_timeline_section(estimate, figures),
-        *_curve_sections(curves, "the same layout"),
+        *_curve_sections(curves, "the same layout; what breaks a rule leaves a gap"),
         _speed_section(estimate, presentation),
     ]
     lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
     return page_html(
         Page(
-            title=f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}, {estimate.precision}",
-            lead=lead,
+            title=estimate_question(estimate, presentation),
+            lead=" ".join([lead, *need_lines(estimate)]),
             sections=sections,
             figures=figures,
             command=asked.command,
-            notes=tuple(_notes(estimate, presentation, asked)),
+            notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
         )
     )
 
 
 def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuestion) -> str:
     """The page of a ranking. Raises UnsupportedError without the plotting library."""
-    shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
-    query = ranking.query
-    title = (
-        f"{query['model']} on {devices_text(int(str(query['devices'])))} of {query['hardware']}, {query['precision']}"
-    )
+    title, told = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
+    shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
-        lead = "Nothing fits: no layout keeps the rules."
-        return page_html(Page(title=title, lead=lead, sections=(), figures={}, command=asked.command))
-    groups = _groups(ranking, asked)
-    every = [dot for dots in groups.values() for dot in dots]
-    seen = f"{_drawn(len(every), ranking.counts.feasible)}; press a dot to see its panels."
+        lines = [*miss_lines(ranking, told), *ranking_footer(ranking, told)]
+        return page_html(
+            Page(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
+        )
+    dots, panels = _dots(ranking, shown, asked)
     curves = {
         "sequence": (
             "sequence length",
@@ -124,12 +131,15 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         "nodes": ("nodes", _nodes(ranking, asked)),
         "micro-batch": ("micro batch size", _best_micro_batches(asked)),
     }
-    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(groups, shown[0].memory.capacity_bytes)}
+    usable = shown[0].memory.capacity_bytes
+    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
     figures |= {
-        name: curve_figure(points, axis) for name, (axis, points) in curves.items() if any(e for _, e in points)
+        name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
     best = shown[0]
-    verdict = "Fastest" if ranking.estimates else "Nothing fits; nearest"
+    lead = [f"Fastest: {layout_text(best.layout)}, {verdict_sentence(best, colour=False)}."]
+    if not ranking.estimates:
+        lead = list(miss_lines(ranking, told))
     sections = [
         PageSection(
             title="Layouts",
@@ -138,60 +148,89 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         ),
         PageSection(
             title="Speed against memory",
-            text=[seen],
+            text=[_drawn(len(panels), ranking)],
             figure="pareto",
             about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
         ),
-        PageSection(title="One layout", html=_panels()),
-        *_curve_sections({name: curve for name, curve in curves.items() if name in figures}, "the best layout of each"),
+        PageSection(title="One layout", html=_panels(len(panels))),
+        *(
+            [PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))]
+            if ranking.remedies
+            else []
+        ),
+        *_curve_sections(
+            {name: curve for name, curve in curves.items() if name in figures},
+            "the best layout of each; where none is likely enough to fit there is a gap",
+        ),
     ]
     return page_html(
         Page(
             title=title,
-            lead=f"{verdict}: {layout_text(best.layout)}, {verdict_sentence(best, colour=False)}.",
+            lead=" ".join(lead),
             sections=sections,
             figures=figures,
-            layouts=[_panel(estimate, asked) for _, estimate, _ in every],
+            layouts=panels,
             command=asked.command,
-            notes=tuple(_notes(best, presentation, asked)),
+            notes=[*ranking_footer(ranking, told), *_sources(best, asked)],
         )
     )
 
 
-def _drawn(dots: int, feasible: int) -> str:
+def _remedies_section(ranking: Ranking) -> Iterator[PageSection]:
+    if ranking.remedies:
+        yield PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))
+
+
+def _drawn(dots: int, ranking: Ranking) -> str:
     """How many of the layouts that fit are drawn, and which."""
+    feasible = ranking.counts.feasible
+    how = "press a dot to see its panels"
+    if not feasible:
+        return f"Nothing fits: what is drawn comes nearest; {how}."
     if dots >= feasible:
-        return f"All {grouped(feasible)} layouts that fit"
+        return f"All {grouped(feasible)} layouts that fit; {how}."
     return (
         f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
-        "each split, and of the others an even share by speed"
+        f"each split, and of the others an even share by speed; {how}."
     )
 
 
-def _groups(ranking: Ranking, asked: PageQuestion) -> dict[str, list[tuple[int, Estimate, str]]]:
-    """Dots by group: what is recommended, what else fits, and what is risky; numbered through."""
-    known = {(estimate.layout, tuple(estimate.options)) for estimate in (*ranking.estimates, *ranking.risky)}
-    found = api.feasible(space=asked.space, most=MOST_DOTS, **asked.question)
-    others = [estimate for estimate in found if (estimate.layout, tuple(estimate.options)) not in known]
-    groups: dict[str, list[tuple[int, Estimate, str]]] = {}
-    number = 0
-    shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
-    for name, estimates in (("recommended", shown), ("fits", others), ("risky", ranking.risky)):
+def _dots(
+    ranking: Ranking, shown: Sequence[Estimate], asked: PageQuestion
+) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
+    """Dots by group (what is in the table, what else fits, what is risky), and what each of them shows.
+
+    Beyond `MOST_PANELS` a layout shows its text and its command alone.
+    """
+    risky = [estimate for estimate in ranking.risky if estimate not in shown]
+    known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
+    found = api.feasible(space=asked.space, most=MOST_PANELS, drawn=MOST_DOTS, **asked.question)
+    first = "recommended" if ranking.estimates else "nearest"
+    others = [one for one in found.estimates if (one.layout, tuple(one.options)) not in known]
+    groups: dict[str, list[Dot]] = {}
+    panels: list[dict[str, Any]] = []
+    for name, estimates in ((first, shown), ("fits", others), ("risky", risky)):
         groups[name] = []
         for estimate in estimates:
-            groups[name].append((number, estimate, layout_text(estimate.layout)))
-            number += 1
-    return groups
+            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
+            panels.append(_panel(estimate, asked))
+    tokens = shown[0].global_batch_size * shown[0].seq_length
+    for one, options in found.others:
+        if (one.layout, tuple(options)) not in known:
+            groups["fits"].append(Dot(len(panels), one.device_bytes, tokens / one.step_seconds))
+            told = replace(shown[0], layout=one.layout, options=options)
+            panels.append(_words(told, asked, "fits; --format html of this command shows its panels"))
+    return groups, panels
 
 
 def _panel(estimate: Estimate, asked: PageQuestion) -> dict[str, Any]:
-    return {
-        "title": sharded_layout_text(estimate.layout),
-        "verdict": verdict_sentence(estimate, colour=False),
-        "command": estimate_command(estimate, asked.question),
-        "memory": memory_figure(estimate),
-        "step": step_figure(estimate),
-    }
+    told = _words(estimate, asked, verdict_sentence(estimate, colour=False))
+    return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
+
+
+def _words(estimate: Estimate, asked: PageQuestion, verdict: str) -> dict[str, Any]:
+    command = estimate_command(estimate, asked.question)
+    return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
 Points = list[tuple[float, Estimate | None]]
@@ -263,7 +302,7 @@ def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Ite
         table = Table(headers=[axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
         yield PageSection(
             title=f"Over {axis}",
-            text=[f"Speed and memory of {whose}; what does not fit the rules or the memory leaves a gap."],
+            text=[f"Speed and memory of {whose}. The line is what a framework can use."],
             figure=name,
             about=f"Curves of tokens per second and memory over {axis}.",
             table=table,
@@ -395,17 +434,17 @@ def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSectio
     return PageSection(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
 
 
-def _panels() -> str:
+def _panels(layouts: int) -> str:
     return (
-        '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels">'
+        f'<p><label>Layout <input id="choose" type="number" min="1" max="{layouts}" value="1"></label> of '
+        f"{grouped(layouts)}: those of the table first, then from the fastest.</p>"
+        '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels" id="panels">'
         f"{figure_box('memory', _MEMORY_ABOUT, drawn=False)}{figure_box('step', _STEP_ABOUT, drawn=False)}</div>"
         '<pre id="chosen-command"></pre>'
     )
 
 
-def _notes(estimate: Estimate, presentation: Presentation, asked: PageQuestion) -> Iterator[str]:
-    yield from defaults_line(dict(presentation.defaults))
-    yield from provenance_lines(estimate, replace(presentation, verbosity=1))
+def _sources(estimate: Estimate, asked: PageQuestion) -> Iterator[str]:
     yield from sources("model", load_model(str(asked.question["model"])))
     hardware = str(asked.question.get("hardware", estimate.hardware))
     if ":" not in hardware:

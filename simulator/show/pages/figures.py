@@ -16,6 +16,8 @@ from simulator.show.report.text import words
 
 MOST_PARTS = 12
 """Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
+_MOST_SHAPES = 2000
+"""Dots beyond which they are pixels of one canvas instead of shapes of their own."""
 LONGEST_LABEL = 28
 """Characters of a recipe's name on an axis."""
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
@@ -127,21 +129,32 @@ def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
     return [("peak", 100.0), ("products below peak", -below), *losses, ("MFU", 100.0 * speed.mfu)]
 
 
-def pareto_figure(groups: Mapping[str, Sequence[tuple[int, Estimate, str]]], capacity_bytes: float) -> PlotlyFigure:
-    """Speed against memory: a dot for each layout, by group; its number is what a click shows."""
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A layout as a dot."""
+
+    number: int
+    """What a press on it shows, and what the browser takes its text from."""
+    memory_bytes: float
+    tokens_per_second: float
+
+
+def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
+    """Speed against memory: a dot for each layout, by group."""
     symbols = {"recommended": "star", "fits": "circle", "risky": "x"}
     sizes = {"recommended": 12, "fits": 6, "risky": 7}
     colours = {"recommended": _COLOURS[5], "fits": _COLOURS[0], "risky": _COLOURS[7]}
+    # What is drawn last lies on top.
+    order = ("fits", "risky", "recommended", "nearest")
     return {
         "data": [
             {
-                "type": "scattergl" if len(dots) > 2000 else "scatter",
+                "type": "scattergl" if len(groups["fits"]) > _MOST_SHAPES else "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [_gib(estimate.memory.device_bytes) for _, estimate, _ in dots],
-                "y": [round(cluster_speed(estimate)) for _, estimate, _ in dots],
-                "customdata": [index for index, _, _ in dots],
-                "text": [title for _, _, title in dots],
+                "x": [_gib(dot.memory_bytes) for dot in groups[name]],
+                "y": [round(dot.tokens_per_second) for dot in groups[name]],
+                "customdata": [dot.number for dot in groups[name]],
                 "marker": {
                     "symbol": symbols.get(name, "circle"),
                     "size": sizes.get(name, 6),
@@ -149,8 +162,8 @@ def pareto_figure(groups: Mapping[str, Sequence[tuple[int, Estimate, str]]], cap
                 },
                 "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>",
             }
-            for name, dots in groups.items()
-            if dots
+            for name in order
+            if groups.get(name)
         ],
         "layout": {
             "hovermode": "closest",
@@ -166,7 +179,7 @@ def cluster_speed(estimate: Estimate) -> float:
     return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
-def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> PlotlyFigure:
+def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:
     """Tokens/s and memory over one input, from points computed beforehand; where nothing fits there is a gap."""
     known = list(points)
     inputs = [value for value, _ in known]
@@ -195,6 +208,7 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str) -> 
                 "tickmode": "auto",
                 "nticks": 6,
             },
+            "shapes": [{**_level(_gib(usable_bytes)), "yref": "y2"}],
         },
     }
 

@@ -18,8 +18,8 @@ from simulator.show.report.text import (
     mfu_text,
     milliseconds,
     money,
+    need_lines,
     percent,
-    probability_text,
     ranged,
     step_unit,
     teraflops,
@@ -31,7 +31,7 @@ from simulator.show.report.text import (
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
     blocks = [
-        _titled(_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
+        _titled(estimate_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
         *_violations(estimate, style),
     ]
     if estimate.verdict != "refused":
@@ -43,11 +43,12 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
             _speed(estimate, presentation, style),
         ]
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(_footer(estimate, presentation), style))
+        blocks.append(paragraph(estimate_footer(estimate, presentation), style))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _question(estimate: Estimate, presentation: Presentation) -> str:
+def estimate_question(estimate: Estimate, presentation: Presentation) -> str:
+    """Return what was asked, on one line."""
     hardware = f"{estimate.hardware}{', assumed' if 'hardware' in presentation.defaults else ''}"
     text = f"{estimate.model} on {devices_text(estimate.devices)} of {hardware}: {estimate.precision}"
     if estimate.lora_rank:
@@ -61,10 +62,7 @@ def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     sequence = ", sequence parallel" if layout.sequence_parallel else ""
     yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
     yield verdict_sentence(estimate, colour=presentation.colour)
-    interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
-    if interval is not None and probability is not None and estimate.verdict != "refused":
-        need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
-        yield f"{need}; probability that it fits: {probability_text(probability)} %"
+    yield from need_lines(estimate)
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -157,7 +155,8 @@ def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
         yield [f"step {unit}, 90 % interval", f"{low} to {high}"]
 
 
-def _footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+def estimate_footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    """Yield what the numbers rest on."""
     yield from defaults_line(dict(presentation.defaults))
     yield from assumed_lines(estimate)
     yield from provenance_lines(estimate, presentation)

@@ -12,7 +12,15 @@ from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import gib, grouped, percent, probability_text, sharded_layout_text, verdict_sentence
+from simulator.show.report.text import (
+    gib,
+    grouped,
+    need_lines,
+    percent,
+    probability_text,
+    sharded_layout_text,
+    verdict_sentence,
+)
 
 _BAR = 40
 """Characters of a bar as long as what is usable."""
@@ -22,7 +30,11 @@ _MOST_BARS = 16
 def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
     estimate = found.estimate
-    about = [sharded_layout_text(estimate.layout), verdict_sentence(estimate, colour=presentation.colour)]
+    about = [
+        sharded_layout_text(estimate.layout),
+        verdict_sentence(estimate, colour=presentation.colour),
+        *need_lines(estimate),
+    ]
     blocks = [f"{heading('Layout', style)}\n{paragraph(about, style)}", *explanation_blocks(found, style)]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
@@ -35,8 +47,9 @@ def explanation_blocks(found: Explanation, style: Style) -> Iterator[str]:
     if found.causes:
         yield f"{heading('Why', style)}\n{paragraph([f'{cause}.' for cause in found.causes], style)}"
     if found.changes:
-        yield f"{heading('What would make it fit', style)}\n{_changes(found, style)}"
-    yield paragraph(list(_limits(found)), style)
+        headers, rows = changes_cells(found)
+        yield f"{heading(changes_title(found), style)}\n{grid(headers, rows, style, text_columns=[0])}"
+    yield paragraph([longest_text(found)], style)
 
 
 def _bars(estimate: Estimate, style: Style) -> str:
@@ -58,7 +71,15 @@ def _bars(estimate: Estimate, style: Style) -> str:
     return f"{table}\n{left} ranks that need less are left out." if left else table
 
 
-def _changes(found: Explanation, style: Style) -> str:
+def changes_title(found: Explanation) -> str:
+    """Return the heading over the changes: how sure they make it."""
+    least = found.min_fit_probability
+    sure = "" if least is None else f" with at least {percent(least)} %"
+    return f"What would make it fit{sure}"
+
+
+def changes_cells(found: Explanation) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of the changes that help."""
     rows = [
         [
             change.text,
@@ -69,8 +90,7 @@ def _changes(found: Explanation, style: Style) -> str:
         ]
         for change in found.changes
     ]
-    headers = ["options to add", "GiB", "fit\n%", "speed of a\ndevice, %", "tokens/s"]
-    return grid(headers, rows, style, text_columns=[0])
+    return ["options to add", "GiB", "fit\n%", "speed of a\ndevice, %", "tokens/s"], rows
 
 
 def _probability(estimate: Estimate) -> str:
@@ -78,11 +98,10 @@ def _probability(estimate: Estimate) -> str:
     return "-" if probability is None else probability_text(probability)
 
 
-def _limits(found: Explanation) -> Iterator[str]:
-    if found.longest_sequence is None:
-        yield "Longest sequence that fits with this layout: none."
-    else:
-        yield f"Longest sequence that fits with this layout: {grouped(found.longest_sequence)} tokens."
+def longest_text(found: Explanation) -> str:
+    """Return how long a sequence may be."""
+    longest = "none" if found.longest_sequence is None else f"{grouped(found.longest_sequence)} tokens"
+    return f"Longest sequence that fits with this layout: {longest}."
 
 
 def explain_object(found: Explanation, presentation: Presentation) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _exchange(estimate: Estimate) -> str:
 
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
     """Return the ranking for people: question, table, and what to know about it."""
-    blocks = [heading(_question(ranking), style)] if presentation.verbosity >= 0 else []
+    blocks = [heading(ranking_question(ranking), style)] if presentation.verbosity >= 0 else []
     left_out: list[Column] = []
     if ranking.estimates:
         shown, left_out = fitting(_columns(ranking.estimates, presentation), _width(presentation, style))
@@ -90,11 +90,12 @@ def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) ->
     else:
         blocks.append(_nothing_fits(ranking, presentation, style))
     if presentation.verbosity >= 0:
-        blocks.append(paragraph([*narrow_line(left_out), *_footer(ranking, presentation)], style))
+        blocks.append(paragraph([*narrow_line(left_out), *ranking_footer(ranking, presentation)], style))
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
 
 
-def _question(ranking: Ranking) -> str:
+def ranking_question(ranking: Ranking) -> str:
+    """Return what was asked, on one line."""
     query = ranking.query
     text = f"{query.get('model')} on {_cluster(ranking)}: {query.get('precision')}"
     if query.get("lora_rank"):
@@ -190,19 +191,20 @@ def _run_text(estimate: Estimate, presentation: Presentation, field: Literal["da
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
-    blocks = ["\n".join(_miss(ranking, presentation))]
+    blocks = ["\n".join(miss_lines(ranking, presentation))]
     if ranking.reasons:
         rows = [[reason.rule, reason.message, reason.fix] for reason in ranking.reasons]
         headers = ["rule", "what it says of a layout it dropped", "fix"]
         blocks.append(grid(headers, rows, style, text_columns=range(3), wrapped=headers[1:]))
     if ranking.remedies:
-        blocks.append(_remedies(ranking, style))
+        headers, cells = remedies_cells(ranking)
+        blocks.append(grid(headers, cells, style, text_columns=[0]))
     else:
         blocks[-1] += "\n" * (1 + bool(ranking.reasons)) + "No single change that was tried makes it fit."
     return "\n\n".join(blocks)
 
 
-def _miss(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+def miss_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield how near the nearest layout comes, or why there is none."""
     nearest = ranking.nearest
     if nearest is None:
@@ -217,7 +219,8 @@ def _miss(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     yield f"largest parts (GiB): {parts}"
 
 
-def _remedies(ranking: Ranking, style: Style) -> str:
+def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of what would make something fit."""
     rows = [
         [
             remedy.change,
@@ -227,11 +230,11 @@ def _remedies(ranking: Ranking, style: Style) -> str:
         ]
         for remedy in ranking.remedies
     ]
-    headers = ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"]
-    return grid(headers, rows, style, text_columns=[0])
+    return ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"], rows
 
 
-def _footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield what was looked at and left out, and what the numbers rest on."""
     counts = ranking.counts
     looked_at = f"{grouped(counts.evaluated)} layouts in {elapsed_text(counts.elapsed_seconds)}"
     text = f"{looked_at}: {grouped(counts.feasible)} fit"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import floor, log10
 from typing import assert_never
@@ -184,6 +184,14 @@ def cut_text(layout: Layout) -> str:
 
 def _runs_text(numbers: tuple[int, ...]) -> str:
     return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
+
+
+def need_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield how sure the verdict is."""
+    interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
+    if interval is not None and probability is not None and estimate.verdict != "refused":
+        need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
+        yield f"{need}; probability that it fits: {probability_text(probability)} %"
 
 
 def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:

@@ -16,7 +16,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--ink"), size: narrow ? 11 : 13 },
       hoverlabel: { align: "left" },
-      legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, ...(full.legend || {}) },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, ...(full.legend || {}) },
       height: full.height || (narrow ? 380 : 420),
     };
   };
@@ -24,7 +24,9 @@
   const figures = new Map();
   const draw = (box, spec) => {
     figures.set(box, spec);
-    return Plotly.react(box, structuredClone(spec.data), themed(spec.layout, box.clientWidth < 560), config).then(() => {
+    const layout = themed(spec.layout, box.clientWidth < 560);
+    box.style.minHeight = `${layout.height}px`;
+    return Plotly.react(box, structuredClone(spec.data), layout, config).then(() => {
       box.querySelectorAll(".main-svg").forEach((svg) => svg.setAttribute("aria-hidden", "true"));
     });
   };
@@ -38,6 +40,7 @@
     return typeof value === "number" ? data.values[value] : value;
   };
   const unpacked = ([template, ...own]) => filled(data.templates[template], own);
+  const titled = ([template, ...own]) => filled(data.templates[template].title, own).replaceAll(", ", "<br>");
 
   const select = (index) => {
     const title = document.getElementById("chosen");
@@ -46,8 +49,12 @@
     title.textContent = chosen.title;
     document.getElementById("chosen-verdict").textContent = chosen.verdict;
     document.getElementById("chosen-command").textContent = data.command + chosen.command;
-    draw(document.getElementById("figure-memory"), chosen.memory);
-    draw(document.getElementById("figure-step"), chosen.step);
+    document.getElementById("choose").value = index + 1;
+    document.getElementById("panels").hidden = !chosen.memory;
+    if (chosen.memory) {
+      draw(document.getElementById("figure-memory"), chosen.memory);
+      draw(document.getElementById("figure-step"), chosen.step);
+    }
     document.querySelectorAll("tr[data-layout]").forEach((row) => {
       row.setAttribute("aria-current", String(Number(row.dataset.layout) === index));
     });
@@ -73,6 +80,7 @@
   };
 
   const start = async () => {
+    for (const trace of data.figures.pareto?.data || []) trace.text = trace.customdata.map((number) => titled(data.layouts[number]));
     const drawn = [...document.querySelectorAll(".figure[data-figure]")].map((box) => draw(box, data.figures[box.dataset.figure]));
     document.querySelectorAll("table").forEach(sortable);
     document.querySelectorAll("button[data-layout]").forEach((button) => {
@@ -84,6 +92,8 @@
     await Promise.all(drawn);
     const dots = document.querySelector('[data-figure="pareto"]');
     if (dots && data.layouts.length) {
+      const number = document.getElementById("choose");
+      number.addEventListener("change", () => select(number.valueAsNumber - 1));
       dots.on("plotly_click", (event) => select(event.points[0].customdata));
       select(0);
     }
