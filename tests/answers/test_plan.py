@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ from simulator import InputError, UnsupportedError
 from simulator.cost.pricing.estimate import Interval
 from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
 from simulator.show.answers.offers import Offer, parse_offer
-from simulator.show.answers.plan import kept, plan
+from simulator.show.answers.plan import Choice, LimitCheck, Plan, kept, plan
 from simulator.show.answers.run import run_of
 from simulator.show.report.as_json import schema
 from simulator.show.report.columns import Column, fitting
@@ -240,3 +241,67 @@ def test_columns_go_by_how_little_they_matter() -> None:
     assert [c.header for c in kept_columns] == ["a", "c"]
     assert [c.header for c in gone] == ["b"]
     assert fitting(columns, 3)[0] == columns[:1]
+
+
+def choice(nodes: int, days: float, cost: float | None, **limits: LimitCheck) -> Choice:
+    """A choice with a run of so many days and that cost."""
+    estimate = samples.calibrated()
+    run = replace(run_of(estimate, 10**12, None), days=days, cost=cost)
+    told: dict[str, Any] = {"offer": 0, "hardware": "h20", "nodes": nodes, "devices": 8 * nodes, "precision": "bf16"}
+    return Choice(**told, estimate=estimate, reason="", run=run, **limits)
+
+
+def booked(*choices: Choice) -> int:
+    """Nodes of what is to be booked within 10 days for 100."""
+    found = Plan(
+        model="llama3.1-8b",
+        train_tokens=10**12,
+        deadline_days=10.0,
+        budget=100.0,
+        offers=(Offer(hardware="h20", nodes=(1, 2, 4), price_per_device_hour=1.0),),
+        availability=None,
+        min_fit_probability=0.95,
+        choices=choices,
+    )
+    assert found.best is not None
+    assert found.best == found.best_of(0)
+    return found.best.nodes
+
+
+def test_what_to_book_keeps_the_limits_then_is_likeliest_then_misses_by_least() -> None:
+    yes, no = LimitCheck("yes", 0.99), LimitCheck("no", 0.01)
+    cheap = choice(1, 11.0, 80.0, in_time=LimitCheck("maybe", 0.2), in_budget=yes)
+    likely = choice(2, 8.0, 95.0, in_time=yes, in_budget=LimitCheck("maybe", 0.9))
+    sure = choice(4, 9.0, 90.0, in_time=yes, in_budget=yes)
+    assert booked(cheap, likely) == 2
+    assert booked(cheap, likely, sure) == 4
+    slow = choice(1, 90.0, 60.0, in_time=no, in_budget=yes)
+    dear = choice(2, 5.0, 130.0, in_time=yes, in_budget=no)
+    assert booked(slow, dear) == 2
+    unpriced = choice(1, 5.0, None, in_time=yes, in_budget=LimitCheck("maybe", None))
+    assert unpriced.verdict == "maybe"
+    assert booked(unpriced, likely) == 2
+
+
+def test_an_offer_without_a_price_may_be_in_budget() -> None:
+    found = plan(**SMALL, offers=["h20:1@1", "h20:2"], budget=1e6)
+    assert [c.in_budget.answer for c in found.choices if c.in_budget is not None] == ["yes", "maybe"]
+    assert found.best == found.choices[0]
+
+
+def test_the_command_of_what_to_book_prices_its_layout() -> None:
+    text = run(*BOOKING).stdout
+    [command] = [line.split("Part by part: ")[1] for line in text.splitlines() if "Part by part: " in line]
+    found = json.loads(run(*command.split()[1:], "--format", "json").stdout)
+    booked = json.loads(run(*BOOKING, "--format", "json").stdout)
+    best = booked["choices"][booked["best"]]["estimate"]
+    assert found["layout"] == best["layout"]
+    assert found["throughput"]["step_time_s"] == pytest.approx(best["throughput"]["step_time_s"])
+
+
+def test_every_offer_says_what_its_numbers_rest_on() -> None:
+    text = run(*BOOKING).stdout
+    for hardware in ("h100-sxm-80g", "h800-sxm-80g", "ascend-910b-64g-8"):
+        for word in ("Status: ", "Switches: "):
+            assert any(hardware in line.partition(word)[0] for line in text.splitlines() if word in line)
+    assert "Assumed: " in run(*BOOKING, "-v").stdout

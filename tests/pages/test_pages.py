@@ -16,6 +16,7 @@ from simulator.evidence.measurements.rows import public_tables, read_rows
 from simulator.question.units import to_gib
 from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import plan
+from simulator.show.pages import answers
 from simulator.show.pages import page as page_module
 from simulator.show.pages.accuracy import accuracy_page
 from simulator.show.pages.figures import (
@@ -125,7 +126,7 @@ def test_keys_choose_a_layout_and_sort_a_table(shown: Browser, written_pages: di
 def test_a_dot_shows_its_panels(shown: Browser, written_pages: dict[str, Path]) -> None:
     shown.open(written_pages["rank"], 1600)
     spot = shown.run(
-        "(() => { const dot = document.querySelectorAll('[data-figure=pareto] .scatterlayer .trace')[1]"
+        "(() => { const dot = document.querySelectorAll('[data-figure=pareto] .scatterlayer .trace')[0]"
         ".querySelector('.point'); dot.scrollIntoView({block: 'center'}); const at = dot.getBoundingClientRect();"
         "return [at.x + at.width / 2, at.y + at.height / 2]; })()"
     )
@@ -137,6 +138,56 @@ def test_a_dot_shows_its_panels(shown: Browser, written_pages: dict[str, Path]) 
     assert after != before
     assert after.startswith("simulate estimate ")
     assert run(*after.split()[1:]).exit_code == 0
+
+
+@in_browser
+def test_keys_reach_every_dot(shown: Browser, written_pages: dict[str, Path]) -> None:
+    shown.open(written_pages["rank"], 400)
+    layouts = embedded(written_pages["rank"])["layouts"]
+    shown.run("document.getElementById('choose').focus()")
+    seen = []
+    for number in (len(layouts), 40):
+        shown.run(f"document.getElementById('choose').value = {number}")
+        shown.press("ArrowDown", 40)
+        seen.append(shown.run("document.getElementById('chosen-command').textContent"))
+        assert shown.run("document.getElementById('choose').valueAsNumber") == number - 1
+    assert len(set(seen)) == 2
+    assert all(text.startswith("simulate estimate ") for text in seen)
+
+
+@in_browser
+def test_beyond_the_panels_a_dot_shows_its_command(
+    shown: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_PANELS", 50)
+    page = written("rank", tmp_path)
+    data = embedded(page)
+    counts = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]
+    dots = [index for trace in data["figures"]["pareto"]["data"] for index in trace["customdata"]]
+    assert sorted(dots) == list(range(counts["feasible"]))
+    shown.open(page, 1600)
+    number = counts["feasible"]
+    shown.run(f"document.getElementById('choose').value = {number}")
+    shown.run("document.getElementById('choose').dispatchEvent(new Event('change'))")
+    assert shown.run("document.getElementById('panels').checkVisibility()") is False
+    command = shown.run("document.getElementById('chosen-command').textContent")
+    priced = json.loads(run(*command.split()[1:], "--format", "json").stdout)
+    [trace] = [trace for trace in data["figures"]["pareto"]["data"] if number - 1 in trace["customdata"]]
+    at = trace["customdata"].index(number - 1)
+    assert trace["x"][at] == pytest.approx(priced["memory"]["device_mib"] / 1024, abs=0.01)
+    assert trace["y"][at] == pytest.approx(priced["throughput"]["tokens_per_second_per_device"] * 16, abs=1)
+    shown.run("document.querySelector('tbody button').click()")
+    assert shown.run("document.getElementById('panels').checkVisibility()") is True
+
+
+def test_fewer_dots_than_layouts_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_PANELS", 20)
+    monkeypatch.setattr(answers, "MOST_DOTS", 300)
+    page = written("rank", tmp_path)
+    shown = sum(len(trace["x"]) for trace in embedded(page)["figures"]["pareto"]["data"])
+    feasible = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]["feasible"]
+    assert 300 <= shown < feasible
+    assert f"{shown} of {feasible} layouts that fit" in page.read_text(encoding="utf-8")
 
 
 def embedded(page: Path) -> dict[str, Any]:
@@ -223,6 +274,40 @@ def test_where_nothing_fits_there_is_a_page_too(tmp_path: Path) -> None:
     result = run(*question, "--format", "html", "--output", str(page))
     assert result.exit_code == 0, result.stderr
     assert "Nothing fits" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_of_an_estimate_that_does_not_fit_says_why_and_what_helps(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    question = ("--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--pp", "2")
+    assert run("estimate", *question, "--format", "html", "--output", str(page)).exit_code == 0
+    told = page.read_text(encoding="utf-8")
+    explained = json.loads(run("explain", *question, "--format", "json").stdout)
+    assert explained["causes"]
+    assert explained["changes"]
+    for text in (*explained["causes"], *(" ".join(change["options"]) for change in explained["changes"])):
+        assert text in told
+    assert "Longest sequence that fits" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            (
+                *("--nodes", "1", "--tp", "1", "--pp", "1", "--cp", "2", "--micro-batch-size", "1"),
+                *("--recompute", "none", "--min-fit-probability", "0.9999"),
+            ),
+            "less than the probability asked for",
+        ),
+        (("--nodes", "2", "--tp", "16"), "no layout keeps the rules"),
+    ],
+)
+def test_a_page_says_why_nothing_is_recommended(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    question = ("rank", "--model", "llama3.1-8b", "--hardware", "h20", *options)
+    result = run(*question, "--format", "html", "--output", str(page))
+    assert result.exit_code == 0, result.stderr
+    assert said in page.read_text(encoding="utf-8")
 
 
 def test_without_the_library_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

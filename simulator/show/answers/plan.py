@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
 
 from simulator import api
@@ -16,6 +16,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
 from simulator.search.space import Space
 from simulator.show.answers.availability import Availability, Goodput, goodput
+from simulator.show.answers.command import estimate_command
 from simulator.show.answers.offers import Offer, parse_offer
 from simulator.show.answers.run import TrainingRun, run_of
 from simulator.tabular import Tabular
@@ -33,7 +34,7 @@ class LimitCheck:
     answer: LimitAnswer
     """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
     probability: float | None
-    """That the figure is below the limit; None without an interval."""
+    """That the figure is below the limit; None without an interval, or a price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +57,26 @@ class Choice:
     in_time: LimitCheck | None = None
     """None without a deadline."""
     in_budget: LimitCheck | None = None
-    """None without a budget or a price."""
+    """None without a budget."""
     pareto: bool = False
     """No other choice is both faster and cheaper."""
 
     @property
+    def limits(self) -> tuple[LimitCheck, ...]:
+        """Of both limits those that were given."""
+        return tuple(kept for kept in (self.in_time, self.in_budget) if kept is not None)
+
+    @property
     def verdict(self) -> LimitAnswer:
         """The worse of both limits; `no` where nothing fits."""
-        limits = [kept.answer for kept in (self.in_time, self.in_budget) if kept is not None]
-        return "no" if self.run is None else max(limits, key=_ORDER.index, default="yes")
+        answers = (kept.answer for kept in self.limits)
+        return "no" if self.run is None else max(answers, key=_ORDER.index, default="yes")
+
+    @property
+    def probability(self) -> float:
+        """That both limits are kept: days and cost follow from one step time, so it is the smaller of both."""
+        plain = {"yes": 1.0, "maybe": 0.5, "no": 0.0}
+        return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +92,8 @@ class Plan(Tabular):
     min_fit_probability: float
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
+    question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The arguments of `simulator.rank` that all choices share."""
 
     @property
     def priced(self) -> tuple[Choice, ...]:
@@ -88,12 +102,15 @@ class Plan(Tabular):
 
     @property
     def best(self) -> Choice | None:
-        """What to book: of the choices with the best verdict the cheapest, without prices the fastest."""
-        return min(self.priced, key=_preference, default=None)
+        """What to book: of those that keep the limits the cheapest, without prices the fastest.
+
+        Where none surely does, what keeps both with the highest probability; where none may, what misses by least.
+        """
+        return min(self.priced, key=self._preference, default=None)
 
     def best_of(self, offer: int) -> Choice | None:
         """What to book of one offer."""
-        return min((choice for choice in self.priced if choice.offer == offer), key=_preference, default=None)
+        return min((choice for choice in self.priced if choice.offer == offer), key=self._preference, default=None)
 
     def least_nodes(self, offer: int) -> Choice | None:
         """The smallest number of nodes of an offer that is in time, surely or as far as the estimate goes."""
@@ -112,6 +129,24 @@ class Plan(Tabular):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each choice: days and cost with their intervals, and the limits."""
         return [_row(choice) for choice in self.choices]
+
+    def command(self, choice: Choice) -> str:
+        """The command that prices the layout of a choice by itself; empty where it has none."""
+        if choice.estimate is None:
+            return ""
+        return estimate_command(choice.estimate, {**self.question, "hardware": self.offers[choice.offer].hardware})
+
+    def _preference(self, choice: Choice) -> tuple[float, ...]:
+        doubt = -choice.probability if choice.verdict == "maybe" else 0.0
+        missed = 0.0 if choice.verdict != "no" else max(self._shares(choice), default=0.0)
+        return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
+
+    def _shares(self, choice: Choice) -> Iterator[float]:
+        """Days and cost over what they may be."""
+        if self.deadline_days is not None:
+            yield _days(choice) / self.deadline_days
+        if self.budget is not None:
+            yield _cost(choice) / self.budget
 
     def _meets(self, choice: Choice) -> bool:
         return self.deadline_days is not None and _days(choice) <= self.deadline_days
@@ -158,6 +193,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
         availability=availability,
         min_fit_probability=min_fit_probability,
         choices=tuple(replace(choice, pareto=_on_front(choice, choices)) for choice in choices),
+        question={**question, "model": model},
     )
 
 
@@ -203,8 +239,14 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str]:
         return None, "no layout keeps the rules"
     memory = nearest.memory
     if memory.fits and memory.fit_probability is not None:
-        return None, f"nothing is likely enough to fit; the fastest that may does with {memory.fit_probability:.0%}"
-    return None, f"nothing fits; the nearest needs {memory.device_bytes / memory.capacity_bytes:.0%} of the memory"
+        return (
+            None,
+            f"nothing is likely enough to fit; the fastest that may does with {100 * memory.fit_probability:.0f} %",
+        )
+    return (
+        None,
+        f"nothing fits; the nearest needs {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +277,7 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
         run=run,
         goodput=share,
         in_time=None if deadline is None else kept(run.days, run.days_interval, deadline),
-        in_budget=None if budget is None or run.cost is None else kept(run.cost, run.cost_interval, budget),
+        in_budget=None if budget is None else _affordable(run, budget),
     )
 
 
@@ -251,16 +293,17 @@ def kept(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
     return LimitCheck("no" if interval.low > limit else "maybe", probability)
 
 
+def _affordable(run: TrainingRun, budget: float) -> LimitCheck:
+    """Whether a budget is kept; without a price nobody knows."""
+    return LimitCheck("maybe", None) if run.cost is None else kept(run.cost, run.cost_interval, budget)
+
+
 def _days(choice: Choice) -> float:
     return math.inf if choice.run is None else choice.run.days
 
 
 def _cost(choice: Choice) -> float:
     return math.inf if choice.run is None or choice.run.cost is None else choice.run.cost
-
-
-def _preference(choice: Choice) -> tuple[int, float, float]:
-    return _ORDER.index(choice.verdict), _cost(choice), _days(choice)
 
 
 def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:

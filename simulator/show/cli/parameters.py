@@ -158,9 +158,12 @@ class Tokens(ParamType):
 
 
 class Price(ParamType):
-    """An amount of money of zero or more."""
+    """An amount of zero or more, of money unless its name says another unit."""
 
     name = "PRICE"
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name or self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the amount."""

@@ -31,11 +31,11 @@ AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
 _FIGURES = {
-    "device_mtbf_hours": ("--device-mtbf-hours", Price(), "Mean time between failures of one device."),
-    "restart_minutes": ("--restart-minutes", Price(), "From a failure to loading the checkpoint."),
+    "device_mtbf_hours": ("--device-mtbf-hours", PositiveAmount("HOURS"), "Mean time between failures of one device."),
+    "restart_minutes": ("--restart-minutes", Price("MINUTES"), "From a failure to loading the checkpoint."),
     "checkpoint_minutes": (
         "--checkpoint-minutes",
-        PositiveAmount(),
+        PositiveAmount("MINUTES"),
         "Between checkpoints; by default what loses least.",
     ),
     "evaluation_share": ("--evaluation-share", Percentage(zero=True), "Evaluation, as a share of the steps' time."),
@@ -50,7 +50,7 @@ def plan_command() -> click.Command:
     own = [
         Option("--offer", section=QUESTION, type=OfferText(), multiple=True, help=text),
         Option("--train-tokens", section=QUESTION, type=Tokens(), help="Tokens of the whole run, such as 300B."),
-        Option("--deadline-days", section=QUESTION, type=PositiveAmount(), help="Days that the run may take."),
+        Option("--deadline-days", section=QUESTION, type=PositiveAmount("DAYS"), help="Days that the run may take."),
         Option(
             "--budget", section=QUESTION, type=PositiveAmount(), help="What it may cost, in the currency of the offers."
         ),

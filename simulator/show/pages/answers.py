@@ -104,7 +104,7 @@ def estimate_page(
     return page_html(
         Page(
             title=estimate_question(estimate, presentation),
-            lead=" ".join([lead, *need_lines(estimate)]),
+            lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
             sections=sections,
             figures=figures,
             command=asked.command,
@@ -166,7 +166,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
     return page_html(
         Page(
             title=title,
-            lead=" ".join(lead),
+            lead="; ".join(lead),
             sections=sections,
             figures=figures,
             layouts=panels,

@@ -55,7 +55,8 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
             "marker": {"color": _COLOURS[position % len(_COLOURS)]},
             "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>",
         }
-        for position, name in enumerate(names)
+        for position, name in enumerate(stages[0].parts_bytes)
+        if name in names
     ]
     interval = estimate.memory.interval_bytes
     if interval is not None:
@@ -96,7 +97,7 @@ def step_figure(estimate: Estimate) -> PlotlyFigure:
                 "y": [name for name, _ in rows],
                 "x": [round(share, 3) for _, share in rows],
                 "text": [
-                    f"{share:+.1f}" if kind == "relative" else f"{share:.1f}"
+                    f"{share:.1f}" if kind != "relative" else f"{share:+.{1 if abs(share) >= 0.05 else 2}f}"
                     for (_, share), kind in zip(rows, measures, strict=True)
                 ],
                 "textposition": "outside",
@@ -427,7 +428,7 @@ def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> P
         "x": [round(run.days, 3) for run in runs],
         "y": [round(run.cost or 0.0) if priced else choice.devices for run, choice in zip(runs, choices, strict=True)],
         "text": [str(choice.nodes) for choice in choices],
-        "textposition": ("top center", "bottom center", "middle right", "middle left")[position % 4],
+        "textposition": ("top right", "bottom right", "top left", "bottom left")[position % 4],
         "hovertext": [f"{choice.nodes} nodes, {choice.precision}" for choice in choices],
         "marker": {
             "color": _COLOURS[position % len(_COLOURS)],

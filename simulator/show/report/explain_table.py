@@ -74,7 +74,7 @@ def _bars(estimate: Estimate, style: Style) -> str:
 def changes_title(found: Explanation) -> str:
     """Return the heading over the changes: how sure they make it."""
     least = found.min_fit_probability
-    sure = "" if least is None else f" with at least {percent(least)} %"
+    sure = "" if least is None else f" with at least {100.0 * least:g} %"
     return f"What would make it fit{sure}"
 
 

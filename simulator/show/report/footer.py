@@ -52,10 +52,15 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         yield f"Not searched unless asked: {', '.join(other for _, other in plain)}."
 
 
+def status_line(estimate: Estimate) -> str:
+    """Return how well the numbers are known."""
+    return f"Status: {_STATUS_WORDS[estimate.provenance.status]} (coefficients: {estimate.provenance.calibration})."
+
+
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     """Yield what the numbers rest on."""
     provenance = estimate.provenance
-    yield f"Status: {_STATUS_WORDS[provenance.status]} (coefficients: {provenance.calibration})."
+    yield status_line(estimate)
     yield (
         "TFLOPS counts model FLOPs with full (non-causal) attention; "
         f"MFU divides it by the dense {estimate.precision} peak."

@@ -11,7 +11,7 @@ from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
 from simulator.show.report.columns import Column, columns_grid, fitting
-from simulator.show.report.footer import defaults_line, provenance_lines
+from simulator.show.report.footer import defaults_line, stack_name, status_line
 from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.plan_json import plan_object, plan_rows
 from simulator.show.report.presentation import Presentation
@@ -54,13 +54,14 @@ def _question(plan: Plan) -> str:
 
 
 def plan_answer(plan: Plan) -> Iterator[str]:
-    """Yield what to book, then the least nodes of every offer."""
+    """Yield what to book, then its layout and the least nodes of every offer."""
     best = plan.best
     if best is None:
         yield "Nothing that is offered can train it."
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
+        yield f"Its layout: {_of(best, lambda e: layout_text(e.layout))}. Part by part: {plan.command(best)}"
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             least = plan.least_nodes(position)
@@ -141,17 +142,37 @@ def _cost(choice: Choice) -> str:
 
 
 def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
-    for choice in plan.choices:
-        if choice.run is None:
-            yield f"{choice_text(choice)}: {choice.reason}."
-    yield "Figures in brackets are 90 % intervals; yes and no mean that the whole interval keeps a limit, or breaks it."
+    yield from left_out_lines(plan)
+    if plan.priced:
+        yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
     if any(choice.pareto for choice in plan.priced):
         yield "Pareto: no other choice is as fast and as cheap."
     yield from availability_lines(plan.availability)
     yield from defaults_line(dict(presentation.defaults))
-    best = plan.best
-    if best is not None and best.estimate is not None:
-        yield from provenance_lines(best.estimate, presentation)
+    yield from foundation_lines(plan, presentation.verbosity)
+
+
+def left_out_lines(plan: Plan) -> Iterator[str]:
+    """Yield the choices that have no layout, and why."""
+    yield from (f"{choice_text(choice)}: {choice.reason}." for choice in plan.choices if choice.run is None)
+
+
+def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
+    """Yield what the numbers of each offer rest on; what several share is said once."""
+    shared: dict[str, dict[str, None]] = {}
+    notes: dict[str, dict[str, None]] = {}
+    for choice in plan.priced:
+        if choice.estimate is not None:
+            for line in (f"Switches: {stack_name(choice.estimate)}.", status_line(choice.estimate)):
+                shared.setdefault(line, {})[choice.hardware] = None
+            for note in choice.estimate.provenance.notes:
+                notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
+    told = {**shared, **notes} if verbosity > 0 else shared
+    for line, hardware in sorted(told.items(), key=lambda pair: pair[0].partition(":")[0] == "Assumed"):
+        yield f"{', '.join(hardware)}: {line}"
+    if notes and verbosity <= 0:
+        count = len(notes)
+        yield f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
 
 
 def availability_lines(availability: Availability | None) -> Iterator[str]:
@@ -162,7 +183,7 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
     every = availability.checkpoint_minutes
     interval = "at the interval that loses least" if every is None else f"every {every:g} minutes"
     yield (
-        f"Goodput: a device fails every {grouped(availability.device_mtbf_hours)} hours, a restart takes "
+        f"Goodput: a device fails every {availability.device_mtbf_hours:,.6g} hours, a restart takes "
         f"{availability.restart_minutes:g} minutes, checkpoints {interval} with "
         f"{availability.checkpoint_bandwidth_per_device / MEGA:.0f} MB/s from a device, evaluation "
         f"{percent(availability.evaluation_share)} % of the steps (docs/plan.md: sources)."
