@@ -303,16 +303,16 @@ class FeasibleLayouts:
 def feasible(
     *, space: Space | None = None, most: int = 1000, drawn: int = 100_000, **question: Unpack[QuestionFields]
 ) -> FeasibleLayouts:
-    """Every layout that `rank` counts as fitting, up to `drawn`, of which up to `most` as estimates.
+    """Every layout that `rank` counts as fitting, of which up to `most` as estimates.
 
-    The choice is that of `spread`, for each way of exchanging experts.
+    Of more than `drawn` for one way of exchanging experts there is a choice: that of `spread`.
     """
     check_count("most", most)
     ways = exchanges(scenario_of(**question), question.get("options") or {})
     estimates: list[Estimate] = []
     others: list[tuple[Feasible, Mapping[str, str]]] = []
     for way in ways:
-        found = spread(way.scenario, space or Space(), *(max(limit // len(ways), 1) for limit in (most, drawn)))
+        found = spread(way.scenario, space or Space(), max(most // len(ways), 1), drawn)
         detailed = bare_estimates(way.scenario, [one.layout for one in found if one.chosen])
         estimates += [replace(one, options=way.options) for one in detailed]
         others += [(one, way.options) for one in found if not one.chosen]

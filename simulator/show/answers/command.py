@@ -9,7 +9,6 @@ from typing import Any
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.scenario.settings import LISTS
-from simulator.question.specs.catalogue import load_model
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -20,13 +19,18 @@ _BELONGS_TO = {
 """The mode of recompute that a field says more of."""
 
 
-def estimate_command(estimate: Estimate, question: Mapping[str, Any]) -> str:
-    """The command that prices this very layout; `question` are the arguments of `simulator.rank` that led to it."""
-    return shlex.join([*question_words(estimate, question), *layout_words(estimate, question)])
+def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_experts: bool) -> str:
+    """The command that prices this very layout; `question` are the arguments of `simulator.rank` that led to it.
+
+    `has_experts` is whether its model has.
+    """
+    options = {**dict(question.get("options") or {}), **estimate.options}
+    switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
+    return shlex.join([*_question(estimate, question), *_fields(estimate.layout, has_experts=has_experts), *switches])
 
 
-def question_words(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
-    """The words of the command that all layouts of an answer share."""
+def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
+    """What all layouts of an answer share."""
     hardware = str(question.get("hardware", estimate.hardware))
     given = {
         "model": question["model"],
@@ -43,14 +47,6 @@ def question_words(estimate: Estimate, question: Mapping[str, Any]) -> list[str]
     }
     told = ((f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value is not None)
     return ["simulate", "estimate", *(word for pair in told for word in pair)]
-
-
-def layout_words(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
-    """The words that say the layout, and the switches that stand above the stack's."""
-    has_experts = load_model(str(question["model"])).is_moe
-    options = {**dict(question.get("options") or {}), **estimate.options}
-    switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
-    return [*_fields(estimate.layout, has_experts=has_experts), *switches]
 
 
 def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:

@@ -134,7 +134,8 @@ class Plan(Tabular):
         """The command that prices the layout of a choice by itself; empty where it has none."""
         if choice.estimate is None:
             return ""
-        return estimate_command(choice.estimate, {**self.question, "hardware": self.offers[choice.offer].hardware})
+        asked = {**self.question, "hardware": self.offers[choice.offer].hardware}
+        return estimate_command(choice.estimate, asked, has_experts=load_model(self.model).is_moe)
 
     def _preference(self, choice: Choice) -> tuple[float, ...]:
         doubt = -choice.probability if choice.verdict == "maybe" else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simulator import api
@@ -205,6 +206,7 @@ def _dots(
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
     found = api.feasible(space=asked.space, most=MOST_PANELS, drawn=MOST_DOTS, **asked.question)
+    told_of = partial(_words, asked=asked, has_experts=load_model(str(asked.question["model"])).is_moe)
     first = "recommended" if ranking.estimates else "nearest"
     others = [one for one in found.estimates if (one.layout, tuple(one.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -213,23 +215,22 @@ def _dots(
         groups[name] = []
         for estimate in estimates:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(_panel(estimate, asked))
+            panels.append(_panel(estimate, told_of(estimate, verdict_sentence(estimate, colour=False))))
     tokens = shown[0].global_batch_size * shown[0].seq_length
     for one, options in found.others:
         if (one.layout, tuple(options)) not in known:
             groups["fits"].append(Dot(len(panels), one.device_bytes, tokens / one.step_seconds))
             told = replace(shown[0], layout=one.layout, options=options)
-            panels.append(_words(told, asked, "fits; --format html of this command shows its panels"))
+            panels.append(told_of(told, "fits; --format html of this command shows its panels"))
     return groups, panels
 
 
-def _panel(estimate: Estimate, asked: PageQuestion) -> dict[str, Any]:
-    told = _words(estimate, asked, verdict_sentence(estimate, colour=False))
+def _panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
-def _words(estimate: Estimate, asked: PageQuestion, verdict: str) -> dict[str, Any]:
-    command = estimate_command(estimate, asked.question)
+def _words(estimate: Estimate, verdict: str, *, asked: PageQuestion, has_experts: bool) -> dict[str, Any]:
+    command = estimate_command(estimate, asked.question, has_experts=has_experts)
     return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
