@@ -11,7 +11,7 @@ from simulator import api
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.layout import check_count
+from simulator.question.scenario.layout import check_count, layout_object
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
 from simulator.search.space import Space
@@ -24,6 +24,8 @@ from simulator.tabular import Tabular
 LimitAnswer = Literal["yes", "maybe", "no"]
 NORMAL_95 = 1.6448536269514722
 """Standard deviations below which a normal variable is with 95 %: an end of a 90 % interval."""
+_SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
+"""What a row tells of the layout."""
 _ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
 
 
@@ -333,4 +335,6 @@ def _row(choice: Choice) -> dict[str, Any]:
         "goodput": None if choice.goodput is None else choice.goodput.training,
         "step_seconds": None if choice.estimate is None else choice.estimate.throughput.step_seconds,
         "fit_probability": None if choice.estimate is None else choice.estimate.memory.fit_probability,
+        **dict.fromkeys(_SIZES),
+        **({} if choice.estimate is None else {name: layout_object(choice.estimate.layout)[name] for name in _SIZES}),
     }

@@ -86,7 +86,7 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
 
         style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
-        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, style)) + "\n"])
+        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, presentation, style)) + "\n"])
     write(text, values["output"])
 
 

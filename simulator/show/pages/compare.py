@@ -16,6 +16,7 @@ from simulator.show.report.compare_table import (
     PARTS,
     compare_notes,
     figure_rows,
+    idle_lines,
     input_rows,
     part_rows,
     side_text,
@@ -49,8 +50,8 @@ def compare_page(
         ),
         PageSection(
             title="Inputs that differ, and what each does to A alone",
-            text=[] if found.inputs else ["None: both ask the same."],
-            table=inputs if found.inputs else None,
+            text=list(idle_lines(found)) if found.inputs else ["None: both ask the same."],
+            table=inputs if inputs.rows else None,
         ),
         _parts("Memory of the fullest device, from A to B", "memory", found.memory, part_rows(found.memory, gib)),
         _parts(

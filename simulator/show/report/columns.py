@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.show.report.grid import Style, grid
@@ -48,6 +48,12 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
         kept.remove(least)
         gone.append(least)
     return kept, [column for column in columns if column in gone]
+
+
+def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
+    """Yield the line on columns for which the terminal is too narrow."""
+    if left_out:
+        yield f"Too narrow for: {', '.join(column.name for column in left_out)}."
 
 
 def columns_grid(columns: Sequence[Column], style: Style) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.answers.compare import Comparison, PartDifference
+from simulator.show.answers.compare import Comparison, Input, PartDifference
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
@@ -92,7 +92,9 @@ def _probability(estimate: Estimate) -> str:
 def _inputs(found: Comparison, style: Style) -> str:
     if not found.inputs:
         return "None: both ask the same."
-    return grid(INPUTS, input_rows(found), style, text_columns=[0, 1, 2])
+    rows = input_rows(found)
+    table = grid(INPUTS, rows, style, text_columns=[0, 1, 2]).rstrip("\n") if rows else ""
+    return "\n\n".join(block for block in (table, paragraph(list(idle_lines(found)), style)) if block.strip())
 
 
 def input_rows(found: Comparison) -> list[list[str]]:
@@ -106,7 +108,22 @@ def input_rows(found: Comparison) -> list[list[str]]:
             "" if one.step_seconds is None else _signed(one.step_seconds, _seconds),
         ]
         for one in found.inputs
+        if not _idle(one)
     ]
+
+
+def idle_lines(found: Comparison) -> Iterator[str]:
+    """Yield the inputs that differ and do nothing to A alone."""
+    idle = [f"{words(one.name)} ({_short(one.first)}, {_short(one.second)})" for one in found.inputs if _idle(one)]
+    if idle:
+        yield f"Without effect on A alone: {', '.join(idle)}."
+
+
+def _idle(one: Input) -> bool:
+    """Whether an input moves nothing that would be shown."""
+    if one.memory_bytes is None or one.step_seconds is None:
+        return False
+    return not (gib(abs(one.memory_bytes)) + _seconds(abs(one.step_seconds))).strip("0.")
 
 
 def _short(text: str) -> str:
@@ -145,8 +162,10 @@ def compare_notes(found: Comparison, presentation: Presentation) -> Iterator[str
     """Yield what both rest on."""
     if any(one.memory_bytes is None for one in found.inputs):
         yield "Only with others: A with this input of B alone breaks a rule, though DP and the cut follow the rest."
-    for letter, priced in (("A", found.first), ("B", found.second)):
-        yield from (f"{letter}: {line}" for line in provenance_lines(priced, presentation))
+    both = [list(provenance_lines(priced, presentation)) for priced in (found.first, found.second)]
+    yield from (line for line in both[0] if line in both[1])
+    for letter, mine, other in zip("AB", both, reversed(both), strict=True):
+        yield from (f"{letter}: {line}" for line in mine if line not in other)
 
 
 def compare_object(found: Comparison, presentation: Presentation) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
+from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEstimate
+from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
@@ -37,7 +38,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     if estimate.verdict != "refused":
         # Of a layout that no run can have, figures would mean nothing.
         blocks += [
-            *_memory(estimate, style, detail=presentation.verbosity > 0),
+            *_memory(estimate, presentation, style),
             *_outside(estimate, style),
             *_time(estimate, style),
             _speed(estimate, presentation, style),
@@ -71,35 +72,36 @@ def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
         yield _titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
 
 
-def _memory(estimate: Estimate, style: Style, *, detail: bool) -> Iterator[str]:
+def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
     stages = estimate.memory.stages
     if not stages:
         return
-    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
-    rows = [
-        [
-            str(stage.stage),
-            str(stage.layers),
-            *(gib(stage.parts_bytes[name]) for name in names),
-            *((gib(stage.state_bytes),) if detail else ()),
-            gib(stage.allocated_bytes),
-            gib(stage.reserved_bytes),
-            gib(stage.device_bytes),
-            stage.moment,
-        ]
-        for stage in stages
+
+    def column(header: str, cell: Callable[[StageMemory], str], spare: int = 0, *, is_text: bool = False) -> Column:
+        return Column(header=header, cells=tuple(map(cell, stages)), is_text=is_text, spare=spare)
+
+    columns = [column("stage", lambda s: str(s.stage)), column("layers", lambda s: str(s.layers), 20)]
+    largest = {name: max(stage.parts_bytes[name] for stage in stages) for name in stages[0].parts_bytes}
+    columns += [
+        Column(
+            header=_wrapped(name),
+            cells=tuple(gib(stage.parts_bytes[name]) for stage in stages),
+            spare=6 + sum(other > size for other in largest.values()),
+        )
+        for name, size in largest.items()
+        if size
     ]
-    headers = [
-        "stage",
-        "layers",
-        *(_wrapped(name) for name in names),
-        *(("after\nstep",) if detail else ()),
-        "allocated",
-        "reserved",
-        "device",
-        "peak at",
+    if presentation.verbosity > 0:
+        columns.append(column("after\nstep", lambda s: gib(s.state_bytes), 50))
+    columns += [
+        column("allocated", lambda s: gib(s.allocated_bytes), 30),
+        column("reserved", lambda s: gib(s.reserved_bytes), 40),
+        column("device", lambda s: gib(s.device_bytes)),
+        column("peak at", lambda s: s.moment, 5, is_text=True),
     ]
-    yield _titled("Memory by stage, GiB", grid(headers, rows, style, text_columns=[len(headers) - 1]), style)
+    shown, left_out = fitting(columns, presentation.width if style == "table" else None)
+    table = columns_grid(shown, style)
+    yield _titled("Memory by stage, GiB", "\n".join([table.rstrip("\n"), *narrow_line(left_out)]), style)
 
 
 def _outside(estimate: Estimate, style: Style) -> Iterator[str]:

@@ -23,7 +23,10 @@ from simulator.show.report.text import (
 )
 
 _BAR = 40
-"""Characters of a bar as long as what is usable."""
+"""Characters of a bar as long as what is usable; fewer where a line has no room for twice as many."""
+_SHORTEST_BAR = 10
+_BESIDE_BARS = 32
+"""Characters of the columns beside the bars."""
 _MOST_BARS = 16
 
 
@@ -35,15 +38,16 @@ def explain_table(found: Explanation, presentation: Presentation, style: Style) 
         verdict_sentence(estimate, colour=presentation.colour),
         *need_lines(estimate),
     ]
-    blocks = [f"{heading('Layout', style)}\n{paragraph(about, style)}", *explanation_blocks(found, style)]
+    blocks = [f"{heading('Layout', style)}\n{paragraph(about, style)}", *explanation_blocks(found, presentation, style)]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
-def explanation_blocks(found: Explanation, style: Style) -> Iterator[str]:
+def explanation_blocks(found: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
     """Yield what an explanation adds to an estimate."""
-    yield f"{heading('Need of each pipeline rank against what is usable', style)}\n{_bars(found.estimate, style)}"
+    bars = _bars(found.estimate, presentation.width, style)
+    yield f"{heading('Need of each pipeline rank against what is usable', style)}\n{bars}"
     if found.causes:
         yield f"{heading('Why', style)}\n{paragraph([f'{cause}.' for cause in found.causes], style)}"
     if found.changes:
@@ -52,8 +56,9 @@ def explanation_blocks(found: Explanation, style: Style) -> Iterator[str]:
     yield paragraph([longest_text(found)], style)
 
 
-def _bars(estimate: Estimate, style: Style) -> str:
+def _bars(estimate: Estimate, width: int | None, style: Style) -> str:
     stages = estimate.memory.stages
+    whole = _BAR if width is None else min(max((width - _BESIDE_BARS) // 2, _SHORTEST_BAR), _BAR)
     shown = stages
     if len(stages) > _MOST_BARS:
         kept = sorted(stages, key=lambda stage: -stage.device_bytes)[:_MOST_BARS]
@@ -62,9 +67,9 @@ def _bars(estimate: Estimate, style: Style) -> str:
     for stage in shown:
         usable = stage.capacity_bytes or estimate.memory.capacity_bytes
         share = stage.device_bytes / usable
-        inside = min(round(_BAR * share), _BAR)
-        beyond = max(round(_BAR * min(share, 2.0)) - _BAR, 0)
-        bar = "#" * inside + "." * (_BAR - inside) + "|" + "!" * beyond
+        inside = min(round(whole * share), whole)
+        beyond = max(round(whole * min(share, 2.0)) - whole, 0)
+        bar = "#" * inside + "." * (whole - inside) + "|" + "!" * beyond
         rows.append([str(stage.stage), bar, gib(stage.device_bytes), f"{percent(share)}"])
     table = grid(["rank", "", "GiB", "% of usable"], rows, style, text_columns=[1])
     left = len(stages) - len(shown)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from simulator.question.scenario.layout import layout_object
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
 from simulator.show.report.presentation import Presentation
@@ -39,14 +38,10 @@ def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
 
 def plan_rows(plan: Plan) -> tuple[list[str], list[list[object]]]:
     """Return the names of the columns and a row for each choice; None is unknown."""
-    sizes = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
-    rows = []
-    for row, choice in zip(plan.rows(), plan.choices, strict=True):
-        layout = {} if choice.estimate is None else layout_object(choice.estimate.layout)
-        figures = {name: significant(cell) if isinstance(cell, float) else cell for name, cell in row.items()}
-        rows.append({**figures, **{name: layout.get(name) for name in sizes}})
+    rows = plan.rows()
     columns = list(rows[0])
-    return columns, [[row[name] for name in columns] for row in rows]
+    cells = [[significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return columns, cells
 
 
 def _position(plan: Plan, choice: Choice | None) -> int | None:

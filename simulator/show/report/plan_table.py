@@ -10,12 +10,11 @@ from simulator.show.answers.availability import Availability
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
-from simulator.show.report.columns import Column, columns_grid, fitting
+from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import defaults_line, stack_name, status_line
 from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.plan_json import plan_object, plan_rows
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking_table import narrow_line
 from simulator.show.report.text import (
     amount,
     count_text,

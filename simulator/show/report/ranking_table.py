@@ -11,7 +11,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import PROFILES
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.search.result import Ranking
-from simulator.show.report.columns import Column, columns_grid, fitting
+from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import (
     assumed_lines,
     defaults_line,
@@ -115,12 +115,6 @@ def _cluster(ranking: Ranking) -> str:
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
 
 
-def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
-    """Yield the line on columns for which the terminal is too narrow."""
-    if left_out:
-        yield f"Too narrow for: {', '.join(column.name for column in left_out)}."
-
-
 def _width(presentation: Presentation, style: Style) -> int | None:
     return presentation.width if style == "table" else None
 
@@ -164,16 +158,18 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 40)
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 80)
     yield column("tokens/s", lambda e: grouped(e.throughput.tokens_per_second_per_device * e.devices), 30)
-    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 0)
+    # Where days are asked for, they tell the speed.
+    spare = 0 if presentation.train_tokens is None else 8
+    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), spare)
     yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
     yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
         yield column("fit\n%", lambda e: in_colour(_fit_text(e), e.verdict, colour=presentation.colour), 10)
     yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
     if presentation.train_tokens is not None:
-        yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 4)
+        yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 2)
         if presentation.price_per_device_hour is not None:
-            yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 6)
+            yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 4)
 
 
 def _fit_text(estimate: Estimate) -> str:
