@@ -164,3 +164,27 @@ def test_bad_input_is_answered_in_one_line(arguments: tuple[str, ...], said: str
 @pytest.mark.parametrize("command", [("explain", *TOO_BIG), ("compare", " ".join(TOO_BIG), " ".join(TOO_BIG))])
 def test_markdown_is_written(command: tuple[str, ...]) -> None:
     assert "| ---" in run(*command, "--format", "markdown").stdout.replace("|--", "| --")
+
+
+def test_inputs_without_effect_stand_on_one_line() -> None:
+    sides = ("--model llama3.1-8b --hardware h20", "--model llama3.1-8b --hardware ascend-910b-64g-8")
+    text = run("compare", *sides).stdout
+    [line] = [line for line in text.splitlines() if line.startswith("Without effect on A alone: ")]
+    told = {
+        one["name"]: (one["memory_mib"], one["step_time_s"])
+        for one in answered("compare", *sides, part="comparison")["inputs"]
+    }
+    idle = {name for name, (memory, seconds) in told.items() if abs(memory) < 5.12 and abs(seconds) < 0.0005}
+    assert idle
+    for name in told:
+        assert (name.replace("_", " ") in line) == (name in idle)
+
+
+def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
+    question = ("examples/recipes/llama3-8b-megatron.sh", "--hardware", "a100-sxm-40g")
+    text = run("explain", *question).stdout
+    priced = answered("explain", *question, part="explanation")["estimate"]["memory"]
+    assert priced["fits"]
+    assert f"probability that it fits: {100 * priced['fit_probability']:.1f} %" in text
+    assert "What would make it fit with at least 95 %" in text
+    assert "What would make it fit\n" in run("explain", *TOO_BIG, "--calibration", "none").stdout

@@ -243,6 +243,14 @@ def test_a_recipe_is_drawn_against_what_is_usable() -> None:
     assert trace["x"] == [pytest.approx(100 * estimate.memory.device_bytes / estimate.memory.capacity_bytes, abs=0.01)]
 
 
+def test_a_label_is_the_file_before_it_is_cut() -> None:
+    names = ("a/llama3-8b-megatron.sh (pretrain_gpt.py)", "a/x.sh (train.py)", f"a/{'n' * 40}.sh")
+    spec = verdict_figure([(name, samples.calibrated()) for name in names])
+    labels = spec["layout"]["yaxis"]["ticktext"]
+    assert labels[:2] == ["llama3-8b-megatron.sh", "x.sh (train.py)"]
+    assert labels[2].startswith("...")
+
+
 def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
     rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
     off = Residual(0.1, 0.2)

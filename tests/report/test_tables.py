@@ -13,6 +13,7 @@ from simulator.show.report.grid import Style
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.ranking_table import ranking_table
 from simulator.show.report.text import probability_text
+from tests.cli.running import run
 from tests.report import samples
 
 PLAIN = Presentation()
@@ -254,3 +255,26 @@ def test_what_is_faster_and_risky_stands_apart() -> None:
     assert "fits with 60.0 %, 95.0 % is asked for" in text
     nothing = replace(ranking, estimates=(), starved=())
     assert "less than the probability asked for" in ranking_table(nothing, PLAIN, "table")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_no_row_of_an_estimate_or_an_explanation_is_longer_than_the_line(width: int) -> None:
+    question = ("--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--pp", "2")
+    for command in ("estimate", "explain"):
+        text = run(command, *question, env={"COLUMNS": str(width)}).stdout
+        rows = [line for line in text.splitlines() if re.match(r" +\d+  ", line)]
+        assert len(rows) >= 2
+        assert max(map(len, rows)) <= width
+    wide = run("estimate", *question, env={"COLUMNS": "200"}).stdout
+    assert "Too narrow" not in wide
+    narrow = run("estimate", *question, env={"COLUMNS": "80"}).stdout
+    assert "Too narrow for: " in narrow
+    assert "optimizer" in narrow.split("Too narrow")[0]
+
+
+def test_a_price_keeps_its_cost_on_a_narrow_line() -> None:
+    question = ("--model", "llama3.1-70b", "--nodes", "8", "--train-tokens", "300B", "--price-per-device-hour", "2")
+    text = run("rank", *question, "-q", env={"COLUMNS": "80"}).stdout
+    assert "days" in text
+    assert "cost" in text
+    assert max(map(len, text.splitlines())) <= 80

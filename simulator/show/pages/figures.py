@@ -296,8 +296,9 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
 
 
 def _tail(name: str) -> str:
-    """The end of a path, short enough for an axis."""
+    """The end of a path, short enough for an axis; of a launch in it the file alone where both are too long."""
     last = name.rpartition("/")[2]
+    last = last if len(last) <= LONGEST_LABEL else last.partition(" (")[0]
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
 
 
