@@ -137,10 +137,8 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
     figures |= {
         name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
-    best = shown[0]
-    lead = [f"Fastest: {layout_text(best.layout)}, {verdict_sentence(best, colour=False)}."]
-    if not ranking.estimates:
-        lead = list(miss_lines(ranking, told))
+    fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
+    lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
     sections = [
         PageSection(
             title="Layouts",
@@ -172,7 +170,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
             figures=figures,
             layouts=panels,
             command=asked.command,
-            notes=[*ranking_footer(ranking, told), *_sources(best, asked)],
+            notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
         )
     )
 
