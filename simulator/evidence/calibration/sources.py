@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -196,19 +197,34 @@ def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:
     for row in rows:
         groups.setdefault(_question(row.sample), []).append(row)
     for key, members in groups.items():
-        layouts = {(m.sample.layout, m.sample.scenario.framework) for m in members}
-        if len(layouts) < LEAST_LAYOUTS:
+        runs = _runs(members)
+        if len(runs) < LEAST_LAYOUTS:
             continue
-        measured = [float(m.sample.measured_tflops or 0.0) for m in members]
-        predicted = [value * float(np.exp(m.source_out.error)) for value, m in zip(measured, members, strict=True)]
-        chosen = measured[int(np.argmax(predicted))]
+        best, fastest = max(predicted for _, predicted in runs), max(measured for measured, _ in runs)
+        chosen = float(np.mean([measured for measured, predicted in runs if _alike(predicted, best)]))
         pairs = [
-            np.sign(a[0] - b[0]) * np.sign(a[1] - b[1])
-            for a, b in combinations(zip(measured, predicted, strict=True), 2)
+            np.sign(a[0] - b[0]) * (0.0 if _alike(a[1], b[1]) else np.sign(a[1] - b[1]))
+            for a, b in combinations(runs, 2)
             if a[0] != b[0]
         ]
         name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
-        yield ChoiceRegret(name, len(layouts), 1.0 - chosen / max(measured), float(np.mean(pairs)))
+        yield ChoiceRegret(name, len(runs), 1.0 - chosen / fastest, float(np.mean(pairs)) if pairs else 0.0)
+
+
+def _runs(members: Sequence[RowJudged]) -> list[tuple[float, float]]:
+    """Measured and predicted speed of every layout; one that ran several times is one choice, of their mean."""
+    runs: dict[object, list[tuple[float, float]]] = {}
+    for member in members:
+        speed = float(member.sample.measured_tflops or 0.0)
+        layout = member.sample.layout, member.sample.scenario.framework
+        runs.setdefault(layout, []).append((speed, speed * math.exp(member.source_out.error)))
+    means = (np.mean(of_layout, axis=0) for of_layout in runs.values())
+    return [(float(measured), float(predicted)) for measured, predicted in means]
+
+
+def _alike(one: float, other: float) -> bool:
+    """Whether two predictions are one, but for rounding: either would be chosen."""
+    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def _question(sample: Sample) -> tuple[object, ...]:
