@@ -31,14 +31,14 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
     A layout that breaks a rule is priced too and marked `refused`.
     """
-    return with_intervals(scenario, bare_estimate(scenario, layout))
+    return with_intervals(scenario, [bare_estimate(scenario, layout)])[0]
 
 
-def with_intervals(scenario: Scenario, estimate: Estimate) -> Estimate:
-    """A bare estimate with all that the scenario's calibration knows."""
+def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Bare estimates with all that the scenario's calibration knows."""
     if scenario.calibration is None:
-        return estimate
-    judged: Estimate = scenario.calibration.judged(scenario, estimate)
+        return list(estimates)
+    judged: list[Estimate] = scenario.calibration.judged(scenario, estimates)
     return judged
 
 

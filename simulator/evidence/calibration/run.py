@@ -160,6 +160,6 @@ def range_of(samples: Sequence[Sample]) -> CalibratedRange:
             seen.setdefault(name, set()).add(word)
     return CalibratedRange(
         sizes=sizes,
-        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= usual_words(name)},
+        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= set(usual_words(name))},
         runs=tuple(sorted({signature(s.scenario, s.layout) for s in samples})),
     )
