@@ -54,6 +54,8 @@ class Mutant:
     end: int
     before: str
     after: str
+    within: tuple[int, int] | None
+    """First and last line of the function it stands in; None where it is worked out by importing the file."""
 
     def __str__(self) -> str:
         """File, line and both expressions."""
@@ -71,19 +73,26 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
     lines = [0]
     for line in data.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
-    for node in _expressions(ast.parse(text)):
+    tree = ast.parse(text)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    ranges = [(min(n.lineno for n in (one, *one.decorator_list)), one.end_lineno or one.lineno) for one in functions]
+    for node in _expressions(tree):
+        around = [lines_of for lines_of in ranges if lines_of[0] <= node.lineno <= lines_of[1]]
+        within = max(around, default=None)  # the innermost begins last
         start = lines[node.lineno - 1] + node.col_offset
         end = lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         before = data[start:end].decode()
         for other in _changes(node):
             after = ast.unparse(other)
             if after != ast.unparse(node):
-                yield Mutant(path, node.lineno, start, end, before, after)
+                yield Mutant(path, node.lineno, start, end, before, after, within)
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that compute something: no annotations, decorators, texts, imports or refusals."""
+    """Expressions that compute something: no annotations, decorators, texts, imports or refusals, no `strict` of zip."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
         return
     if isinstance(node, ast.expr):
         yield node
