@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -100,10 +101,8 @@ class Child:
 
     def ended(self) -> tuple[int, Any] | None:
         """Exit code of pytest and what its plugin tells; None where the child was ended or ended itself."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return tuple(json.loads(self.text)) if self.text else None

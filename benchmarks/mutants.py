@@ -24,9 +24,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"  # before numpy is imported
-
 from benchmarks.forked import Child, Ordered, Recorded, first_ended, start
 from benchmarks.machine import judged, say
 from benchmarks.mutations import Mutant, mutants_of
@@ -225,7 +222,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(Path(folder) / f"{number}") for number in range(asked.workers)]
         tests = recorded(copies[0], {room for _, room in open_ones}, asked.seed) if open_ones else {}
-        judge = Judge(copied(Path(folder) / "unchanged"), copies, tests, Counter(one.by for one in known.values() if one.by))
+        judge = Judge(
+            copied(Path(folder) / "unchanged"), copies, tests, Counter(one.by for one in known.values() if one.by)
+        )
         for one in judge.all(open_ones):
             known[one.mutant] = one
             if asked.results:

@@ -89,7 +89,7 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that compute something: no annotations, decorators, texts, imports or refusals, no `strict` of zip."""
+    """Expressions that compute something: no annotations, decorators, texts, imports, refusals or `strict` of zip."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
     if isinstance(node, ast.keyword) and node.arg == "strict":
