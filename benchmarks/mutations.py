@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -56,6 +57,13 @@ class Mutant:
     after: str
     within: tuple[int, int] | None
     """First and last line of the function it stands in; None where it is worked out by importing the file."""
+    nth: int
+    """Which of the file's mutants with both expressions it is, from 0."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What tells it from all others, wherever in its file it stands."""
+        return self.path, self.before, self.after, self.nth
 
     def __str__(self) -> str:
         """File, line and both expressions."""
@@ -76,6 +84,7 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
     tree = ast.parse(text)
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
     ranges = [(min(n.lineno for n in (one, *one.decorator_list)), one.end_lineno or one.lineno) for one in functions]
+    seen: Counter[tuple[str, str]] = Counter()
     for node in _expressions(tree):
         around = [lines_of for lines_of in ranges if lines_of[0] <= node.lineno <= lines_of[1]]
         within = max(around, default=None)  # the innermost begins last
@@ -85,7 +94,8 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
         for other in _changes(node):
             after = ast.unparse(other)
             if after != ast.unparse(node):
-                yield Mutant(path, node.lineno, start, end, before, after, within)
+                yield Mutant(path, node.lineno, start, end, before, after, within, seen[before, after])
+                seen[before, after] += 1
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
