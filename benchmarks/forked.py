@@ -48,7 +48,7 @@ class Ordered:
 
 
 class Recorded:
-    """Runs all tests in an order drawn by chance, and tells how long each took and which functions it called."""
+    """Runs all tests in an order drawn by chance, and tells what processor time each took and which functions it called."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = f"{folder / 'simulator'}{os.sep}", seed
@@ -72,7 +72,7 @@ class Recorded:
             if event == "call":
                 called.add(frame.f_code)
 
-        started = time.monotonic()
+        started = time.process_time()
         sys.setprofile(note)
         try:
             return (yield)
@@ -80,7 +80,7 @@ class Recorded:
             sys.setprofile(None)
             here = [code for code in called if code.co_filename.startswith(self.folder)]
             calls = sorted({(code.co_filename.removeprefix(self.folder), code.co_firstlineno) for code in here})
-            self.answer[item.nodeid] = {"seconds": time.monotonic() - started, "calls": calls}
+            self.answer[item.nodeid] = {"seconds": time.process_time() - started, "calls": calls}
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Child:
         return tuple(json.loads(self.text)) if self.text else None
 
 
-def start(folder: Path, files: list[str], plugin: Ordered | Recorded, limit_seconds: float) -> Child:
+def start(folder: Path, arguments: list[str], plugin: Ordered | Recorded, limit_seconds: float) -> Child:
     """Run these files' tests in a checkout."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -125,7 +125,7 @@ def start(folder: Path, files: list[str], plugin: Ordered | Recorded, limit_seco
         os.chdir(folder)
         sys.path.insert(0, str(folder))
         sys.dont_write_bytecode = True
-        code = int(pytest.main([*OPTIONS, *files], plugins=[plugin]))
+        code = int(pytest.main([*OPTIONS, *arguments], plugins=[plugin]))
         with os.fdopen(writer, "w") as out:
             json.dump([code, plugin.answer], out)
     finally:

@@ -1,8 +1,8 @@
 """Every moment of a step under FSDP2, tensor by tensor, worked by hand for layouts that shard in different ways.
 
 The dense model of tests.scenario.cases: 4 layers, h 64, f 160, 4 heads and 2 key-value heads of 16; a vocabulary of 48.
-Units are a layer of L parameters, the input table of E, and the output layer with the last norm of H. What a layer keeps,
-its backward pass and the loss have tests of their own.
+Units are a layer of L parameters, the input table of E, and the output layer with the last norm of H. What a layer
+keeps, its backward pass and the loss have tests of their own.
 """
 
 from dataclasses import dataclass
