@@ -48,7 +48,7 @@ class Ordered:
 
 
 class Recorded:
-    """Runs all tests in an order drawn by chance, and tells what processor time each took and which functions it called."""
+    """Runs all tests in an order drawn by chance; tells the processor time of each, and which functions it called."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = f"{folder / 'simulator'}{os.sep}", seed
