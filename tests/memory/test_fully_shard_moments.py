@@ -96,8 +96,8 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
     )
 
 
-ALONE = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
-PIPED = ALONE | {"pipeline_parallel": 2, "data_parallel": 2, "zero_stage": 3}
+ALONE: dict[str, Any] = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
+PIPED: dict[str, Any] = ALONE | {"pipeline_parallel": 2, "data_parallel": 2, "zero_stage": 3}
 
 
 def endings(gradients: tuple[tuple[float, float], ...], layers: list[float], table: list[float]) -> Expected:
@@ -131,7 +131,7 @@ def test_zero_3_gathers_and_reduces_every_unit() -> None:
 
 def test_zero_2_with_one_micro_batch_keeps_gathered_weights_until_the_pass_ends() -> None:
     """Over two tensor-parallel ranks the table's gradient is whole, gathered over the tokens, scattered, reduced."""
-    split = {"tensor_parallel": 2, "sequence_parallel": True, "data_parallel": 2, "zero_stage": 2}
+    split: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "data_parallel": 2, "zero_stage": 2}
     s = step_of(batch=1, **ALONE | split)
     alive = 4 * s.kept + 2 * s.stored
     one_pass: Expected = [
@@ -317,7 +317,7 @@ def test_interleaved_chunks_of_one_layer(rank: int, flight: float, sent: int, se
 
 def test_a_pipeline_s_table_is_scattered_before_it_is_reduced() -> None:
     """Over tensor-parallel ranks: a second fp32 table beside the gathered one that goes, without ZeRO 3 no weights."""
-    split = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 2}
+    split: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 2}
     s = step_of(0, batch=4, **PIPED | split)
     whole = 4 * (s.stored + s.E)
     expected: Expected = [None] * (5 + 8)
@@ -331,7 +331,7 @@ def test_a_pipeline_s_table_is_scattered_before_it_is_reduced() -> None:
 )
 def test_a_unit_computed_again_is_alive_as_a_whole(method: str, layers: int, inputs: int, again: int) -> None:
     """ZeRO 1, two micro batches: the first layer keeps its input, the last all unless every layer is computed again."""
-    again_fields = {"recompute": "full", "recompute_method": method, "recompute_layers": layers}
+    again_fields: dict[str, Any] = {"recompute": "full", "recompute_method": method, "recompute_layers": layers}
     s = step_of(batch=2, **ALONE | {"data_parallel": 2, "zero_stage": 1}, **again_fields)
     uniform = method == "uniform"
     activations = inputs * s.stream + (0 if uniform else 3 * s.kept)
