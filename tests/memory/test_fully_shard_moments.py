@@ -56,7 +56,8 @@ class Step:
         assert len(self.found) == len(expected)
         for place, (found, wanted) in enumerate(zip(self.found, expected, strict=True)):
             if wanted:
-                assert (place, *found) == (place, wanted[0], pytest.approx(wanted[1], rel=1e-12))
+                assert (place, found[0]) == (place, wanted[0])
+                assert found[1] == pytest.approx(wanted[1], rel=1e-12), (place, found[0])
 
 
 def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None, **fields: Any) -> Step:

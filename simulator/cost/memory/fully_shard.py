@@ -91,13 +91,12 @@ class _Timeline:
         self.alive = before
 
     def mark(self, name: MomentName, when: Mask | None = None) -> None:
-        """What is alive now is a moment of the step; of ranks and layouts that do not have it, nothing passes."""
+        """What is alive now is a moment of the step; ranks and layouts that do not have it count what stays anyway."""
         parts: dict[Part, KindArray | float] = dict.fromkeys(get_args(Part), 0.0)
         for part, size in self.alive.values():
             parts[part] = parts[part] + size
         if when is not None:
-            parts["logits"] = np.where(when, parts["logits"], 0.0)
-            parts["temporary"] = np.where(when, parts["temporary"], 0.0)
+            parts |= {part: np.where(when, parts[part], 0.0) for part in ("gradients", "logits", "temporary")}
         self.moments.append(Moment(name, **parts))
 
 
@@ -240,12 +239,10 @@ class _Step(_Timeline):
             # Otherwise a later pass finds as many micro batches in flight, and the gradients beside them.
             self._pass(self.flight, 0.0)
         self._pass(np.where(repeated, behind, self.flight), np.where(repeated, later, 0.0))
-        layer, table = (np.where(repeated, later - absent, 0.0) for absent in self._not_yet())
-        self._end(self._left(self.flight), _Ending(layer, table, repeated & self.copied, self.reduces_each, repeated))
+        layer, table = (later - absent for absent in self._not_yet())
+        self._end(self._left(self.flight), _Ending(layer, table, self.copied, self.reduces_each, repeated))
         middle = self.count > (1.0 if self.pipelined else 2.0)
-        gradients = np.where(middle, later, 0.0)
-        ending = _Ending(gradients, gradients, middle & self.copied, self.reduces_each, middle)
-        self._end(self._left(np.maximum(behind, 1.0)), ending)
+        self._end(self._left(np.maximum(behind, 1.0)), _Ending(later, later, self.copied, self.reduces_each, middle))
         if self.pipelined:
             self._reduction()
         else:
@@ -405,7 +402,7 @@ class _Step(_Timeline):
         with self.scope():
             self.allocate("activations", buffers=self.buffers[self.has.kind])
             gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self.ranks)
-            self.allocate("gradients", gradients=np.where(self.wrapped, gradients, 0.0))
+            self.allocate("gradients", gradients=gradients)
             self.allocate("parameters", gathered=np.where(self.copied, self.gathered_all, 0.0))
             of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0)
             of_unit = np.where(units.table > 0.0, of_table - element * units.table, (FP32 - element) * units.layer)
