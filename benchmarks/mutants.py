@@ -136,7 +136,8 @@ class Judge:
         path = copy / mutant.path
         path.write_text(mutant.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
         limit = 120.0 + 20.0 * sum(self.tests[name]["seconds"] for name in names)
-        child = start(copy, sorted({name.split("::")[0] for name in names}), Ordered(names), limit)
+        files = sorted({name.split("::")[0] for name in names} or ARITHMETIC)
+        child = start(copy, files, Ordered(names), limit)
         self.children.append(child)
         self.running[child.pid] = mutant, room, copy, len(names), time.monotonic()
 
