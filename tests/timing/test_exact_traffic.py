@@ -1,0 +1,153 @@
+"""What replicas exchange and what communication hides behind, to the last microsecond of latency.
+
+The small model with experts on Z2000: NVLink at 75 % of 450 GB/s, 2 us a step. D parameters are held by 8 replicas, R
+by the 2 ranks that have the same experts. m = 128 micro batches.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
+from simulator.cost.timing.layers import LayerTimer
+from simulator.question.scenario.scenario import Scenario
+from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
+from tests.timing.test_collectives import US, group
+
+M = 128
+LINEAR, LINEAR_ROUTED = 43_008 + 3 * (12_288 + 512 + 9216), 3 * 73_728
+D, R = LINEAR + 2 * 64_000 + (4 * 2 + 1) * 64, LINEAR_ROUTED / 4
+WAITS = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
+
+
+def asked(*, options: dict[str, str] | None = None, time: dict[str, float] | None = None, **fields: Any) -> Scenario:
+    values = {"shard_overhead_seconds": 0.0} | (time or {})
+    coefficients = replace(ROUND, time=replace(ROUND.time, **values))
+    model = fields.pop("model", small_moe())
+    return scenario_of(model, coefficients=coefficients, options=WAITS | (options or {}), **fields)
+
+
+def exchanged(scenario: Scenario, **fields: Any) -> float:
+    return only(priced(scenario, **({"expert_parallel": 4} | fields)).step.data_parallel)
+
+
+def per_byte(ranks: int) -> float:
+    """Of a gather over neighbours in a node, latency spread over a gibibyte."""
+    return (ranks - 1) / ranks / 337.5e9 + (ranks - 1) * 2 * US / 2**30
+
+
+@pytest.mark.parametrize("slow", [1, 3])
+@pytest.mark.parametrize(
+    ("zero_stage", "scatters", "extra", "gathers"), [(0, 1, 1, 0), (1, 1, 0, 1), (2, M, 0, 1), (3, M, 0, 2 * M)]
+)
+def test_each_class_of_parameters_over_its_own_replicas(
+    zero_stage: int, scatters: int, extra: int, gathers: int, slow: int
+) -> None:
+    """fp32 gradients are reduced, as slow as said; without ZeRO gathered too; 16-bit parameters gathered."""
+    found = exchanged(asked(time={"reduce_slowdown": slow}), zero_stage=zero_stage)
+    both = per_byte(8) * D + per_byte(2) * R
+    assert found == pytest.approx((4 * scatters * (slow + extra) + 2 * gathers) * both)
+
+
+def test_fp8_gathers_linear_weights_in_8_bits() -> None:
+    options = {"fp8_param_gather": "true", "fp8_recipe": "delayed"}
+    found = exchanged(asked(options=options, precision="fp8"), zero_stage=1)
+    wide = (4 + 2) * (per_byte(8) * D + per_byte(2) * R)
+    assert found == pytest.approx(wide - per_byte(8) * LINEAR - per_byte(2) * LINEAR_ROUTED / 4)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_shards_of_several_groups_are_summed(zero_stage: int) -> None:
+    """Pairs shard: of the dense parameters' halves four groups, a scatter and a gather; of experts' one pair is all."""
+    found = exchanged(asked(options={"sharding_degree": "2"}), zero_stage=zero_stage)
+    within = per_byte(2) * D
+    # Experts' replicas in proportion: 2 x 2 / 8 is less than one.
+    between = 2 * 4 * (per_byte(4) * D / 2 + per_byte(2) * R)
+    expected = (4 + 2) * within + between if zero_stage else 4 * 2 * within
+    assert found == pytest.approx(expected)
+
+
+def test_communication_that_overlaps_hides_behind_its_own_pass() -> None:
+    """Nothing is exposed but what outlasts: gathers beside forward passes, reductions beside backward passes."""
+    options = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
+    scenario = asked(options=options, time={"data_exposed": 0.0}, seq_length=32)
+    both = per_byte(8) * D + per_byte(2) * R
+    for zero_stage, gathered, reduced, turns in ((1, 2, 4, 1), (3, 2, 2 + 4, M)):
+        answer = priced(scenario, expert_parallel=4, zero_stage=zero_stage)
+        forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
+        left = max(gathered * both - forward, 0) + max(reduced * both - backward, 0)
+        assert only(answer.step.data_parallel) == pytest.approx(turns * left)
+
+
+def test_slow_collectives_move_fewer_bytes_a_second() -> None:
+    """Twice the bytes' time; starts take what they took, DeepEP's too."""
+    usual, slow = asked(), asked(time={"collective_slowdown": 2.0})
+    eight = group(8)
+    size = eight.size * 1e9
+    for seconds, start in ((gather_seconds, 7 * 2 * US), (once_seconds, 40 * US)):
+        found = [only(seconds(scenario, eight, size)) - start for scenario in (usual, slow)]
+        assert found[1] == pytest.approx(2 * found[0])
+
+
+def test_reductions_of_layers_are_as_slow_as_said() -> None:
+    """Two gathers and two scatters of a dense layer in either pass."""
+    options = {"tp_comm_overlap": "false"}
+    found = []
+    for slow in (1.0, 3.0):
+        scenario = asked(model=small_dense(), options=options, time={"reduce_slowdown": slow})
+        timer = LayerTimer(scenario, block(scenario, tensor_parallel=2, sequence_parallel=True))
+        layer = timer.layer(scenario.model.layer_kinds[0])
+        found.append([only(one["tensor_parallel"]) for one in (layer.forward, layer.backward)])
+    assert found[1] == pytest.approx([2 * seconds for seconds in found[0]])
+
+
+@pytest.mark.parametrize(("flash", "factor"), [("true", 2.5), ("false", 2.0)])
+def test_attention_s_backward_pass(flash: str, factor: float) -> None:
+    """Five products for two; without a flash kernel four; slower by a factor."""
+    for slow in (1.0, 1.5):
+        scenario = asked(options={"flash_attention": flash}, time={"attention_backward_slowdown": slow})
+        layer = LayerTimer(scenario, block(scenario)).layer(scenario.model.layer_kinds[0])
+        assert only(layer.backward["attention"]) == pytest.approx(slow * factor * only(layer.forward["attention"]))
+
+
+def test_an_optimizer_of_several_kernels_takes_as_many_passes() -> None:
+    one, three = (
+        only(priced(asked(time={"optimizer_slowdown": slow}), expert_parallel=4).step.optimizer) for slow in (1.0, 3.0)
+    )
+    assert one == pytest.approx(30 * (D / 8 + R / 2) / 1675e9)
+    assert three == pytest.approx(3 * one)
+
+
+@pytest.mark.parametrize(("share", "outlasts"), [(0.0, True), (1.0, False)])
+def test_an_overlapped_exchange_hides_behind_products_attention_and_their_exchanges(
+    share: float, outlasts: bool
+) -> None:
+    """Tiny layers over two nodes: latency outlasts compute and what tensor and context parallelism leave exposed."""
+    fields: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2}
+    fields |= {"expert_parallel": 8, "expert_tensor_parallel": 2}
+    plain, beside = (
+        asked(
+            options={"overlap_expert_exchange": word, "tp_comm_overlap": "true"},
+            time={"expert_exposed": share},
+            seq_length=64,
+            devices=16,
+        )
+        for word in ("false", "true")
+    )
+    kind = layer_kind(plain.model, moe=True)
+    layers = [LayerTimer(scenario, block(scenario, **fields)).layer(kind) for scenario in (plain, beside)]
+    for index, name in enumerate(("forward", "backward")):
+        alone, hidden = (getattr(layer, name) for layer in layers)
+        assert index == 0 or only(alone["gemm"]) > 0
+        exchange = only(alone["expert_parallel"]) - 0.5e-3
+        others = sum(only(alone[part]) for part in ("gemm", "tensor_parallel", "attention", "context_parallel"))
+        left = max(share * exchange, exchange - others)
+        assert (left > share * exchange) == outlasts
+        assert only(hidden["expert_parallel"]) == pytest.approx(left + 0.22 * 0.5e-3)
+
+
+def test_a_group_of_one_exchanges_nothing_once() -> None:
+    scenario = asked()
+    alone = RankGroup(group(1).size, group(1).stride)
+    assert only(once_seconds(scenario, alone, alone.size * 1e9)) == 0
