@@ -89,6 +89,16 @@ def test_experts(experts: int) -> None:
     assert found == 64 * (2552 + 128 + 2 * 2 * (2 * 48 + 2 * 64)) + 2 * 8 * 64 * 48 / experts
 
 
+def test_scores_done_again_are_back_beside_all_that_the_layer_kept() -> None:
+    """Two bytes for each of 512 scores of four heads, and attention's output."""
+    model, options = small_dense(), {"flash_attention": "false"}
+    scenario = scenario_of(model, seq_length=512, global_batch_size=16, options=options)
+    here = block(scenario, recompute="selective")
+    found = only(layer_backward_bytes(scenario, here, model.layer_kinds[0], np.array([1.0])))
+    kept, back = 2072 - 16 - 128, 2 * 4 * 512 + 128
+    assert found == 512 * (kept + back + 128 + 2 * 320) + W
+
+
 def test_gathered_keys_and_values_meet_their_gradients() -> None:
     """Eight ranks share a sequence: keys and values of all and the gradients of both, before rotation."""
     model = small_dense()
