@@ -61,6 +61,16 @@ def test_a_network_alone() -> None:
     assert widest(model, alone, 4, keeps=True) == 4 * (260 + 640 + 128 + 128 + 320 - 640) + 2 * W
 
 
+def test_attention_alone() -> None:
+    """Without a network the gradients of its weights are missing: the output projection's, q's, those of k and v."""
+    model = small_dense(**MAMBA)
+    found = widest(model, model.layer_kinds[2], 4, keeps=True)
+    assert found == 4 * (260 + 128 + 2 * 128 + 128) + 3 * Q
+    # Many tokens: three products in fp32 and the gradients of keys and values, beside the output projection's.
+    found = widest(model, model.layer_kinds[2], 64, keeps=True)
+    assert found == 64 * (260 + 128 + 3 * 256 + 128) + Q
+
+
 def test_a_scan_alone() -> None:
     """Gradients of all that the projection made, of its gathered input, and of its weight."""
     model = small_dense(**MAMBA)

@@ -220,3 +220,14 @@ def test_parameters_are_on_the_host_under_zero_3_alone(zero_stage: int, away: bo
     state = training_state(scenario, here, stage_contents(scenario, here))
     assert (state.parameters_on_host[0, 0] > 0) == away
     assert (state.parameters[0, 0] == 0) == away
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_activations_on_the_host_leave_two_of_the_largest_layers(layers: int) -> None:
+    """The one computed and the one copied; of a single layer that one. All of them travel."""
+    model = small_moe(vocab_size=8, num_hidden_layers=layers)
+    found = memory(model, {}, offload="activations").activations
+    whole = DENSE + (layers - 1) * MOE
+    assert found.one_micro_batch[0, 0] == T * min(2 * MOE, whole)
+    assert found.offload_traffic[0, 0] == T * whole
+    assert memory(model, {}).activations.offload_traffic[0, 0] == 0
