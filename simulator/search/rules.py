@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.memory.schedule import micro_batches
-from simulator.cost.operations.extents import inner_context
+from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
@@ -149,8 +149,7 @@ def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Causal balance gives every context-parallel rank two pieces of the sequence.
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
-    tensor = np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
-    return _mask(scenario.seq_length % (pieces * tensor) != 0)
+    return _mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:

@@ -223,10 +223,7 @@ def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
     given = conditions_of(scenario)
     largest = np.zeros(len(block))
-    for operation in (
-        embedding(given),
-        *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)),
-    ):
+    for operation in _table_and_layers(given):
         fused: dict[tuple[int, str], float] = {}
         for weight in operation.weights:
             fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
@@ -234,6 +231,11 @@ def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
             size = fused[weight.inputs, weight.split]
             largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
     return largest
+
+
+def _table_and_layers(given: Conditions) -> tuple[Operation, ...]:
+    """The input table and the operations of one layer of each kind."""
+    return (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
 
 
 def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
@@ -336,8 +338,7 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     sharded, degrees = block.zero_stage >= 1, shard_degrees(scenario, block)
     dense, routed = (np.where(sharded, degree, 1.0) for degree in (degrees.dense, degrees.routed))
     largest = np.zeros(len(block))
-    operations = (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
-    for weight in weights_of(operations):
+    for weight in weights_of(_table_and_layers(given)):
         size = whole_layer(block, classed(weight, float(weight.parameters)))
         largest = np.maximum(largest, size / (routed if weight.routed else dense))
     return largest * optimizer_bytes_per_parameter(scenario)

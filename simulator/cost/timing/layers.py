@@ -10,7 +10,7 @@ from typing import assert_never, cast
 import numpy as np
 
 from simulator.cost.elements import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.memory.loss import labelled_tokens
+from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, inner_context, sequence_split, tokens_per_device
@@ -457,9 +457,8 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     outputs = scenario.outputs_per_token / block.tensor_parallel
     compute = shaped_seconds(scenario, rate, labelled, outputs, float(scenario.model.hidden_size))
     forward_products = np.maximum(compute.forward, reads)
-    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * (labelled * scenario.outputs_per_token / parts) / memory_rate(scenario)
+    passes = per_logit * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
