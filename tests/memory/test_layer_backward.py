@@ -90,10 +90,10 @@ def test_a_scan_before_a_network() -> None:
     assert few == 4 * (kept + 128 + 2 * 128 + 320 - 960) + 3 * W
 
 
-@pytest.mark.parametrize("experts", [1, 2])
-def test_experts(experts: int) -> None:
+@pytest.mark.parametrize(("experts", "biased"), [(1, False), (2, False), (1, True)])
+def test_experts(experts: int, biased: bool) -> None:
     """Two copies a token: gradients of gate and up and of what goes in and out; the largest weight, all of a rank's."""
-    model = small_moe()
+    model = small_moe(mlp_bias=biased)
     kind = layer_kind(model, moe=True)
     found = widest(model, kind, 64, keeps=True, expert_parallel=experts)
     assert found == 64 * (2552 + 128 + 2 * 2 * (2 * 48 + 2 * 64)) + 2 * 8 * 64 * 48 / experts

@@ -151,3 +151,31 @@ def test_a_group_of_one_exchanges_nothing_once() -> None:
     scenario = asked()
     alone = RankGroup(group(1).size, group(1).stride)
     assert only(once_seconds(scenario, alone, alone.size * 1e9)) == 0
+
+
+@pytest.mark.parametrize(("fused", "rank"), [("true", None), ("false", None), ("true", 8)])
+@pytest.mark.parametrize(("precision", "narrow"), [("bf16", 2), ("fp8", 1)])
+def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: int | None) -> None:
+    """64 tokens, two copies each, eight experts of 64 x 48: all are bound by memory, but the experts' add both.
+
+    Dense weights are read in 16 bits, experts' in as many as their inputs; in the backward pass the gradients' types
+    change places. Accumulated gradients are read and written by the product, or by a kernel that reads new ones too.
+    """
+    options = {"fused_gradient_accumulation": fused}
+    scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
+    layer = LayerTimer(scenario, block(scenario)).layer(layer_kind(scenario.model, moe=True))
+    dense, routed, copies, rate = 12_288 + 512 + 9216, 8 * 9216, 128, 1675e9
+    entered, left = 64 + 48, 2 * 48 + 64
+    computed = 2 * copies * 9216 / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
+    forward = 2 * dense / rate + computed + (narrow * routed + (narrow * entered + 2 * left) * copies) / rate
+    backward = 2 * dense / rate + computed + (narrow * routed + (narrow * left + 2 * entered) * copies) / rate
+    added = 0.0
+    if rank is None:
+        each = 2 * 4 if fused == "true" else 2 + (2 + 2 * 4)
+        backward += computed + (narrow * (entered + left) * copies + each * (dense + routed)) / rate
+    else:
+        # q, k, v; o; router; gate and up, down of the shared and of two routed experts.
+        pairs = (64 + 128) + (64 + 64) + (64 + 8) + 3 * ((64 + 2 * 48) + (48 + 64))
+        added = 2 * 64 * rank * pairs / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
+    assert only(layer.forward["gemm"]) == pytest.approx(forward + added, rel=1e-9)
+    assert only(layer.backward["gemm"]) == pytest.approx(backward + 2 * added, rel=1e-9)

@@ -266,7 +266,8 @@ class LayerTimer:
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
         narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-        entered = left = 0.0 * flops
+        entered: Array | float = 0.0
+        left: Array | float = 0.0
         for one in work.grouped:
             entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
             left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
