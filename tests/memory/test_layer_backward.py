@@ -52,6 +52,14 @@ def test_few_tokens_meet_at_the_last_of_three_projections() -> None:
     assert found == 4 * (2072 + 128 + 320) + W
 
 
+def test_tensor_parallel_ranks_halve_all_but_the_stream() -> None:
+    """Few tokens: the norm and the stream are the rank's half of the tokens, what is gathered for products is whole."""
+    model = small_dense()
+    split = {"tensor_parallel": 2, "sequence_parallel": True}
+    found = widest(model, model.layer_kinds[0], 4, keeps=True, **split)
+    assert found == 4 * (260 + 128) / 2 + 4 * (2 * 128 + 128 / 2) + (3 * W + Q + 2 * Q) / 2
+
+
 def test_a_network_alone() -> None:
     """Without a gate one product reads the input; nothing is rotated or scanned."""
     model = small_dense(**MAMBA)

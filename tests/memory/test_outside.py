@@ -80,6 +80,16 @@ def test_all_parts_add_up() -> None:
         assert only(found.total) == sum(only(part) for part in parts)
 
 
+def test_logits_are_stranded_on_the_last_rank() -> None:
+    """The 16-bit logits of a micro batch, where the loss is one of several kernels."""
+    scenario = small(profile="torch", options={"cross_entropy_chunk_tokens": "0", "fused_cross_entropy": "false"})
+    here = block(scenario, pipeline_parallel=4, micro_batch_size=2)
+    found = outside_allocator(scenario, here, np.full((4, 1), 1000.0)).fragmentation[:, 0]
+    assert (found - found[0]).tolist() == [0, 0, 0, 2 * 2 * T * V]
+    # A quarter of 1000 bytes, and all of them at the least.
+    assert found[0] == 250 + 1000
+
+
 @pytest.mark.parametrize(
     ("tensor", "context", "inside", "ring"),
     [(2, 8, "0", 2), (8, 4, "0", 4), (16, 2, "0", 2), (2, 8, "2", 4), (2, 2, "8", 1)],

@@ -167,6 +167,36 @@ def test_16_bit_gradients_are_widened_for_master_weights(options: dict[str, str]
     assert found.after_step[0, 0] - before[0, 0] == widened * WHOLE
 
 
+def test_the_optimizer_step_holds_the_state_alone() -> None:
+    """Parameters of 2 bytes, gradients of 4, 12 of state; no activation, no temporary."""
+    found = memory(dense(), {}, zero_stage=0)
+    step = found.moments[-1]
+    assert step.name == "optimizer step"
+    assert step.total(found.has)[0, 0] == (2 + 4 + 12) * WHOLE
+
+
+@pytest.mark.parametrize("gradient_dtype", ["bf16", "fp32"])
+def test_master_gradients_stand_beside_16_bit_ones(gradient_dtype: str) -> None:
+    """A rank's part of them in fp32; fp32 ones are master gradients already."""
+    options = {"master_gradients": "true", "gradient_dtype": gradient_dtype}
+    state = memory(dense(), options, devices=2, zero_stage=1, micro_batch_size=1).state
+    assert state.gradients[0, 0] == (2 * WHOLE + 4 * WHOLE / 2 if gradient_dtype == "bf16" else 4 * WHOLE)
+
+
+def test_the_loss_holds_what_the_output_layer_keeps() -> None:
+    """The last norm's input and output and a number of each token, beside the logits."""
+    found = memory(small_dense(), {})
+    assert found.moment_name(0, 0) == "loss"
+    assert found.parts()["temporary"][0, 0] == T * (4 * 64 + 4)
+
+
+def test_gradients_of_wide_heads_outweigh_the_network_s() -> None:
+    """Queries, keys and values of 64 a head; of a network of 16 features gate and up."""
+    found = memory(dense(head_dim=64, intermediate_size=16), {})
+    assert found.moment_name(0, 0) == "backward"
+    assert found.parts()["temporary"][0, 0] == T * 2 * (4 * 64 + 2 * 64 + 2 * 64 + 64)
+
+
 @pytest.mark.parametrize(("modules", "in_turn", "logits"), [(0, False, 1), (1, False, 2), (2, False, 3), (2, True, 1)])
 def test_losses_of_prediction_layers(modules: int, in_turn: bool, logits: int) -> None:
     """T logits over 1000 tokens at 8 bytes, of every module and of the model: together, or one after the other."""

@@ -40,6 +40,13 @@ def test_a_row_for_each_rank() -> None:
         assert (row["reserved_bytes"], row["moment"]) == (stage.reserved_bytes, stage.moment)
 
 
+def test_a_layout_that_breaks_a_rule_is_refused_whatever_it_needs() -> None:
+    scenario = scenario_of(small_dense(), devices=8)
+    found = estimate_layout(scenario, layout_of(scenario, data_parallel=4))
+    assert (found.verdict, [one.rule for one in found.violations]) == ("refused", ["devices"])
+    assert found.memory.device_bytes < found.memory.capacity_bytes
+
+
 def test_verdicts_at_their_bounds() -> None:
     scenario = scenario_of(small_dense())
     values = scenario.coefficients.memory

@@ -310,6 +310,12 @@ SAID = [
     ),
     (
         "ffn",
+        1,
+        "feed-forward width 47 does not divide by tensor parallel 2",
+        "a smaller tensor or expert tensor parallel size",
+    ),
+    (
+        "ffn",
         0,
         "feed-forward width 161 does not divide by tensor parallel 2",
         "a smaller tensor or expert tensor parallel size",

@@ -7,12 +7,19 @@ by the 2 ranks that have the same experts. m = 128 micro batches.
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.operations.extents import routed_tokens
+from simulator.cost.stages import stage_contents
 from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
+from simulator.cost.timing.flops import expert_launches
 from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import ROUND, block, layer_kind, layout_of, only, priced, scenario_of, small_dense, small_moe
 from tests.timing.test_collectives import US, group
 
 M = 128
@@ -179,3 +186,59 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
         added = 2 * 64 * rank * pairs / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
     assert only(layer.forward["gemm"]) == pytest.approx(forward + added, rel=1e-9)
     assert only(layer.backward["gemm"]) == pytest.approx(backward + 2 * added, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe", "casts"), [("bf16", "delayed", 0), ("fp8", "delayed", 4), ("fp8", "tensorwise", 20)]
+)
+def test_kernels_that_a_layer_with_experts_starts(precision: Any, recipe: str, casts: int) -> None:
+    """103, and of each of the rank's four experts six products and the casts."""
+    scenario = asked(precision=precision, options={"fp8_recipe": recipe})
+    assert only(expert_launches(scenario, block(scenario, expert_parallel=2))) == 103 + (6 + casts) * 4
+
+
+@pytest.mark.parametrize(("sequence", "tensor", "copies"), [(True, 2, 64), (False, 2, 64), (False, 1, 128)])
+def test_copies_of_a_rank_s_experts(sequence: bool, tensor: int, copies: int) -> None:
+    """32 tokens, two copies each: expert tensor parallel 2 gathers those of ranks that hold different tokens."""
+    scenario = asked(seq_length=32)
+    here = block(scenario, tensor_parallel=tensor, sequence_parallel=sequence, expert_tensor_parallel=2)
+    assert only(routed_tokens(scenario, here)) == copies
+
+
+def test_gathered_keys_and_values_hide_behind_a_rank_s_own_tokens() -> None:
+    """Of attention over four parts of the sequence the first; what outlasts it waits."""
+    scenario = asked(model=small_dense(), options={"cp_communication": "gathered_ring"}, time={"context_exposed": 0.0})
+    layer = LayerTimer(scenario, block(scenario, context_parallel=4)).layer(scenario.model.layer_kinds[0])
+    # Each of four ranks brings 2 x 2 k a token of 2048, three quarters over NVLink; backward twice as much.
+    gathered = 3 / 4 * 4 * 2048 * 2 * 2 * 32 / 337.5e9 + 3 * 2 * US
+    for found, volume in ((layer.forward, 1), (layer.backward, 2)):
+        behind = only(found["attention"]) / 4
+        assert 0 < behind < volume * gathered
+        assert only(found["context_parallel"]) == pytest.approx(volume * gathered - behind)
+
+
+def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
+    """Unequal chunks: the idle time of a layout that may win is run, of others a bound stays."""
+    scenario = asked(model=small_dense(num_hidden_layers=6), devices=2, global_batch_size=8)
+    layouts = [
+        layout_of(
+            scenario,
+            pipeline_parallel=2,
+            virtual_stages=2,
+            chunk_layers=(2, 1, 1, 2),
+            stage_layers=(3, 3),
+            recompute=mode,
+        )
+        for mode in ("none", "full")
+    ]
+    here = block_of(layouts)
+    memory = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    work = stage_work(scenario, here, memory.has, memory.plan)
+    bound = pipeline_seconds(scenario, here, memory.has, work)
+    both, one, none = (
+        with_waits(here, memory.has, work, bound, np.array(where)).fill
+        for where in ((True, True), (False, True), (False, False))
+    )
+    assert bound.fill.tolist() == none.tolist() == [0, 0]
+    assert (both > 0).all()
+    assert one.tolist() == [0, both[1]]
