@@ -377,3 +377,17 @@ def test_activations_on_the_host_do_not_grow_with_micro_batches_in_flight() -> N
     stream = 2 * SEQUENCE * 64
     # Two more receive buffers; later passes find whole gradients in either.
     assert many - few == 2 * stream
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_fp8_gathers_linear_weights_in_8_bits(zero_stage: int) -> None:
+    """Norms, table and output layer in 16; a layer's matrices in 8: of the unit used, of the next, or of all kept."""
+    options = {"fp8_param_gather": "true", "fp8_weight_cache": "false", "fp8_recipe": "delayed"}
+    fields = ALONE | {"data_parallel": 4, "zero_stage": zero_stage}
+    s = step_of(batch=3, precision="fp8", options=options, **fields)
+    alive = 4 * s.stored / 4 + 4 * s.kept
+    layer = 2 * s.L - LAYER
+    gathered = 2 * layer if zero_stage == 3 else 2 * s.stored - 4 * LAYER
+    expected: Expected = [...] * 18
+    expected[3] = ("backward", alive - s.kept + s.backward + gathered + 4 * s.H)
+    s.holds(expected)

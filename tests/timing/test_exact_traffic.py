@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.operations.extents import routed_tokens
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, routed_tokens
+from simulator.cost.operations.layer import layer_operations
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
 from simulator.cost.timing.flops import expert_launches
 from simulator.cost.timing.layers import LayerTimer
 from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.scenario import NodeGroup, Scenario
 from tests.scenario.cases import ROUND, block, layer_kind, layout_of, only, priced, scenario_of, small_dense, small_moe
 from tests.timing.test_collectives import US, group
 
@@ -242,3 +244,28 @@ def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
     assert bound.fill.tolist() == none.tolist() == [0, 0]
     assert (both > 0).all()
     assert one.tolist() == [0, both[1]]
+
+
+def test_ranks_of_a_pipeline_lie_on_the_groups_of_a_mixed_cluster() -> None:
+    """Of three ranks of eight devices the first is on one kind, the others on another."""
+    one, two = (scenario_of(small_dense(), name, devices=8) for name in ("h800-sxm-80g", "bi150-64g"))
+    mixed = replace(one, devices=24, groups=(NodeGroup(one.hardware, 8), NodeGroup(two.hardware, 16)))
+    has = stage_contents(mixed, block(mixed, pipeline_parallel=3, stage_layers=(2, 1, 1)))
+    assert has.group[has.kind].tolist() == [0, 1, 1]
+    assert stage_contents(one, block(one, pipeline_parallel=2)).group.tolist() == [0, 0]
+
+
+def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> None:
+    """Over four ranks: of three sliding heads, of two others; keys and values with their gradients, while gathered."""
+    own = {"sliding_attention_heads": 6, "sliding_key_value_heads": 3}
+    model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=8, **own)
+    scenario = asked(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
+    extents = Extents(scenario, block(scenario, context_parallel=4))
+    for kind, heads in zip(model.layer_kinds, (3, 2), strict=True):
+        (amount,) = (
+            one
+            for operation in layer_operations(conditions_of(scenario), kind)
+            for one in operation.temporary
+            if one.spread.endswith("context")
+        )
+        assert only(extents.of(amount.spread)) * amount.amount == 128 * 2 * 2 * (2 * heads * 16)
