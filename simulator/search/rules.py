@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.memory.schedule import micro_batches
-from simulator.cost.operations.extents import inner_context
+from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
@@ -65,10 +65,16 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
+def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
+    """Key-value heads of the mixers that have some; latent attention has none of its own."""
+    model = scenario.model
+    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}
+    return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
+
+
 def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    model, broken = scenario.model, _every(block, broken=False)
-    for mixer in {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}:
-        shared, t = model.heads(mixer).shared, block.tensor_parallel
+    t, broken = block.tensor_parallel, _every(block, broken=False)
+    for shared in _kv_head_counts(scenario):
         copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
         broken = broken | ((shared % t != 0) & ~copied)
     return _mask(broken)
@@ -88,6 +94,15 @@ def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.model.is_moe:
         broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
     return _mask(broken)
+
+
+def _refused_widths(scenario: Scenario, layout: Layout) -> str:
+    """Each width that does not divide."""
+    model, t, etp = scenario.model, layout.tensor_parallel, layout.expert_tensor_parallel
+    told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
+    if model.is_moe and model.moe_intermediate_size % etp:
+        told.append(f"expert width {model.moe_intermediate_size} does not divide by expert tensor parallel {etp}")
+    return ", ".join(told)
 
 
 def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -134,8 +149,7 @@ def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Causal balance gives every context-parallel rank two pieces of the sequence.
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
-    tensor = np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
-    return _mask(scenario.seq_length % (pieces * tensor) != 0)
+    return _mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -273,18 +287,16 @@ RULES: tuple[Rule, ...] = (
         "key-value heads divide by tensor parallel",
         _kv_heads,
         lambda s, x: (
-            f"{s.model.num_key_value_heads} key-value heads do not divide by tensor parallel {x.tensor_parallel}"
+            f"{' or '.join(map(str, _kv_head_counts(s)))} key-value heads do not divide by tensor parallel "
+            f"{x.tensor_parallel}"
         ),
-        lambda s, _: f"tensor parallel of {_divisors(s.model.num_key_value_heads)}",
+        lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_kv_head_counts(s)))}",
     ),
     Rule(
         "ffn",
         "feed-forward widths divide by tensor parallel, expert widths by expert tensor parallel",
         _ffn,
-        lambda s, x: (
-            f"feed-forward widths {', '.join(map(str, _ffn_widths(s)))} or the expert width do not divide by "
-            f"tensor parallel {x.tensor_parallel} / expert tensor parallel {x.expert_tensor_parallel}"
-        ),
+        _refused_widths,
         lambda _s, _x: "a smaller tensor or expert tensor parallel size",
     ),
     Rule(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.cost.memory.loss import head_input_bytes, loss_bytes
-from simulator.cost.timing.flops import forward_flops_per_token, head_flops
+from simulator.cost.memory.loss import head_input_bytes, labelled_tokens, loss_bytes
+from simulator.cost.timing.flops import forward_flops_per_token
 from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense
 
 T, V = 64, 1000
@@ -50,6 +50,6 @@ def test_tokens_without_a_label_skip_the_output_layer() -> None:
     assert only(loss_bytes(scenario, here)) == 10 * T / 4 * V
     # The norm keeps all tokens, its output only those that go on.
     assert only(head_input_bytes(scenario, here)) == 6 * T * 64 + 4 * T + 2 * T / 4 * 64
-    assert only(head_flops(scenario, here)) == 2 * T / 4 * 64 * V
+    assert only(labelled_tokens(scenario, here)) == T / 4
     whole = scenario_of(small_dense(), profile="paddle", seq_length=32, options=FUSED)
     assert forward_flops_per_token(whole) - forward_flops_per_token(scenario) == 2 * 64 * V * 0.75

@@ -11,6 +11,7 @@ from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.stages import stage_contents
+from simulator.cost.timing.pipeline import StageWork, _runs
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -42,6 +43,16 @@ def test_balanced_chunks_count_embedding_and_loss() -> None:
             assert (sum(listed), len(listed)) == (layers, chunks)
             assert min(listed) >= 0
             assert max(ranks) - min(ranks) <= 2
+
+
+@pytest.mark.parametrize(("chunks", "ranks", "run"), [(2, 129, True), (2, 130, False), (8, 64, True), (8, 65, False)])
+def test_very_long_pipelines_are_not_run(chunks: int, ranks: int, run: bool) -> None:
+    """Three cycles of as many micro batches as ranks, both passes of every chunk: 200,000 at most."""
+    assert (3 * ranks * ranks * chunks * 2 <= 200_000) == run
+    none = np.zeros((1, 1))
+    work = StageWork(none, none, none, (), by_chunk=((none, none),) * chunks)
+    assert _runs(work, ranks) == run
+    assert not _runs(dataclasses.replace(work, by_chunk=()), ranks)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])

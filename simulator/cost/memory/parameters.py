@@ -223,10 +223,7 @@ def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
     given = conditions_of(scenario)
     largest = np.zeros(len(block))
-    for operation in (
-        embedding(given),
-        *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)),
-    ):
+    for operation in _table_and_layers(given):
         fused: dict[tuple[int, str], float] = {}
         for weight in operation.weights:
             fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
@@ -234,6 +231,11 @@ def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
             size = fused[weight.inputs, weight.split]
             largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
     return largest
+
+
+def _table_and_layers(given: Conditions) -> tuple[Operation, ...]:
+    """The input table and the operations of one layer of each kind."""
+    return (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
 
 
 def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
@@ -335,13 +337,11 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     Experts of one rank are stored as one grouped tensor.
     """
     given = conditions_of(scenario)
-    operations = (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
     # Of those divided alike, the largest is the largest on any device.
-    largest = {weight.split: weight for weight in sorted(weights_of(operations), key=lambda weight: weight.parameters)}
+    weights = sorted(weights_of(_table_and_layers(given)), key=lambda weight: weight.parameters)
     degrees = shard_degrees(scenario, block)
-    shape = len(block)
-    whole, sharded = np.zeros(shape), np.zeros(shape)
-    for weight in largest.values():
+    whole, sharded = np.zeros(len(block)), np.zeros(len(block))
+    for weight in {weight.split: weight for weight in weights}.values():
         size = whole_layer(block, classed(weight, float(weight.parameters)))
         whole = np.maximum(whole, size)
         sharded = np.maximum(sharded, size / (degrees.routed if weight.routed else degrees.dense))

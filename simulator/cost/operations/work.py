@@ -76,13 +76,12 @@ def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modul
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
-    adapters = WeightTotals() if given.lora_rank is None else adapters_of(given, operations)
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),
         shapes=_shapes(given, operations, routed=False),
         grouped=_shapes(given, operations, routed=True),
-        adapters=adapters,
+        adapters=adapters_of(given, operations),
         core_width=core_width(operations),
         windows=windowed_widths(operations),
         core_flops=sum(operation.core_flops for operation in operations),

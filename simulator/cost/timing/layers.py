@@ -10,7 +10,7 @@ from typing import assert_never, cast
 import numpy as np
 
 from simulator.cost.elements import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.memory.loss import labelled_tokens
+from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, inner_context, sequence_split, tokens_per_device
@@ -42,6 +42,10 @@ from simulator.question.vocabulary import AttentionKernel, RecomputeMode
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
+
+
+Size = Array | float
+"""One side of a matrix product on a device, shape (n,) or the same for all layouts."""
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
@@ -90,7 +94,7 @@ def at_rate(flops: Array, rate: float) -> ProductSeconds:
     return ProductSeconds(seconds, seconds, seconds)
 
 
-def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> ProductSeconds:
+def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Size, depth: Size) -> ProductSeconds:
     """The three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
     seconds = 2.0 * rows * outputs * depth / rate
     return ProductSeconds(
@@ -100,7 +104,7 @@ def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Array,
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> Array | float:
+def shape_factor(scenario: Scenario, rate: float, rows: Size, outputs: Size, depth: Size) -> Array | float:
     """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
@@ -176,8 +180,9 @@ class LayerTimer:
         return total
 
     def _product(self, one: Product) -> ProductSeconds:
-        tokens, block = self.extents.of("whole"), self.block
-        m, n, k = tokens, one.outputs + 0.0 * tokens, one.inputs + 0.0 * tokens
+        block, m = self.block, self.extents.of("whole")
+        n: Size = float(one.outputs)
+        k: Size = float(one.inputs)
         match one.split:
             case "column" | "vocabulary":
                 n = n / block.tensor_parallel
@@ -261,7 +266,8 @@ class LayerTimer:
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
         narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-        entered = left = 0.0 * flops
+        entered: Array | float = 0.0
+        left: Array | float = 0.0
         for one in work.grouped:
             entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
             left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
@@ -449,12 +455,11 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(scenario, block)
-    hidden = scenario.model.hidden_size + 0.0 * labelled
-    compute = shaped_seconds(scenario, rate, labelled, scenario.outputs_per_token / block.tensor_parallel, hidden)
+    outputs = scenario.outputs_per_token / block.tensor_parallel
+    compute = shaped_seconds(scenario, rate, labelled, outputs, float(scenario.model.hidden_size))
     forward_products = np.maximum(compute.forward, reads)
-    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * (labelled * scenario.outputs_per_token / parts) / memory_rate(scenario)
+    passes = per_logit * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
