@@ -139,7 +139,8 @@ EXAMPLE = """#!/bin/bash
 TP=$2
 SEQ=$3
 torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu \\
- --num-attention-heads 32 --group-query-attention --num-query-groups 8 --vocab-size 128256 --max-position-embeddings 8192 \\
+ --num-attention-heads 32 --group-query-attention --num-query-groups 8 --vocab-size 128256 \\
+ --max-position-embeddings 8192 \\
  --tensor-model-parallel-size $TP --seq-length $SEQ --$4 --micro-batch-size 1 --global-batch-size 64 \\
  --untie-embeddings-and-output-weights --disable-bias-linear --normalization RMSNorm
 """
