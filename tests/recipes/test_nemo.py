@@ -269,4 +269,4 @@ def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
 def test_models_that_are_no_decoder(more: str, said: str, tmp_path: Path) -> None:
     text = RESTORED.replace("NAME", "mistral_7b")
     recipe = read(text + more if more[0] == " " else more + text, tmp_path)
-    assert said in about(recipe, "not-modelled")
+    assert any(said in told for told in about(recipe, "not-modelled"))

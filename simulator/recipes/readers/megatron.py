@@ -64,15 +64,16 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     """The recipe of a launch with these flags."""
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
-    note_encoder(given, title)
+    other = no_decoder(title)
+    if other:
+        given.remark("not-modelled", "error", other)
     return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
 
 
-def note_encoder(given: Given, title: str) -> None:
-    """Say of a script or a configuration whose name tells another model than a decoder that it is not priced."""
+def no_decoder(title: str) -> str:
+    """What to say of a script or a configuration whose name tells another model than a decoder; empty of others."""
     kind = _NO_DECODER.search(title.lower())
-    if kind is not None:
-        given.remark("not-modelled", "error", f"{title[:60]}: models with an encoder are not modelled ({kind[0]})")
+    return f"{title[:60]}: models with an encoder are not modelled ({kind[0]})" if kind else ""
 
 
 def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common

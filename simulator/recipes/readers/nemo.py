@@ -15,7 +15,7 @@ from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.interpolation import Interpolation
-from simulator.recipes.readers.megatron import megatron_recipe, note_encoder
+from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
@@ -251,7 +251,8 @@ _RESTORED: Final = ("run", "model_train_name")
 def _trained(given: Given, key: Key, text: str) -> bool:
     """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
     if key.path == ("name",):
-        note_encoder(given, text)
+        if other := no_decoder(text):
+            _remark(given, key, "not-modelled", "error", other)
     elif key.name == "num_soft_negatives":
         _remark(given, key, "not-modelled", "error", f"{key.name}: the retrieval model is not priced")
     elif key.path[-2:] == ("train_ds", "max_seq_length"):
