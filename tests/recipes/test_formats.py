@@ -355,6 +355,27 @@ def test_what_neox_is_not_priced_with(old: str, new: str, message: str, tmp_path
     assert message in about(recipe, "not-modelled")
 
 
+@pytest.mark.parametrize(
+    ("handed", "read_over"),
+    [
+        ('{"comms_logger": {"enabled": true, "prof_all": true}}', True),
+        ('{"zero_optimization": {"stage": 3}}', False),
+        ('{"some_new_offload": true}', False),
+    ],
+)
+def test_what_neox_hands_to_deepspeed(handed: str, read_over: bool, tmp_path: Path) -> None:
+    recipe = read(NEOX.replace('"norm"', f'"deepspeed_extra_args": {handed}, "norm"'), tmp_path, "x.yml")
+    assert any("what is handed to DeepSpeed" in told for told in about(recipe, "not-modelled")) != read_over
+
+
+def test_a_part_of_a_neox_configuration_says_so(tmp_path: Path) -> None:
+    without = NEOX.split('  "train_micro_batch', maxsplit=1)[0] + "}"
+    assert "base-configuration" in rules(read(without, tmp_path, "x.yml"))
+    assert "base-configuration" not in rules(read(NEOX, tmp_path, "x.yml"))
+    part = NEOX.replace('"train_micro_batch_size_per_gpu": 4,', "")
+    assert "base-configuration" not in rules(read(part, tmp_path, "x.yml"))
+
+
 def test_neox_in_several_files(tmp_path: Path) -> None:
     recipe = read(NEOX.replace('"train_micro_batch_size_per_gpu": 4,', ""), tmp_path, "x.yml")
     assert [unknown.name for unknown in recipe.unknowns if unknown.affects] == ["train_micro_batch_size_per_gpu"]
