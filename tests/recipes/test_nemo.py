@@ -270,3 +270,19 @@ def test_models_that_are_no_decoder(more: str, said: str, tmp_path: Path) -> Non
     text = RESTORED.replace("NAME", "mistral_7b")
     recipe = read(text + more if more[0] == " " else more + text, tmp_path)
     assert any(said in told for told in about(recipe, "not-modelled"))
+
+
+BRIDGE = """train: {global_batch_size: 8, micro_batch_size: 1}
+model:
+  seq_length: 4096
+  tensor_model_parallel_size: 1
+"""
+
+
+def test_a_file_laid_over_a_recipe_in_python_says_so(tmp_path: Path) -> None:
+    assert "base-configuration" in rules(read(BRIDGE, tmp_path))
+    target = "  _target_: megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B\n"
+    for more in (target, "  num_layers: 2\n  hidden_size: 64\n"):
+        assert "base-configuration" not in rules(read(BRIDGE + more, tmp_path))
+    # NeMo restores what it names in a checkpoint: whole, with a model that only the run knows.
+    assert "base-configuration" not in rules(read(RESTORED.replace("NAME", "ours"), tmp_path))

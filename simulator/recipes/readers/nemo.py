@@ -238,10 +238,19 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
     recipe = _in_wide_weights(dataclasses.replace(recipe, lora_rank=rank), chosen)
     if recipe.precision == "fp32":
         recipe = _in_full_precision(recipe, chosen)
-    restored = next((key.values[0].text for key in chosen if key.path == _RESTORED and key.values), "")
-    if recipe.model is None and "num_hidden_layers" not in recipe.model_fields:
-        recipe = _named(recipe, restored)
-    return _with_model(recipe, target) if recipe.model is None and target else recipe
+    recipe = _as_restored(recipe, chosen)
+    recipe = _with_model(recipe, target)
+    return recipe if launch else _as_part(recipe, {key.path[0] for key in chosen if len(key.path) > 1})
+
+
+def _as_part(recipe: Recipe, sections: set[str]) -> Recipe:
+    """A file of Megatron-Bridge that names no model and gives none of its sizes, with a remark that it is a part."""
+    sized = recipe.model is not None or {"num_hidden_layers", "hidden_size"} & recipe.model_fields.keys()
+    if sized or not {"train", "model"} <= sections:
+        return recipe
+    message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+    part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
+    return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
 
 
 _RESTORED: Final = ("run", "model_train_name")
@@ -367,10 +376,19 @@ def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
     return dataclasses.replace(recipe, precision="fp32" if said else None, remarks=remarks)
 
 
+def _as_restored(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
+    """The recipe with the model of the weights that it starts from, where the launcher's name for them tells it."""
+    name = next((key.values[0].text for key in keys if key.path == _RESTORED and key.values), "")
+    known = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
+    return recipe if known else _named(recipe, name)
+
+
 def _with_model(recipe: Recipe, target: str) -> Recipe:
-    """The recipe with the model that a class name means."""
+    """The recipe with the model that a class name means, where nothing else tells it."""
     match = _CLASS.search(target)
-    family, version, size = match.groups() if match else ("", "", "")
+    if recipe.model is not None or match is None:
+        return recipe
+    family, version, size = match.groups()
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
     return _named(recipe, *names)
