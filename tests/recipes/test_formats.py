@@ -270,13 +270,31 @@ def test_llamafactory(tmp_path: Path) -> None:
     [
         ("use_galore: true", "use_galore: this optimizer or state is not priced"),
         ("stage: dpo", "stage dpo: a second model or another loss is not modelled"),
-        ("quantization_bit: 4", "quantized weights are not modelled"),
+        ("quantization_bit: 4", "quantized weights are not modelled"),  # full training of them
         ("fp8: true", "fp8: fp8 of a trainer is not priced"),
     ],
 )
 def test_what_llamafactory_is_not_priced_with(more: str, message: str, tmp_path: Path) -> None:
     text = FACTORY.replace("stage: sft\n", "") if more.startswith("stage") else FACTORY
     assert message in about(read(f"{text}{more}\n", tmp_path), "not-modelled")
+
+
+@pytest.mark.parametrize(
+    "quantized",
+    [
+        FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AWQ"),
+        FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16"),
+        f"{FACTORY}quantization_bit: 4\n",
+    ],
+)
+def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: str, tmp_path: Path) -> None:
+    recipe = read(quantized.replace("finetuning_type: full", "finetuning_type: lora"), tmp_path)
+    assert recipe.model == "llama3-8b"
+    assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound"))
+    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "fits"
+    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g", model="llama3-70b"), Gates())
+    assert found.outcome == "not_modelled"  # fewer bits may fit where 16 do not
 
 
 def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, tra
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
-from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.named import named_model, with_fewer_bits
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -153,7 +153,8 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     if given.has("optimizer"):
         given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed = add_deepspeed(given, launch)
-    recipe = trainer_recipe(given, f"swift {launch.script.text}", "swift-shell", nodes, devices, deepspeed=deepspeed)
+    title = f"swift {launch.script.text}"
+    recipe = with_fewer_bits(trainer_recipe(given, title, "swift-shell", nodes, devices, deepspeed=deepspeed))
     if given.has("gradient_accumulation_steps") or recipe.layout is None or not (nodes and devices):
         return recipe
     steps = max(1, math.ceil(_STEP / recipe.layout.micro_batch_size / nodes / devices))
