@@ -172,3 +172,38 @@ def test_a_script_starts_as_its_own_comment_says(tmp_path: Path) -> None:
 def test_a_comment_that_tells_no_arguments_is_no_example(tmp_path: Path, changed: str) -> None:
     (found,) = checked(script(tmp_path, changed), *H100, code=3)
     assert found["outcome"] == "cannot_tell"
+
+
+COUNTS = """NODE=COMMAND
+ALL=$(($(ds_ssh nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)-2))
+torchrun --nproc_per_node $NODE pretrain_gpt.py --num-layers 20 --hidden-size 2048 --num-attention-heads 16 --swiglu \\
+ --ffn-hidden-size 5632 --bf16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 32000 \\
+ --micro-batch-size 1 --global-batch-size $((8 * ALL))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)",
+        "$(nvidia-smi -L | wc -l)",
+        """$(python -c 'import torch; print(torch.cuda.device_count())')""",
+        """`python -c "import torch; print(torch.cuda.device_count())"`""",
+    ],
+)
+def test_a_script_that_counts_its_devices(command: str, tmp_path: Path) -> None:
+    file = script(tmp_path, COUNTS.replace("COMMAND", command))
+    (found,) = checked(file, *H100)
+    assert (found["outcome"], found["estimate"]["devices"], found["estimate"]["layout"]["dp"]) == ("fits", 8, 8)
+    assert len([remark for remark in found["remarks"] if remark["rule"] == "devices-counted"]) == 2
+    # Steps of 8 micro batches a device, whatever their number.
+    (twice,) = checked(file, *H100, "--nodes", "2")
+    assert twice["estimate"]["devices"] == 16
+    (smaller,) = checked(file, "--hardware", "bi150-64g")
+    assert smaller["estimate"]["devices"] == 16
+
+
+def test_other_commands_stay_unknown(tmp_path: Path) -> None:
+    file = script(tmp_path, COUNTS.replace("COMMAND", "$(nvidia-smi -L | grep H100 | wc -l)"))
+    (found,) = checked(file, *H100, code=3)
+    assert found["outcome"] == "cannot_tell"

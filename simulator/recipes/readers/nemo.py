@@ -332,6 +332,13 @@ def _is_flag(name: str) -> bool:
     return name in _TRANSLATED or _KEYS.get(name, name).replace("-", "_") in MEGATRON_FLAGS
 
 
+def _is_rank(key: Key, scheme: str, *, inside: bool) -> bool:
+    """Whether a key is LoRA's rank: in NeMo's sections, or by FlagScale's name."""
+    return key.name == "lora_dim" or (
+        inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
+    )
+
+
 def _lora(given: Given, keys: Iterable[Key]) -> int | None:
     """LoRA rank, where the run trains adapters only."""
     rank: int | None = None
@@ -339,10 +346,10 @@ def _lora(given: Given, keys: Iterable[Key]) -> int | None:
     for key in keys:
         text = key.values[0].text if key.values else ""
         inside = "peft" in key.path or "lora_tuning" in key.path
-        if key.name == "peft_scheme" or (inside and key.name == "_target_"):
+        if key.name in ("peft_scheme", "peft_type") or (inside and key.name == "_target_"):
             scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in OFF else ""
             given.places["lora_rank"] = Place(key.file or given.file, key.line)
-        elif inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower():
+        elif _is_rank(key, scheme, inside=inside):
             rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
     if scheme and scheme != "lora":
         place = given.places.pop("lora_rank")

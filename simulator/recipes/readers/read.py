@@ -38,7 +38,8 @@ from simulator.recipes.shell.values import Value
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
-_NAME: Final = re.compile(r"[^\n=]{1,200}")
+_NAME: Final = re.compile(r"[^\n=]{1,200}|[$`][^\n]{1,200}")
+"""A variable, a parameter, a file; or a command as the script has it, which may hold the sign that ends a name."""
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A line that is continued where the file ends: bash takes it as it is."""
 

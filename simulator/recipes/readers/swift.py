@@ -146,8 +146,8 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
-        message = f"{shown}: a model spread by device_map is not modelled"
-        given.remark("not-modelled", "error", message)
+        message = f"{shown}: a model spread by device_map is priced whole on one device"
+        given.remark("upper-bound", "warning", message)
     if not given.switch("packing", "packing"):
         note_samples(given, "max_length")
     if given.has("optimizer"):
