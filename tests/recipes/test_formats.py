@@ -458,3 +458,22 @@ def test_experiments_of_flagscale(tmp_path: Path) -> None:
         read(f"{start}  auto_tuner: {{space: {{tensor_model_parallel_size: [1, 2]}}}}\n", tmp_path)
     with pytest.raises(UnsupportedError, match="FlagScale on vllm is not read"):
         read(start.replace("megatron", "vllm"), tmp_path)
+
+
+@pytest.mark.parametrize("end", [" \\", " \\\n", " \\\n   ", " \\\r\n"])
+def test_a_line_that_is_continued_where_the_file_ends(end: str, tmp_path: Path) -> None:
+    launch = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
+    recipe = read(f"{launch}{end}", tmp_path, "x.sh")
+    assert (recipe.seq_length, recipe.precision, recipe.devices_per_node) == (128, "bf16", 8)
+    # Two backslashes are one sign of the last word, not a line that goes on.
+    assert read(f"{launch} --save x\\\\", tmp_path, "x.sh").precision == "bf16"
+
+
+def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("general: {}\nparallelism: {tp: 1}\ntokens: {a: 1}\ntokens: {a: 2}\n")
+    with pytest.raises(UnsupportedError, match="nanotron"):
+        read_recipe(file)
+    file.write_text("general: {}\ntokens: {a: 1}\ntokens: {a: 2}\n")
+    with pytest.raises(InputError, match="duplicate key"):
+        read_recipe(file)

@@ -41,7 +41,7 @@ _VALUES: Final = {
     "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
     "dtype": "precision (DeepSpeed-Chat)",
     "lora_dim": "LoRA rank (DeepSpeed-Chat)",
-    "quantization_bit": "refused: quantized weights are not modelled",
+    "quantization_bit": "priced in 16 bits under adapters with checkpoints; else refused",
     "lora_r": "LoRA rank",
     "lora_rank": "LoRA rank",
     "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",

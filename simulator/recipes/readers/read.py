@@ -126,15 +126,28 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 """Trainers whose files are known and not read, by sections that only they have."""
 
 
+_SECTION: Final = re.compile(r"^([A-Za-z_]\w{0,60}):", re.MULTILINE | re.ASCII)
+"""A section of a YAML file, at its top."""
+
+
+def _refuse_others(path: Path, found: set[str]) -> None:
+    for name, sections in _OTHERS:
+        if sections <= found:
+            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+
+
 def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     """The recipe of a configuration file, and the settings that it used."""
-    content = read_document(path)
+    try:
+        content = read_document(path)
+    except InputError:
+        # A file of another trainer is refused by its name, also where what it holds is wrong.
+        _refuse_others(path, set(_SECTION.findall(read_text(path))))
+        raise
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     document = _Document(path, content, keys, frozenset(names), settings)
-    for name, sections in _OTHERS:
-        if sections <= set(content):
-            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+    _refuse_others(path, set(content))
     for recognised, read in _FORMATS:
         if recognised(document):
             return read(document)
