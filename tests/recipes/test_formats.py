@@ -226,7 +226,7 @@ def test_swift_that_trains_nothing_or_by_preference(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"x.sh:1: swift rlhf: a second model"):
         read("swift rlhf --rlhf_type dpo --model x", tmp_path, "x.sh")
     spread = read(SWIFT.replace("PROGRAM", "swift").replace("=4 ", "=2 "), tmp_path, "x.sh")
-    assert any("device_map" in message for message in about(spread, "not-modelled"))
+    assert any("device_map" in message for message in about(spread, "upper-bound"))
 
 
 def test_public_swift() -> None:

@@ -403,3 +403,16 @@ def test_the_folder_of_a_script_tells_what_it_trains(tmp_path: Path) -> None:
         file.write_text(f"torchrun --nproc_per_node 8 {script} {' '.join(BASE.split())}\n")
         (recipe,) = read_recipe(file)
         assert any("an encoder" in remark.message for remark in recipe.remarks) == other
+
+
+@pytest.mark.parametrize(("tokenizer", "model"), [("OwnTokenizer", None), ("LLama2Tokenizer", "llama-2-7b")])
+def test_a_tokenizer_that_is_not_known_makes_no_model_of_equal_sizes(
+    tokenizer: str, model: str | None, tmp_path: Path
+) -> None:
+    flags = f"""--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu
+     --untie-embeddings-and-output-weights --disable-bias-linear --normalization RMSNorm --seq-length 4096 --bf16
+     --max-position-embeddings 4096 --micro-batch-size 1 --patch-tokenizer-type {tokenizer}
+     --position-embedding-type rope"""
+    recipe = read(flags, tmp_path)
+    assert recipe.model == model
+    assert ("no-vocabulary" in rules(recipe)) == (model is None)
