@@ -59,6 +59,7 @@ BESIDE = {
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
+    "deferred_head_gradients": {"fully_shard": "false"},
     "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},
     "widened_gradients": {
         "fully_shard": "false",

@@ -6,6 +6,9 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import DATA, about, rules
@@ -353,3 +356,39 @@ def test_keys_in_sections(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size) == (8, 2)
     assert [remark.severity for remark in recipe.remarks if remark.rule == "not-modelled"] == ["warning"]
+
+
+def test_names_that_argparse_completes(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --save_step 100 --per_device_eval_batch 2", tmp_path)
+    assert rules(recipe).isdisjoint({"unknown-flag"})
+    assert len(about(recipe, "abbreviated-flag")) == 2
+    # What several flags start with is nobody's, and neither is a name that is longer.
+    for flag in ("--recomp 1", "--sharding_para 2", "--save_stepses 1"):
+        assert "unknown-flag" in rules(read(f"{DENSE} {flag}", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("THUDM/chatglm2-6b", "ChatGLM2"), ("google/gemma-2b", "Gemma"), ("meta-llama/Meta-Llama-3-8B", "LLaMA")],
+)
+def test_key_value_heads_that_stay_whole_are_no_refusal(model: str, name: str, tmp_path: Path) -> None:
+    flags = " ".join(DENSE.replace(LLAMA, model).replace("--tensor_parallel_degree 2", "").split())
+    file = tmp_path / "run.sh"
+    tensor = 16 if name == "LLaMA" else 4
+    launch = f"python -m paddle.distributed.launch --nnodes 2 --devices 0,1,2,3,4,5,6,7 run_pretrain.py {flags}"
+    file.write_text(f"{launch} --tensor_parallel_degree {tensor}\n")
+    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "not_modelled"
+    assert f"Paddle's {name} keeps key-value heads" in found.reasons[0]
+
+
+def test_a_network_of_paddle_without_a_flash_kernel(tmp_path: Path) -> None:
+    flags = f"{DENSE.replace(LLAMA, 'THUDM/chatglm2-6b')} --use_flash_attention 1"
+    assert read(flags, tmp_path).options["flash_attention"] == "false"
+
+
+@pytest.mark.parametrize(("more", "bound"), [("--lora 1 --recompute 1", True), ("--lora 1", False), ("", False)])
+def test_quantized_weights_under_adapters_are_a_bound(more: str, bound: bool, tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --weight_quantize_algo weight_only_int8 {more}", tmp_path)
+    assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound")) == bound
+    assert any("not modelled" in told for told in about(recipe, "not-modelled")) != bound

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.cost.elements import FP32, element_bytes, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, score_bytes
 from simulator.cost.memory.fully_shard import sharded_moments, shards_by_unit
-from simulator.cost.memory.loss import head_input_bytes, loss_bytes
+from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
 from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, resident_optimizer, training_state
@@ -135,12 +135,13 @@ def _moments(
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(scenario, block)
+    deferred = heads * deferred_head_bytes(scenario, block, micro_batches(scenario, block))
     predicted = has.prediction_layers[:, None]
     losses = np.maximum(heads, predicted > 0.0) if scenario.framework.losses_in_turn else heads + predicted
-    loss_temporary = steady + heads * head_input_bytes(scenario, block)
+    loss_temporary = steady + deferred + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.first_chunk(has)
-    backward = steady + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
+    backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
     absent = gradients_absent(scenario, block, has, state, activations)
     parameters, gradients = state.parameters, state.gradients
     losses_held = losses * loss_bytes(scenario, block)

@@ -259,6 +259,13 @@ class FrameworkProfile:
         1.0, "share of the tokens that have a label; the output layer and the loss skip the others", low=0.001
     )
 
+    deferred_head_gradients: int = switch(
+        0,
+        "micro batches whose gradient of the output layer waits for the end of a pipeline, with what it is made of",
+        low=0,
+        high=2**31,
+    )
+
     # Communication.
     tp_comm_overlap: bool = switch(
         default=False,

@@ -28,6 +28,8 @@ _UNFUSED: Final = {
     "fused_swiglu": "no-bias-swiglu-fusion",
 }
 """Flags that turn a switch off."""
+_ALL: Final = 2**31
+"""Micro batches that are put off where no limit is told."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
@@ -51,7 +53,7 @@ def options_of(
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
-    found |= _exchange(given, layout, heads) | _expert_exchange(given)
+    found |= _exchange(given, layout, heads) | _expert_exchange(given) | _deferred(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
     groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
@@ -81,6 +83,14 @@ def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
     size = environment.get("HCCL_BUFFSIZE")
     known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
     return {"communicator_buffer_mib": size.text} if size is not None and known else {}
+
+
+def _deferred(given: Given) -> dict[str, str]:
+    """Micro batches whose gradient of the output layer waits; all where no limit is told."""
+    if not given.switch("deferred_head_gradients", "defer-embedding-wgrad-compute"):
+        return {}
+    limit = given.integer("deferred_head_gradients", "wgrad-deferral-limit", low=0)
+    return {"deferred_head_gradients": str(limit or _ALL)}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:

@@ -15,6 +15,7 @@ from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given, half_precision
 from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.named import QUANTIZED, with_fewer_bits
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
@@ -112,6 +113,7 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
     given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
+    given.complete_names()
     model = _model(given, path)
     spec = models.load_model(model) if model in models.model_names() else None
     fields = _fields(given)
@@ -134,14 +136,22 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         or (1 if batch is None and "gradient_accumulation_steps" not in given.incomplete else None),
         precision=_precision(given),
         lora_rank=lora_rank,
-        options=options_of(given, layout) | purpose,
+        options=options_of(given, layout) | purpose | _network(spec),
         layout=layout,
         nodes=nodes,
         devices_per_node=devices,
     )
     _schedule(given, layout)
     _contradictions(given, layout, whole_sends=whole_sends)
-    return finished(given, recipe)
+    return with_fewer_bits(finished(given, recipe))
+
+
+def _network(spec: ModelSpec | None) -> dict[str, str]:
+    """What Paddle's own network of a model does whatever the flags say: ChatGLM2's has no flash kernel.
+
+    `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
+    """
+    return {"flash_attention": "false"} if spec is not None and spec.architecture == "glm" else {}
 
 
 def _fields(given: Given) -> dict[str, Any]:
@@ -363,7 +373,7 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
 
 def _precision(given: Given) -> str | None:
     if given.has("weight_quantize_algo"):
-        given.remark("not-modelled", "error", "quantized weights are not modelled", "weight_quantize_algo")
+        given.remark("not-modelled", "error", QUANTIZED, "weight_quantize_algo")
     kind = given.text("precision", "compute_type")
     if kind in ("bf16", "fp16", "fp8"):
         return kind

@@ -31,6 +31,8 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
     if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
         found["cp_communication"] = "all_to_all"
     if any(given.integer("mtp", name, low=0) for name in _MTP):
+        # The last stage's own copy of the table, which is priced, is what enable_mtp_magic_send makes of it.
+        given.switch("mtp", "enable_mtp_magic_send")
         found["mtp"] = "true"
     for switch in given.incomplete & set(found):
         del found[switch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -15,6 +15,7 @@ from simulator.recipes.readers.documents import Key, beside, keys_of, read_docum
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 
@@ -112,8 +113,8 @@ def add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 
 def torchtitan_recipe(given: Given) -> Recipe:
     """The recipe of torchtitan's keys."""
-    model = _model(given)
-    layers = models.load_model(model).num_hidden_layers if model else None
+    model, shape = _model(given)
+    layers = models.load_model(model).num_hidden_layers if model else _count(shape)
     layout, steps = _layout(given, layers)
     virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     batch = given.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
@@ -128,6 +129,7 @@ def torchtitan_recipe(given: Given) -> Recipe:
             framework="torch",
             dialect="torchtitan-toml",
             model=model,
+            model_fields=shape,
             seq_length=given.integer("seq_length", "training.seq_len", high=2**27) or 2048,
             global_batch_size=batch,
             gradient_accumulation_steps=None if batch else steps,
@@ -139,9 +141,19 @@ def torchtitan_recipe(given: Given) -> Recipe:
     )
 
 
-def _model(given: Given) -> str | None:
+def _count(shape: Mapping[str, object]) -> int | None:
+    layers = shape.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
+
+
+def _model(given: Given) -> tuple[str | None, dict[str, object]]:
+    """The model of a name and a flavor: one that is shipped, or the shape of a flavor that is nobody's model."""
     name, flavor = given.text("model", "model.name"), given.text("model", "model.flavor")
     wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    # v0.1.0 counts the entries of the tokenizer, whose path it names so.
+    shape = shape_of(wanted.lower(), with_table=not given.has("model.tokenizer_path"))
+    if shape:
+        return None, shape
     model, guessed = models.by_name(wanted)
     if model is None or guessed:
         given.remark(
@@ -152,8 +164,8 @@ def _model(given: Given) -> str | None:
             "model.name",
             fix="--model NAME",
         )
-        return None
-    return model
+        return None, {}
+    return model, {}
 
 
 def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
