@@ -113,7 +113,7 @@ class _Step:
         self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
         self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
-        self.depth = self.layers / block.virtual_stages
+        self.depth = self.layers / block.chunks
         self.first, self.last = has.embeddings[:, None], has.heads[:, None]
         self.boundary = layer_input_bytes(scenario, block)
         self.count = micro_batches(scenario, block)
@@ -135,12 +135,12 @@ class _Step:
         whole = self.wrapped * (alone | (block.zero_stage == 0)) * (1.0 - self.pipelined)
         self.buffered = np.maximum(self.reduces_each, whole)
         # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
-        others = self.pipelined * self.reshards * (1.0 - 1.0 / block.virtual_stages)
+        others = self.pipelined * self.reshards * (1.0 - 1.0 / block.chunks)
         self.other_chunks = others * self.gathered_layer * self.layers
 
     def _activations(self, activations: StageActivations) -> None:
         scenario, block, has, plan = self.scenario, self.block, self.has, self.plan
-        chunks = block.virtual_stages
+        chunks = block.chunks
         receives, sends = self.pipelined * (chunks - self.first), self.pipelined * (chunks - self.last)
         # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
         # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
@@ -172,7 +172,7 @@ class _Step:
         When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
         each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
         """
-        chunks, ranks = self.block.virtual_stages, float(self.block.pipeline_parallel)
+        chunks, ranks = self.block.chunks, float(self.block.pipeline_parallel)
         if chunks == 1 or ranks == 1.0:
             return 0.0
         done = np.maximum(self.count - flight, 0.0) * chunks
@@ -210,7 +210,7 @@ class _Step:
 
         With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
         """
-        chunks = float(self.block.virtual_stages)
+        chunks = float(self.block.chunks)
         if chunks == 1.0:
             return flight - 1.0
         return np.where(self.count == self.block.pipeline_parallel, (self.count - 1.0) / chunks, flight - 1.0 / chunks)
@@ -346,7 +346,7 @@ class _Step:
         units, element = self.units, self.element
         gathered = element * (self.wrapped - ending.copied) * units.table
         # Of interleaved chunks only the first one's, whose backward pass this is.
-        alone = self.block.virtual_stages == 1
+        alone = self.block.chunks == 1
         behind = units.all - units.table if alone else self.depth * units.layer
         gathered = gathered + element * self.reshards * self.pipelined * behind
         # The order of the passes is forgotten in the last backward pass only: until then the unit before the table is
@@ -373,7 +373,7 @@ class _Step:
         units, element = self.units, self.element
         of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - element * units.table
         of_unit = np.where(units.table > 0.0, of_table, (FP32 - element) * units.layer)
-        others = units.layer * self.layers * (1.0 - 1.0 / self.block.virtual_stages)
+        others = units.layer * self.layers * (1.0 - 1.0 / self.block.chunks)
         gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self._replicas())
         gathered = self.reshards * element * (units.all - others) + of_unit
         active = self.pipelined * self.wrapped

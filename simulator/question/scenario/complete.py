@@ -15,6 +15,7 @@ from simulator.question.scenario.layout import (
     balanced_chunks,
     default_cut,
     model_chunks,
+    pipeline_shape,
     rank_layers,
 )
 from simulator.question.scenario.scenario import Cluster, Scenario
@@ -220,9 +221,9 @@ def complete_layout(scenario: Scenario, **given: Any) -> Layout:
     return _completed(named(given), question, NAMES, filled=False)
 
 
-def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
-    model, devices = question.model, question.cluster.devices
-    layers, chunk = model.num_hidden_layers, given.pop("layers_per_virtual_stage", None)
+def _chunks(given: dict[str, Any], words: Wording) -> int | None:
+    """Fill in what lists of layers and the schedule say of ranks and chunks; the layers of a chunk where given."""
+    chunk: int | None = given.pop("layers_per_virtual_stage", None)
     listed = tuple(given.get("chunk_layers", ()))
     if listed:
         _check_chunks(given, words)
@@ -233,6 +234,17 @@ def _completed(given: dict[str, Any], question: Question, words: Wording, *, fil
     cut = tuple(given.get("stage_layers", ()))
     if cut:
         given.setdefault("pipeline_parallel", len(cut))
+    schedule = given.get("schedule", BY_NAME["schedule"].default)
+    BY_NAME["schedule"].check(schedule)
+    if chunk is None and pipeline_shape(schedule, 2, 2) == "there_and_back":
+        given.setdefault("virtual_stages", 2)
+    return chunk
+
+
+def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
+    model, devices = question.model, question.cluster.devices
+    layers, chunk = model.num_hidden_layers, _chunks(given, words)
+    listed, cut = tuple(given.get("chunk_layers", ())), tuple(given.get("stage_layers", ()))
     replica = 1
     for name in _REPLICA:
         check_count(name, given.setdefault(name, 1))
