@@ -35,7 +35,7 @@ Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
-StackName = Literal["default", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
+StackName = Literal["default", "hai-llm", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
 """Named sets of switches; `default` is what the framework's own arguments set."""
 
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)

@@ -104,7 +104,7 @@ def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
     if listed and (
         len(listed) != block.pipeline_parallel * block.virtual_stages
-        or rank_layers(listed, block.pipeline_parallel) != cut
+        or rank_layers(listed, block.pipeline_parallel, block.schedule) != cut
     ):
         return _every(block, broken=True)
     least = 0 if listed and scenario.framework.limits.unequal_chunks else 1

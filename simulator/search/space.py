@@ -87,18 +87,15 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
         splits = _splits(scenario, space, pipeline)
         if not splits:
             continue
-        cuts = [
-            (len(one) // pipeline, rank_layers(one, pipeline), one)
-            for one in _unequal_chunks(scenario, space, pipeline)
-        ]
-        if not space.chunk_layers:
-            for cut in _cuts(scenario, space, pipeline):
-                cuts += [(v, cut, ()) for v in _virtual_stages(scenario, space, pipeline, cut)]
-        result += [
-            Shape(pipeline, v, schedule, cut, listed, splits)
-            for v, cut, listed in cuts
-            for schedule in space.schedule or (BY_NAME["schedule"].default,)
-        ]
+        unequal = _unequal_chunks(scenario, space, pipeline)
+        for schedule in space.schedule or (BY_NAME["schedule"].default,):
+            result += [
+                Shape(pipeline, len(one) // pipeline, schedule, rank_layers(one, pipeline, schedule), one, splits)
+                for one in unequal
+            ]
+            for cut in () if space.chunk_layers else _cuts(scenario, space, pipeline):
+                chunks = _virtual_stages(scenario, space, pipeline, cut)
+                result += [Shape(pipeline, v, schedule, cut, (), splits) for v in chunks]
     return result
 
 

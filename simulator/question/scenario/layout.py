@@ -381,9 +381,14 @@ def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]
     return tuple(sizes)
 
 
-def rank_layers(chunk_layers: tuple[int, ...], pipeline_parallel: int) -> tuple[int, ...]:
+def rank_layers(
+    chunk_layers: tuple[int, ...], pipeline_parallel: int, schedule: ScheduleName = "1f1b"
+) -> tuple[int, ...]:
     """Layers on each pipeline rank, from those of every model chunk; nothing from none."""
-    return tuple(sum(chunk_layers[rank::pipeline_parallel]) for rank in range(pipeline_parallel if chunk_layers else 0))
+    p, chunks = pipeline_parallel, chunk_layers
+    if pipeline_shape(schedule, p, len(chunks) // max(p, 1)) == "there_and_back":
+        return tuple(chunks[rank] + chunks[-1 - rank] for rank in range(p))
+    return tuple(sum(chunks[rank::p]) for rank in range(p if chunks else 0))
 
 
 PipelineShape = Literal["round", "there_and_back", "both_ends"]
