@@ -15,6 +15,7 @@ from simulator.question.vocabulary import (
     Precision,
     RecomputeMode,
     RecomputeModule,
+    ScheduleName,
     StackName,
 )
 
@@ -126,6 +127,8 @@ class MeasuredRow:
     """Model chunks per pipeline rank, a count, where the source states chunks; blank for none."""
     layers_per_virtual_stage: int | None = None
     """Layers per model chunk, a count, where the source states that instead; blank for none."""
+    schedule: ScheduleName = "1f1b"
+    """Order of the passes of a pipeline, in the simulator's words."""
     stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, joined by `|`, where the source states an uneven cut."""
     chunk_layers: tuple[int, ...] = ()

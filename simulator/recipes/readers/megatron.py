@@ -341,8 +341,8 @@ def _priced_otherwise(given: Given) -> None:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
     if given.switch("fb_overlap", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:
-        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take. One
-        # public run (deepseek_v3_mcore_tp2_pp2_ep2_dualpipev_fb of MindSpeed-LLM) has a fifth more than the passes hold.
+        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take. A
+        # run of MindSpeed-LLM (deepseek_v3_mcore_tp2_pp2_ep2_dualpipev_fb) takes a fifth more than the passes hold.
         said = "--moe-fb-overlap: what its layers keep for the overlap is not priced"
         given.remark("not-modelled", "error", said, "moe-fb-overlap")
     for option in ("stage", "spec", "fb_overlap"):
