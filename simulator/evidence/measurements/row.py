@@ -200,6 +200,8 @@ class MeasuredRow:
     """Annotation: where the switches in `options` are documented; blank where they are a reading."""
     filled: tuple[str, ...] = ()
     """Annotation: columns that the source leaves blank and a reading fills, joined by `|`."""
+    tuned: bool | None = None
+    """Annotation: whether the source publishes the row, or the fastest of rows like it, as tuned for speed."""
 
     def __post_init__(self) -> None:
         """Refuse a row that contradicts itself. Raises InputError naming row and column."""
