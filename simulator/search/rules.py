@@ -14,9 +14,18 @@ import numpy as np
 
 from simulator.cost.memory.schedule import micro_batches
 from simulator.cost.operations.extents import inner_context, sequence_split
+from simulator.cost.schedule.registry import schedule_of
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
+from simulator.question.scenario.layout import (
+    BY_NAME,
+    RECOMPUTE_MODULES,
+    ROUND,
+    Layout,
+    model_chunks,
+    pipeline_shape,
+    rank_layers,
+)
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -110,7 +119,7 @@ def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
     if listed and (
         len(listed) != block.pipeline_parallel * block.virtual_stages
-        or rank_layers(listed, block.pipeline_parallel) != cut
+        or rank_layers(listed, block.pipeline_parallel, block.schedule) != cut
     ):
         return _every(block, broken=True)
     least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
@@ -134,12 +143,44 @@ def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
     v = block.virtual_stages
     if v == 1:
         return _every(block, broken=False)
-    chunks = model_chunks(block.stage_layers, v, block.chunk_layers)
+    chunks = model_chunks(block.stage_layers, v, block.chunk_layers, block.schedule)
     sizes = {layers for of_rank in chunks for _, layers in of_rank}
     unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
     if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
         return _every(block, broken=True)
+    if pipeline_shape(block.schedule, block.pipeline_parallel, v) == "there_and_back":
+        return _every(block, broken=False)
     return _mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
+
+
+def _schedule(scenario: Scenario, block: LayoutBlock) -> Mask:
+    p, name = block.pipeline_parallel, block.schedule
+    if name == BY_NAME["schedule"].default:
+        return _every(block, broken=False)
+    shape = pipeline_shape(name, p, block.virtual_stages)
+    if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
+        return _every(block, broken=True)
+    m = micro_batches(scenario, block)
+    odd = (m % 2 != 0) & (shape == "both_ends")
+    return _mask((m < schedule_of(scenario, block).least_micro_batches(p)) | odd)
+
+
+def _refused_schedule(scenario: Scenario, layout: Layout) -> str:
+    """Why a schedule is refused."""
+    profile, name = scenario.framework, layout.schedule
+    if name not in profile.limits.schedules:
+        stack = "" if profile.stack == "default" else f" ({profile.stack})"
+        return f"schedule {name}: {profile.name}{stack} has {', '.join(profile.limits.schedules)}"
+    count = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+    needs = {
+        "zb_v": "2 virtual stages",
+        "dualpipev": "2 virtual stages and micro batches of twice the pipeline ranks",
+        "dualpipe": "an even number of ranks without virtual stages, and of micro batches, twice the ranks or more",
+    }.get(name, "no more")
+    return (
+        f"schedule {name} needs 2 pipeline ranks and {needs}; the layout has pipeline parallel "
+        f"{layout.pipeline_parallel}, virtual stages {layout.virtual_stages}, {count:g} micro batches"
+    )
 
 
 def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -165,7 +206,7 @@ def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
     product = block.expert_ranks
     if not scenario.model.is_moe:
         return _mask(product > 1)
-    ranks = block.tensor_parallel * block.replicas
+    ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
     return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
 
 
@@ -260,7 +301,7 @@ def _overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
     """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
     if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
         return _every(block, broken=False)
-    alone = block.pipeline_parallel > 1 and block.virtual_stages == 1
+    alone = block.pipeline_parallel > 1 and block.chunks == 1
     return _mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))
 
 
@@ -336,6 +377,13 @@ RULES: tuple[Rule, ...] = (
             f"{', '.join(str(g.devices) for g in s.groups)} devices"
         ),
         lambda _s, _x: "a pipeline size that divides the devices at the groups' borders",
+    ),
+    Rule(
+        "schedule",
+        "framework, ranks, chunks and micro batches are those of the schedule",
+        _schedule,
+        _refused_schedule,
+        lambda s, _: f"--schedule {' or '.join(s.framework.limits.schedules)}",
     ),
     Rule(
         "virtual_stages",

@@ -42,6 +42,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
     (
+        {"model": "llama3.1-8b", "devices": 16},
+        {"pipeline_parallel": 4, "virtual_stages": 2, "schedule": "dualpipev"},
+    ),
+    (
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),

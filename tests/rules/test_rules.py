@@ -105,6 +105,21 @@ CASES: dict[str, list[Case]] = {
             CHUNKS | {"chunk_layers": (2, 0, 2, 0), "stage_layers": (4, 0)},
         ),
     ],
+    "schedule": [
+        Case({"pipeline_parallel": 2, "schedule": "zb_h1"}, {"pipeline_parallel": 2}),
+        Case(
+            {"pipeline_parallel": 2, "schedule": "zb_v"},
+            {"pipeline_parallel": 2, "schedule": "zb_v", "virtual_stages": 2},
+            question={"profile": "torch"},
+        ),
+        # Four micro batches on two ranks with as many stages; two are too few.
+        Case(
+            {"pipeline_parallel": 2, "schedule": "dualpipev", "virtual_stages": 2, "micro_batch_size": 2},
+            {"pipeline_parallel": 2, "schedule": "dualpipev", "virtual_stages": 2},
+            question={"profile": "torch", "global_batch_size": 16},
+        ),
+        Case({"schedule": "zb_h1"}, {"schedule": "zb_h1", "pipeline_parallel": 2}, question={"profile": "torch"}),
+    ],
     "virtual_stages": [
         Case({"virtual_stages": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
         Case({"virtual_stages": 3, "pipeline_parallel": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),

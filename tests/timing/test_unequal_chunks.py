@@ -73,8 +73,12 @@ def test_the_step_is_that_of_all_its_passes(name: str, micro_batches: int) -> No
     assert passes == pytest.approx(run.makespan_seconds, rel=1e-9 if micro_batches <= 3 else 0.005)
     assert sum(speed.parts_seconds.values()) == pytest.approx(speed.step_seconds, rel=1e-12)
     for stage in speed.stages:
-        assert sum(one for one, _ in stage.chunk_seconds) == pytest.approx(stage.forward_seconds, rel=1e-12)
-        assert sum(one for _, one in stage.chunk_seconds) == pytest.approx(stage.backward_seconds, rel=1e-12)
+        assert sum(one.forward_seconds for one in stage.chunk_seconds) == pytest.approx(
+            stage.forward_seconds, rel=1e-12
+        )
+        assert sum(one.backward_seconds for one in stage.chunk_seconds) == pytest.approx(
+            stage.backward_seconds, rel=1e-12
+        )
 
 
 def _without_sends(speed: ThroughputEstimate) -> ThroughputEstimate:

@@ -156,7 +156,7 @@ class _Step(_Timeline):
         self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
         self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
-        self.several = self.layers / block.virtual_stages > 1.0
+        self.several = self.layers / block.chunks > 1.0
         self.first, self.last = has.embeddings[:, None] > 0.0, has.heads[:, None] > 0.0
         self.boundary = layer_input_bytes(scenario, block)
         self.count = micro_batches(scenario, block)
@@ -183,7 +183,7 @@ class _Step(_Timeline):
 
     def _activations(self, activations: StageActivations, plan: RecomputePlan) -> None:
         scenario, block, has = self.scenario, self.block, self.has
-        chunks = block.virtual_stages
+        chunks = block.chunks
         receives, sends = self.pipelined * (chunks - has.embeddings), self.pipelined * (chunks - has.heads)
         # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
         # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
@@ -214,7 +214,7 @@ class _Step(_Timeline):
         When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
         each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
         """
-        chunks, ranks = self.block.virtual_stages, float(self.block.pipeline_parallel)
+        chunks, ranks = self.block.chunks, float(self.block.pipeline_parallel)
         if chunks == 1 or ranks == 1.0:
             return 0.0
         done = np.maximum(self.count - flight, 0.0) * chunks
@@ -254,7 +254,7 @@ class _Step(_Timeline):
 
         With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
         """
-        chunks = float(self.block.virtual_stages)
+        chunks = float(self.block.chunks)
         if chunks == 1.0:
             return flight - 1.0
         return np.where(self.count == self.block.pipeline_parallel, (self.count - 1.0) / chunks, flight - 1.0 / chunks)
@@ -291,7 +291,7 @@ class _Step(_Timeline):
             self.allocate("gradients", gradients=gradients)
             self.allocate("parameters", gathered=np.where(self.copied, self.gathered_all, 0.0))
             # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
-            others = self.gathered_layer * self.layers * (1.0 - 1.0 / self.block.virtual_stages)
+            others = self.gathered_layer * self.layers * (1.0 - 1.0 / self.block.chunks)
             self.allocate("temporary", sent=self.sent, other_chunks=np.where(self.stays, others, 0.0))
             self._loss()
             self._last_layers()
@@ -374,7 +374,7 @@ class _Step(_Timeline):
         with self.scope():
             used = np.where(self.wrapped & ~ending.copied, element * units.table, 0.0)
             # Of interleaved chunks only the first one's, whose backward pass this is.
-            chunks = self.block.virtual_stages
+            chunks = self.block.chunks
             done = units.all - units.table if chunks == 1 else self.layers / chunks * units.layer
             # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
             split_stream = self.block.sequence_parallel > 0.0
@@ -398,7 +398,7 @@ class _Step(_Timeline):
     def _reduction(self) -> None:
         """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
         units, element = self.units, self.element
-        others = units.layer * self.layers * (1.0 - 1.0 / self.block.virtual_stages)
+        others = units.layer * self.layers * (1.0 - 1.0 / self.block.chunks)
         with self.scope():
             self.allocate("activations", buffers=self.buffers[self.has.kind])
             gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self.ranks)

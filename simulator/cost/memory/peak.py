@@ -194,7 +194,7 @@ def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """
     values = scenario.coefficients.memory
     pipelined = block.pipeline_parallel > 1 and not scenario.framework.kept_boundaries
-    chunks = float(block.virtual_stages) if pipelined else 0.0
+    chunks = float(block.chunks) if pipelined else 0.0
     boundary = layer_input_bytes(scenario, block)
     return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
 

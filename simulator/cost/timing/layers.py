@@ -71,8 +71,22 @@ class ProductSeconds:
     """Gradient of the weights."""
 
 
-def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Array) -> tuple[Array, Array]:
-    """Forward and backward seconds of matrix products with weights, by roofline.
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Seconds of matrix products with weights by pass, shape (n,)."""
+
+    forward: Array
+    inputs: Array
+    weights: Array | float = 0.0
+
+    @property
+    def passes(self) -> tuple[Array, Array]:
+        """Forward and whole backward pass."""
+        return self.forward, self.inputs + self.weights
+
+
+def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Array) -> Products:
+    """Seconds of matrix products with weights, by roofline.
 
     Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
     it is computed or in a kernel behind it. Frozen weights have no weight gradient.
@@ -80,12 +94,12 @@ def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Arr
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     forward, inputs = np.maximum(compute.forward, reads), np.maximum(compute.inputs, reads)
     if scenario.lora_rank is not None:
-        return forward, inputs
+        return Products(forward, inputs)
     if scenario.framework.fused_gradient_accumulation:
         accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-        return forward, inputs + np.maximum(compute.weights, accumulates)
+        return Products(forward, inputs, np.maximum(compute.weights, accumulates))
     weights = np.maximum(compute.weights, reads)
-    return forward, inputs + weights + accumulation_seconds(scenario, parameters)
+    return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
 
 
 def at_rate(flops: Array, rate: float) -> ProductSeconds:
@@ -134,9 +148,9 @@ def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
 class _Compute:
     """Seconds of what a device computes in operations, shape (n,)."""
 
-    dense: tuple[Array, Array]
-    """Products with everything but routed experts, forward and backward."""
-    routed: tuple[Array, Array]
+    dense: Products
+    """Products with everything but routed experts."""
+    routed: Products
     adapters: Array | float
     """Forward."""
     attention: Array
@@ -159,7 +173,11 @@ class LayerTimer:
         work = layer_work(self.given, kind)
         compute = self._compute(work)
         attending = attention_backward_factor(self.scenario)
-        return PassSeconds(self._pass(work, compute, 0, 1.0, 1.0), self._pass(work, compute, 1, attending, 2.0))
+        return PassSeconds(
+            self._pass(work, compute, 0, 1.0, 1.0),
+            self._pass(work, compute, 1, attending, 2.0),
+            compute.dense.weights + compute.routed.weights,
+        )
 
     def repeated(self, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
         """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
@@ -195,7 +213,8 @@ class LayerTimer:
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
         """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
-        gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
+        gemm, experts = compute.dense.passes[index], compute.routed.passes[index]
+        attention = attending * compute.attention
         tensor = self._exchange(work, "products", index)
         products = experts + gemm
         if scenario.framework.tp_comm_overlap:
@@ -251,15 +270,15 @@ class LayerTimer:
         experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
-            routed=self._grouped(work, routed, experts) if products.routed else (experts, experts),
+            routed=self._grouped(work, routed, experts) if products.routed else Products(experts, experts),
             adapters=adapters,
             attention=attention_seconds(scenario, self.extents, work.core_width)
             + bounded_seconds(scenario, self.extents, work),
             elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
 
-    def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
-        """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
+    def _grouped(self, work: Work, flops: Array, parameters: Array) -> Products:
+        """Seconds of the experts' products, all experts of a device in one grouped kernel.
 
         Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
         """
@@ -276,12 +295,12 @@ class LayerTimer:
         forward = compute + (weights + (narrow * entered + wide * left) * copies) / rate
         inputs = compute + (weights + (narrow * left + wide * entered) * copies) / rate
         if scenario.lora_rank is not None:
-            return forward, inputs
+            return Products(forward, inputs)
         tokens = narrow * (entered + left) * copies
         gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
         if not scenario.framework.fused_gradient_accumulation:
             gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
-        return forward, inputs + compute + tokens / rate + gradients
+        return Products(forward, inputs, compute + tokens / rate + gradients)
 
     def _exchange(self, work: Work, beside: str, index: int) -> Array:
         """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""
@@ -332,8 +351,9 @@ def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     parameters = prediction_projection(scenario) / block.tensor_parallel
     compute = at_rate(2.0 * tokens_per_device(scenario, block) * parameters, gemm_rate(scenario))
-    forward, backward = product_seconds(scenario, compute, parameters)
-    return PassSeconds({"gemm": forward}, {"gemm": backward})
+    products = product_seconds(scenario, compute, parameters)
+    forward, backward = products.passes
+    return PassSeconds({"gemm": forward}, {"gemm": backward}, products.weights)
 
 
 def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Array:
@@ -466,9 +486,8 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     accumulates = np.zeros(len(block))
     if not frozen and not scenario.framework.fused_gradient_accumulation:
         accumulates = accumulation_seconds(scenario, parameters)
-    backward_products = np.maximum(compute.inputs, reads)
-    if not frozen:
-        backward_products = backward_products + np.maximum(compute.weights, reads)
+    weights = 0.0 * reads if frozen else np.maximum(compute.weights, reads)
+    backward_products = np.maximum(compute.inputs, reads) + weights
     forward: Parts = {"vocabulary": forward_products + around}
     backward: Parts = {"vocabulary": backward_products + around + accumulates}
     if not scenario.framework.vocabulary_parallel_loss:
@@ -476,4 +495,4 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
         whole = element_bytes(scenario) * labelled * scenario.outputs_per_token
         forward["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         backward["tensor_parallel"] = np.zeros(len(block))
-    return PassSeconds(forward, backward)
+    return PassSeconds(forward, backward, weights + accumulates)

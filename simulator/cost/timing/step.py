@@ -88,7 +88,7 @@ def step_seconds(
     overhead = _overhead_seconds(scenario, pipeline)
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    pipeline = with_waits(block, has, work, pipeline, passes + pipeline.fill + rest < below)
+    pipeline = with_waits(scenario, block, has, work, pipeline, passes + pipeline.fill + rest < below)
     return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 

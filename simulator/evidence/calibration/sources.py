@@ -19,6 +19,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.evidence.calibration.vendors import Published, published_layouts
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -120,6 +121,8 @@ class SourcesJudged:
     rows: tuple[RowJudged, ...]
     choices: tuple[ChoiceRegret, ...]
     """For time; empty for memory."""
+    published: tuple[Published, ...] = ()
+    """For time: where a search under the shipped coefficients puts what vendors publish as tuned."""
 
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
@@ -134,7 +137,8 @@ def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coeffi
     # Each row's interval is sized by the rows of other sources.
     others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
     rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
-    return SourcesJudged(kind, state, tuple(rows), choices)
+    tuned = tuple(published_layouts(samples)) if kind == "time" else ()
+    return SourcesJudged(kind, state, tuple(rows), choices, tuned)
 
 
 def _judged_source(state: Linearization, source: str, random: np.random.Generator) -> Iterator[RowJudged]:

@@ -326,6 +326,11 @@ class FrameworkProfile:
         default=False,
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
     )
+    splits_last_backward: bool = switch(
+        default=True,
+        about="DualPipe's last backward passes are split into input and weight gradients (--dualpipev-dw-detach of "
+        "MindSpeed)",
+    )
     expert_wait_ms: float = switch(
         1.0,
         "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
@@ -391,7 +396,10 @@ PADDLE = FrameworkProfile(
 TORCH = FrameworkProfile(
     name="torch",
     version="PyTorch 2.13",
-    limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
+    # torch.distributed.pipelining of 2.10 and later, schedules.py: InterleavedZeroBubble, ZBVZeroBubble, DualPipeV.
+    limits=FrameworkLimits(
+        default_zero_stage=3, recomputes_operations=True, schedules=("1f1b", "zb_h1", "zb_v", "dualpipev")
+    ),
     fused_swiglu=False,
     fused_rotary=False,
     # torch.utils.checkpoint, `set_checkpoint_early_stop`: the default since 2.1.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.arrays import Mask
-from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout
+from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
@@ -63,9 +63,20 @@ class LayoutBlock(Columns):
         return self.expert_parallel * self.expert_tensor_parallel
 
     @property
+    def copies(self) -> int:
+        """How often the pipeline holds every layer: DualPipe twice."""
+        shape = pipeline_shape(self.schedule, self.pipeline_parallel, self.virtual_stages)
+        return 2 if shape == "both_ends" else 1
+
+    @property
+    def chunks(self) -> int:
+        """Model chunks that a pipeline rank holds."""
+        return self.virtual_stages * self.copies
+
+    @property
     def replicas(self) -> Array:
-        """Ranks that hold the same dense parameters: data x context parallel."""
-        return self.data_parallel * self.context_parallel
+        """Ranks that hold the same dense parameters: data x context parallel, and the pipeline's own copies."""
+        return self.data_parallel * self.context_parallel * self.copies
 
     @property
     def expert_replicas(self) -> Array:

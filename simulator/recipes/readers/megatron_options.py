@@ -154,6 +154,8 @@ def _expert_exchange(given: Given) -> dict[str, str]:
         found["expert_dispatch"] = backend
     if given.switch("overlap_expert_exchange", "overlap-moe-expert-parallel-comm"):
         found["overlap_expert_exchange"] = "true"
+    if given.switch("splits_last_backward", "dualpipev-dw-detach"):
+        found["splits_last_backward"] = "true"
     return found
 
 

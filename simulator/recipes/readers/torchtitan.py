@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.question.scenario.layout import Layout, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import ScheduleName
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
@@ -19,6 +20,14 @@ from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 
+SCHEDULES: Final[Mapping[str, ScheduleName]] = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "1f1b",
+    "interleavedzerobubble": "zb_h1",
+    "zbvzerobubble": "zb_v",
+    "dualpipev": "dualpipev",
+}
+"""Names of torch.distributed.pipelining in small letters (`get_schedule_class` takes any)."""
 FLAGS: Final = {
     name: Flag(about)
     for name, about in {
@@ -37,7 +46,7 @@ FLAGS: Final = {
         "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
         "parallelism.pipeline_parallel_degree": "pipeline parallel size",
-        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B; others are refused",
+        "parallelism.pipeline_parallel_schedule": "schedule; virtual stages: two where its ranks have several",
         "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
         "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
         "parallelism.context_parallel_degree": "context parallel size",
@@ -180,9 +189,9 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         steps = max(local // micro, 1)
     replicas, shards = _data_parallel(given)
     mode, method, listed = _recompute(given, layers)
-    schedule = given.text("vpp", "parallelism.pipeline_parallel_schedule") or "1F1B"
-    chunks = 2 if schedule.lower().startswith("interleaved") else 1
-    if pipeline > 1 and schedule.lower() not in ("1f1b", "interleaved1f1b"):
+    schedule = given.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    chunks = 1 if schedule.lower() == "1f1b" else 2
+    if pipeline > 1 and schedule.lower() not in SCHEDULES:
         given.remark(
             "not-modelled",
             "error",
@@ -200,6 +209,7 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         expert_tensor_parallel=degree("etp", "expert_tensor"),
         data_parallel=replicas * shards,
         virtual_stages=chunks if pipeline > 1 else 1,
+        schedule=SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b",
         micro_batch_size=micro,
         sequence_parallel=tensor > 1,
         zero_stage=_zero_stage(given, pipeline),
