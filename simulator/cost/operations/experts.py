@@ -113,6 +113,8 @@ def _permuted(given: Conditions) -> tuple[Amount, ...]:
     if given.framework.expert_dispatch in ("deepep", "hybridep"):
         mirrored = 2.0 / 3.0 * element * hidden
         return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
+    if given.framework.indexed_dispatch:
+        return (Amount(30.0 / HALF * element * hidden, "copies"),)
     return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 
