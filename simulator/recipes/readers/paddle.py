@@ -48,6 +48,9 @@ where adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignm
 kto/run_kto.py; 136516b, paddlenlp/trl/dpo_trainer.py (`_wrap_ref_model`: 16-bit weights, cut as the model is)."""
 _NO_REFERENCE: Final = ("or", "orpo", "simpo")
 """Losses of DPO's trainer that have no such copy: the same file."""
+_REWARD: Final = ("reward", "rm")
+"""Reward models: one score a token in place of logits, of pairs in one packed sequence. PaddleNLP ee302b6,
+llm/alignment/rm/flashmask/reward_model.py."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -169,11 +172,13 @@ def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
             found["frozen_reference"] = "true"
         if not free:
             found["reference_forward"] = "true"
+    elif kind in _REWARD:
+        found["score_head"] = "true"
     elif stage and stage not in _STAGES:
-        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO and KTO of a language model are modelled"
+        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of a language model are modelled"
         given.remark("not-modelled", "error", said, "stage")
     elif kind and stage not in _STAGES:
-        said = f"training on preferences by {kind}, with a model that generates or scores, is not modelled"
+        said = f"training on preferences by {kind}, with a model that generates, is not modelled"
         given.remark("not-modelled", "error", said, "loss_type")
     given.incomplete.discard("stage")
     given.places.pop("stage", None)
