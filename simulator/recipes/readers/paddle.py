@@ -175,7 +175,9 @@ def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
     elif kind in _REWARD:
         found["score_head"] = "true"
     elif stage and stage not in _STAGES:
-        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of a language model are modelled"
+        said = (
+            f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of language models are modelled"
+        )
         given.remark("not-modelled", "error", said, "stage")
     elif kind and stage not in _STAGES:
         said = f"training on preferences by {kind}, with a model that generates, is not modelled"
