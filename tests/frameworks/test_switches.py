@@ -54,6 +54,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 BESIDE = {
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
+    "fused_collectives": {"tp_comm_overlap": "true"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},

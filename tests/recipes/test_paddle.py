@@ -7,7 +7,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.judge import check_files, check_recipe
 from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
@@ -106,6 +106,7 @@ def test_options(flags: str, options: dict[str, str], tmp_path: Path) -> None:
         ("--stage DPO", "true"),
         ("--stage KTO", "true"),
         ("--loss_type sigmoid", "true"),
+        ("--stage DPO --pipeline_parallel_degree 2 --tensor_parallel_degree 1", "true"),
         ("--stage DPO --lora", None),
         ("--stage DPO --loss_type simpo", None),
         ("--stage DPO --reference_free true", None),
@@ -118,7 +119,44 @@ def test_training_on_preferences_has_a_frozen_copy(flags: str, frozen: str | Non
     assert all(remark.rule != "not-modelled" for remark in recipe.remarks)
 
 
-@pytest.mark.parametrize("flags", ["--stage GRPO", "--stage RM", "--stage DPO --pipeline_parallel_degree 2"])
+@pytest.mark.parametrize(
+    ("flags", "again"),
+    [("--stage DPO", "true"), ("--stage KTO --lora", "true"), ("--stage DPO --loss_type simpo", None), ("", None)],
+)
+def test_a_reference_takes_a_forward_pass(flags: str, again: str | None, tmp_path: Path) -> None:
+    assert read(f"{DENSE} {flags}", tmp_path).options.get("reference_forward") == again
+
+
+def test_every_pipeline_rank_holds_the_frozen_copy_of_its_stage(tmp_path: Path) -> None:
+    flags = f"{DENSE.replace('--tensor_parallel_degree 2', '')} --pipeline_parallel_degree 2 --sharding stage1"
+    found = [
+        check_recipe(read(f"{flags} --stage {stage}", tmp_path), Asked(hardware="a100-sxm-80g", nodes=1), Gates())
+        for stage in ("SFT", "DPO")
+    ]
+    plain, frozen = (checked.estimate for checked in found)
+    assert plain is not None
+    assert frozen is not None
+    for one, other in zip(plain.memory.stages, frozen.memory.stages, strict=True):
+        weights, both = one.parts_bytes, other.parts_bytes
+        assert both["parameters"] == pytest.approx(2.0 * weights["parameters"])
+        assert both["gradients"] == weights["gradients"]
+    # A forward pass is a third of both, the pipeline is filled once more, and the optimizer's step stays.
+    assert 1.2 < frozen.throughput.step_seconds / plain.throughput.step_seconds < 1.5
+
+
+def test_reward_models_have_a_score_in_place_of_logits(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --stage RM", tmp_path)
+    assert recipe.options["score_head"] == "true"
+    assert "frozen_reference" not in recipe.options
+
+
+def test_a_shared_table_of_prediction_modules_trains_them(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --enable_mtp_magic_send true", tmp_path)
+    assert recipe.options["mtp"] == "true"
+    assert "not-modelled" not in rules(recipe)
+
+
+@pytest.mark.parametrize("flags", ["--stage GRPO", "--stage PPO", "--stage VL-SFT"])
 def test_other_training_is_refused(flags: str, tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(f"{DENSE} {flags}", tmp_path))
 

@@ -58,6 +58,8 @@ class Work:
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
     collectives: tuple[Collective, ...]
+    paired: tuple[tuple[Collective, tuple[Product, ...]], ...]
+    """Tensor-parallel collectives with the products of their own operation."""
     calls: float
     """Share of a layer's launches and small kernels."""
 
@@ -87,6 +89,12 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
         core_flops=sum(operation.core_flops for operation in operations),
         moved=moved_amounts(operations),
         collectives=tuple(one for operation in operations for one in operation.collectives),
+        paired=tuple(
+            (one, _shapes(given, (operation,), routed=False))
+            for operation in operations
+            for one in operation.collectives
+            if one.beside == "products"
+        ),
         calls=sum(operation.calls for operation in operations),
     )
 

@@ -218,7 +218,7 @@ class LayerTimer:
         tensor = self._exchange(work, "products", index)
         products = experts + gemm
         if scenario.framework.tp_comm_overlap:
-            tensor = exposed(values.tensor_exposed, tensor, gemm)
+            tensor = self._overlapped(work, tensor, gemm, index)
             products = products + tensor
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
@@ -251,6 +251,18 @@ class LayerTimer:
             host = values.launch_seconds * expert_launches(scenario, block) / 3.0 * repeats
             parts["overhead"] = parts["overhead"] + np.maximum(host - sum_parts(parts), 0.0)
         return parts
+
+    def _overlapped(self, work: Work, tensor: Array, gemm: Array, index: int) -> Array:
+        """What is left of tensor-parallel collectives beside matrix products, of all of them or each beside its own."""
+        share, left = self.scenario.coefficients.time.tensor_exposed, 0.0 * tensor
+        if not self.scenario.framework.fused_collectives:
+            return exposed(share, tensor, gemm)
+        for one, products in work.paired:
+            # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
+            name = ("weights" if one.pattern == "gather" else "inputs") if index else "forward"
+            beside = sum((getattr(self._products[product], name) for product in products), 0.0 * tensor)
+            left = left + exposed(share, (one.backward if index else 1.0) * self._seconds(one), beside)
+        return left
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
@@ -292,8 +304,9 @@ class LayerTimer:
             left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
         copies = self.extents.of("copies")
         weights = narrow * parameters
-        forward = compute + (weights + (narrow * entered + wide * left) * copies) / rate
-        inputs = compute + (weights + (narrow * left + wide * entered) * copies) / rate
+        joined, parted = self._sliced(copies)
+        forward = compute + (weights + (narrow * entered + wide * left) * copies + joined) / rate
+        inputs = compute + (weights + (narrow * left + wide * entered) * copies + parted) / rate
         if scenario.lora_rank is not None:
             return Products(forward, inputs)
         tokens = narrow * (entered + left) * copies
@@ -301,6 +314,17 @@ class LayerTimer:
         if not scenario.framework.fused_gradient_accumulation:
             gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
         return Products(forward, inputs, compute + tokens / rate + gradients)
+
+    def _sliced(self, copies: Array) -> tuple[Array | float, Array | float]:
+        """Bytes beside the products where experts run one by one on slices, forward and backward.
+
+        Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs,
+        and fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
+        """
+        if not self.scenario.framework.sliced_experts:
+            return 0.0, 0.0
+        whole = element_bytes(self.scenario) * self.scenario.model.expert_width * copies
+        return 3.0 * whole, 6.0 * self.scenario.model.num_experts / self.block.expert_parallel * whole
 
     def _exchange(self, work: Work, beside: str, index: int) -> Array:
         """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""

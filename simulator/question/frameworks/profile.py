@@ -188,6 +188,10 @@ class FrameworkProfile:
         default=False,
         about="a frozen copy of the model runs beside it (DPO, KTO); Megatron without ZeRO gives it a gradient buffer",
     )
+    reference_forward: bool = switch(
+        default=False,
+        about="a forward pass without gradients scores every micro batch before it is trained on (DPO, KTO)",
+    )
 
     # What is trained on.
     sequences_per_sample: int = switch(
@@ -271,6 +275,11 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
+    fused_collectives: bool = switch(
+        default=False,
+        about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
+        "(MC2 of MindSpeed)",
+    )
     cp_communication: str = switch(
         "ring",
         "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
@@ -321,6 +330,16 @@ class FrameworkProfile:
         "how tokens reach their experts: a copy for each (alltoall), all tokens to all (allgather), or one copy to "
         "each rank and over the network one to each node (deepep, hybridep)",
         choices=EXPERT_DISPATCHES,
+    )
+    sliced_experts: bool = switch(
+        default=False,
+        about="the experts of a device run one after the other on slices of one tensor, which each copies whole in the "
+        "backward pass (SequentialMLP of megatron-core up to 0.8), instead of in grouped products",
+    )
+    indexed_dispatch: bool = switch(
+        default=False,
+        about="tokens are permuted element by element, with an 8-byte index for each (gather and scatter of the "
+        "all-gather dispatcher of MindSpeed up to v2.0), instead of row by row",
     )
     overlap_expert_exchange: bool = switch(
         default=False,

@@ -9,7 +9,7 @@ from typing import Final
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP8_RECIPES
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.mindspeed import is_legacy, mindspeed_options
+from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -21,6 +21,13 @@ _FLASH: Final = (
     "use-flash-attn-triton",
     "use-flash-attn-builder",
 )
+_SWITCHES: Final = {
+    "tp_comm_overlap": "tp-comm-overlap",
+    "overlap_grad_reduce": "overlap-grad-reduce",
+    "overlap_param_gather": "overlap-param-gather",
+    "fused_cross_entropy": "cross-entropy-loss-fusion",
+}
+"""Flags that turn a switch on."""
 _UNFUSED: Final = {
     "overlap_p2p": "no-overlap-p2p-communication",
     "fused_rotary": "no-rope-fusion",
@@ -44,10 +51,8 @@ def options_of(
         if switch not in given.incomplete:
             found[switch] = str(value != opposite).lower()
 
-    flag("tp_comm_overlap", "tp-comm-overlap")
-    flag("overlap_grad_reduce", "overlap-grad-reduce")
-    flag("overlap_param_gather", "overlap-param-gather")
-    flag("fused_cross_entropy", "cross-entropy-loss-fusion")
+    for switch, name in _SWITCHES.items():
+        flag(switch, name)
     if environment is not None:
         found |= _allocator(given, environment) | _communicators(environment)
     if not _flash(given, environment or {}):
@@ -62,10 +67,7 @@ def options_of(
     for switch, name in _UNFUSED.items():
         if given.has(name):
             flag(switch, name, opposite=True)
-    if is_legacy(given):
-        flag("fused_rms_norm", "use-fused-rmsnorm")
-        flag("fused_swiglu", "use-fused-swiglu")
-    return found
+    return found | overlapped(found)
 
 
 def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]:

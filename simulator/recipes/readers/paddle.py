@@ -46,9 +46,12 @@ _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|r
 _REFERENCE: Final = ("dpo", "kto")
 """Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or
 where adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
-kto/run_kto.py."""
+kto/run_kto.py; 136516b, paddlenlp/trl/dpo_trainer.py (`_wrap_ref_model`: 16-bit weights, cut as the model is)."""
 _NO_REFERENCE: Final = ("or", "orpo", "simpo")
 """Losses of DPO's trainer that have no such copy: the same file."""
+_REWARD: Final = ("reward", "rm")
+"""Reward models: one score a token in place of logits, of pairs in one packed sequence. PaddleNLP ee302b6,
+llm/alignment/rm/flashmask/reward_model.py."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -122,7 +125,7 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
     steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
     lora_rank = _lora(given)
-    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank, layout)
+    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank)
     recipe = Recipe(
         file=given.file,
         title=title,
@@ -163,8 +166,11 @@ def _fields(given: Given) -> dict[str, Any]:
     return fields
 
 
-def _purpose(given: Given, names: str, lora_rank: int | None, layout: Layout) -> dict[str, str]:
-    """The switch of a frozen copy of the model; what trains neither a language model nor on preferences is refused."""
+def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
+    """The switches of a frozen copy of the model, on every pipeline rank of its own stage, and of its pass.
+
+    What trains neither a language model nor on preferences is refused.
+    """
     stage = (given.text("stage", "stage") or "").upper()
     named = _PREFERENCE.search(names)
     kind = stage.lower() or (named[1] if named else "dpo" if given.has("loss_type") else "")
@@ -174,14 +180,17 @@ def _purpose(given: Given, names: str, lora_rank: int | None, layout: Layout) ->
         free = given.switch("frozen_reference", "reference_free") or loss in _NO_REFERENCE
         if lora_rank is None and not free:
             found["frozen_reference"] = "true"
-        if not free and layout.pipeline_parallel > 1:
-            said = "training on preferences over a pipeline is not modelled"
-            given.remark("not-modelled", "error", said, "loss_type")
+        if not free:
+            found["reference_forward"] = "true"
+    elif kind in _REWARD:
+        found["score_head"] = "true"
     elif stage and stage not in _STAGES:
-        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO and KTO of a language model are modelled"
+        said = (
+            f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of language models are modelled"
+        )
         given.remark("not-modelled", "error", said, "stage")
     elif kind and stage not in _STAGES:
-        said = f"training on preferences by {kind}, with a model that generates or scores, is not modelled"
+        said = f"training on preferences by {kind}, with a model that generates, is not modelled"
         given.remark("not-modelled", "error", said, "loss_type")
     given.incomplete.discard("stage")
     given.places.pop("stage", None)
