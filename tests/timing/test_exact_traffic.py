@@ -238,7 +238,7 @@ def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
     work = stage_work(scenario, here, memory.has, memory.plan)
     bound = pipeline_seconds(scenario, here, memory.has, work)
     both, one, none = (
-        with_waits(here, memory.has, work, bound, np.array(where)).fill
+        with_waits(scenario, here, memory.has, work, bound, np.array(where)).fill
         for where in ((True, True), (False, True), (False, False))
     )
     assert bound.fill.tolist() == none.tolist() == [0, 0]

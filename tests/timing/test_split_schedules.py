@@ -64,7 +64,8 @@ def replayed(schedule: Schedule, work: PipelineWork) -> tuple[float, dict[tuple[
     places = schedule.places(work.ranks, work.chunks).tolist()
     last = max(map(max, places))
     queues = [groups_of(schedule, rank, work) for rank in range(work.ranks)]
-    clock, ended = [0.0] * work.ranks, {}
+    clock = [0.0] * work.ranks
+    ended: dict[tuple[str, int, int], float] = {}
     while any(queues):
         before = sum(map(len, queues))
         for rank, queue in enumerate(queues):

@@ -11,7 +11,7 @@ from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.pipeline import StageWork, _runs
+from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _runs
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -50,7 +50,7 @@ def test_very_long_pipelines_are_not_run(chunks: int, ranks: int, run: bool) -> 
     """Three cycles of as many micro batches as ranks, both passes of every chunk: 200,000 at most."""
     assert (3 * ranks * ranks * chunks * 2 <= 200_000) == run
     none = np.zeros((1, 1))
-    work = StageWork(none, none, none, (), by_chunk=((none, none),) * chunks)
+    work = StageWork(none, none, none, (), by_chunk=(ChunkSeconds(none, none, none),) * chunks)
     assert _runs(work, ranks) == run
     assert not _runs(dataclasses.replace(work, by_chunk=()), ranks)
 
