@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, Schedule, Turns
-from simulator.cost.schedule.zero_bubble import Passes, there_and_back
+from simulator.cost.schedule.zero_bubble import PassList, there_and_back
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class DualPipe(DualPipeV):
 
 
 @lru_cache(maxsize=1024)
-def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -> Passes:
-    passes, rest = Passes(), ranks - rank - 1
+def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -> PassList:
+    passes, rest = PassList(), ranks - rank - 1
     for _ in range(2 * rest):
         passes.add(FORWARD, 0)
     for _ in range(rank + 1):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Schedule, Turns
 
 
-class Passes:
+class PassList:
     """The passes of one rank as they are listed: which micro batch is next follows from what was listed."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class ZeroBubbleH1(Schedule):
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """`(v - 1) p + p - i - 1` forward passes ahead; weight gradients begin i input gradients after the first."""
-        passes, total = Passes(), micro_batches * chunks
+        passes, total = PassList(), micro_batches * chunks
         group = micro_batches // max(micro_batches // ranks, 1)
         ahead = min((chunks - 1) * group + ranks - rank - 1, total)
         for index in range(total + ahead):
@@ -97,7 +97,7 @@ class ZeroBubbleV(Schedule):
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """Listed for `2 p - 1` micro batches at least; passes of those that are not there are left out."""
         del chunks
-        passes, count = Passes(), max(2 * ranks - 1, micro_batches)
+        passes, count = PassList(), max(2 * ranks - 1, micro_batches)
         for _ in range(2 * (ranks - rank) - 1):
             passes.add(FORWARD, 0)
         for _ in range(rank):
@@ -120,7 +120,7 @@ class ZeroBubbleV(Schedule):
         return passes.turns(micro_batches)
 
 
-def _all_of(passes: Passes, chunk: int, *, forward: bool) -> None:
+def _all_of(passes: PassList, chunk: int, *, forward: bool) -> None:
     """A forward pass of a chunk, and a whole backward pass in two."""
     if forward:
         passes.add(FORWARD, chunk)

@@ -19,7 +19,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.evidence.calibration.vendors import Published, published_layouts
+from simulator.evidence.calibration.vendors import PublishedLayout, published_layouts
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -121,7 +121,7 @@ class SourcesJudged:
     rows: tuple[RowJudged, ...]
     choices: tuple[ChoiceRegret, ...]
     """For time; empty for memory."""
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedLayout, ...] = ()
     """For time: where a search under the shipped coefficients puts what vendors publish as tuned."""
 
 

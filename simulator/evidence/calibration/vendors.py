@@ -24,7 +24,7 @@ _ORDERED_LAYOUTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedLayout:
     """A question for which a vendor publishes a layout, and the order of those measured of it."""
 
     key: str
@@ -52,7 +52,7 @@ class Published:
         return self.lacks <= WITHIN
 
 
-def published_layouts(samples: Iterable[Sample]) -> Iterator[Published]:
+def published_layouts(samples: Iterable[Sample]) -> Iterator[PublishedLayout]:
     """Judge every question with rows that are published as tuned, under the shipped coefficients."""
     groups: dict[tuple[object, ...], list[Sample]] = {}
     for sample in samples:
@@ -70,7 +70,7 @@ def _question(sample: Sample) -> tuple[object, ...]:
     )
 
 
-def _judged(name: str, members: Sequence[Sample]) -> Published:
+def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
     first = max(members, key=lambda one: one.measured_tflops or 0.0)
     hardware = first.scenario.hardware
     known = applied(hardware.family, None, hardware.name)
@@ -80,7 +80,7 @@ def _judged(name: str, members: Sequence[Sample]) -> Published:
     predicted = float(
         predict("time", replace(first, scenario=scenario), scenario.coefficients, (), np.zeros((0, 1)))[0]
     )
-    return Published(
+    return PublishedLayout(
         key=first.key,
         question=name,
         layout=first.layout,

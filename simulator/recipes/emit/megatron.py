@@ -203,9 +203,8 @@ def _scheduled(case: Case) -> Iterator[str]:
                     "--schedule dualpipev: MindSpeed has it without overlapped gradients and context parallelism "
                     "(--option overlap_grad_reduce=false --cp 1)"
                 )
-            yield "--use-mcore-models --use-flash-attn"
-            yield "--use-fused-swiglu --use-fused-rmsnorm --use-fused-rotary-pos-emb"
-            yield "--schedules-method dualpipev"
+            yield "--use-mcore-models --use-flash-attn --use-fused-swiglu --use-fused-rmsnorm"
+            yield "--use-fused-rotary-pos-emb --schedules-method dualpipev"
             if case.scenario.framework.splits_last_backward:
                 yield "--dualpipev-dw-detach"
         case "zb_h1" | "zb_v" | "dualpipe":
