@@ -416,3 +416,6 @@ def test_a_tokenizer_that_is_not_known_makes_no_model_of_equal_sizes(
     recipe = read(flags, tmp_path)
     assert recipe.model == model
     assert ("no-vocabulary" in rules(recipe)) == (model is None)
+    # Pai takes it from the weights.
+    named = read(f"{flags} --load /mnt/Baichuan2-7B-Base-to-mg-tp2-pp1", tmp_path)
+    assert (model or named.model_fields["vocab_size"]) == (model or 125696)

@@ -255,4 +255,16 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
         for part, count in TOKENIZERS.items():
             if part in text.lower() and not text.lower().endswith("qwen2tokenizer"):
                 return count, PurePath(text).name
-    return None, ""
+    return _beside_weights(given)
+
+
+def _beside_weights(given: Given) -> tuple[int | None, str]:
+    """The vocabulary beside the weights that are loaded, and their name.
+
+    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5).
+    """
+    weights = given.entry("load")
+    if not given.has("patch-tokenizer-type") or weights is None or weights.causes:
+        return None, ""
+    known, _ = models.by_name(weights.text)
+    return (models.load_model(known).vocab_size, PurePath(weights.text).name) if known else (None, "")
