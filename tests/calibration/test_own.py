@@ -128,7 +128,13 @@ def test_a_device_whose_owner_writes_runs_by_hand(hardware: str, family: str, tm
     """The template of a device, three runs of Paddle in it, the calibration, and a layout that did not run."""
     header, example = csv.reader(io.StringIO(run("calibrate", "--template", "--hardware", hardware).stdout))
     assert (header[1], example[1], header[-1]) == ("hardware", hardware, "framework")
-    asked = {"model": "llama-13b", "hardware": hardware, "framework": "paddle", "devices": 16, "seq_length": 2048}
+    asked: dict[str, Any] = {
+        "model": "llama-13b",
+        "hardware": hardware,
+        "framework": "paddle",
+        "devices": 16,
+        "seq_length": 2048,
+    }
     asked |= {"global_batch_size": 256, "sequence_parallel": True}
     lines = [",".join((*header, "sequence_parallel"))]
     for tensor, pipeline in ((8, 2), (4, 2), (4, 4)):
@@ -139,7 +145,7 @@ def test_a_device_whose_owner_writes_runs_by_hand(hardware: str, family: str, tm
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = run("calibrate", str(path), "--output", str(tmp_path))
     assert done.exit_code == 0, done.stderr
-    layout = {"tensor_parallel": 8, "pipeline_parallel": 1}
+    layout: dict[str, Any] = {"tensor_parallel": 8, "pipeline_parallel": 1}
     before = simulator.estimate(**asked, **layout)
     after = simulator.estimate(**asked, **layout, calibration=str(tmp_path / f"{family}.yaml"))
     truth = 1.4 * before.throughput.step_seconds
