@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,6 +55,15 @@ class Mutant:
     end: int
     before: str
     after: str
+    within: tuple[int, int] | None
+    """First and last line of the function it stands in; None where it is worked out by importing the file."""
+    nth: int
+    """Which of the file's mutants with both expressions it is, from 0."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What tells it from all others, wherever in its file it stands."""
+        return self.path, self.before, self.after, self.nth
 
     def __str__(self) -> str:
         """File, line and both expressions."""
@@ -71,19 +81,28 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
     lines = [0]
     for line in data.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
-    for node in _expressions(ast.parse(text)):
+    tree = ast.parse(text)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    ranges = [(min(n.lineno for n in (one, *one.decorator_list)), one.end_lineno or one.lineno) for one in functions]
+    seen: Counter[tuple[str, str]] = Counter()
+    for node in _expressions(tree):
+        around = [lines_of for lines_of in ranges if lines_of[0] <= node.lineno <= lines_of[1]]
+        within = max(around, default=None)  # the innermost begins last
         start = lines[node.lineno - 1] + node.col_offset
         end = lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         before = data[start:end].decode()
         for other in _changes(node):
             after = ast.unparse(other)
             if after != ast.unparse(node):
-                yield Mutant(path, node.lineno, start, end, before, after)
+                yield Mutant(path, node.lineno, start, end, before, after, within, seen[before, after])
+                seen[before, after] += 1
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that compute something: no annotations, decorators, texts, imports or refusals."""
+    """Expressions that compute something: no annotations, decorators, texts, imports, refusals or `strict` of zip."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
         return
     if isinstance(node, ast.expr):
         yield node

@@ -121,8 +121,8 @@ def _part(key: str) -> bool:
 
 
 def layout_name(estimate: Mapping[str, Any], fields: tuple[str, ...]) -> str:
-    """A layout in a line, by the fields that both checkouts know."""
-    values = [(name, estimate["layout"][name]) for name in fields]
+    """A layout in a line, by the fields that both checkouts know, and the switches that it has of its own."""
+    values = [(name, estimate["layout"][name]) for name in fields] + sorted(estimate.get("options", {}).items())
     return " ".join(f"{name}={value}" for name, value in values if not _usual(name, value))
 
 

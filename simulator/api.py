@@ -25,7 +25,7 @@ from simulator.question.vocabulary import FrameworkName, Precision, StackName
 from simulator.search.assumed import with_assumed
 from simulator.search.build import bare_estimate, bare_estimates, estimate_layout
 from simulator.search.exchanges import best_of, exchanges, searched
-from simulator.search.rank import Progress, fastest_of
+from simulator.search.rank import MIN_FIT_PROBABILITY, Progress, fastest_of
 from simulator.search.result import Counts, Ranking, Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
@@ -33,8 +33,6 @@ from simulator.search.spread import Feasible, spread
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MIN_FIT_PROBABILITY = 0.95
-"""Least probability to fit of a layout that is recommended, unless told otherwise."""
 
 
 class WorkloadFields(TypedDict, total=False):

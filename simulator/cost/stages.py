@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.layout import model_chunks
+from simulator.question.scenario.layout import PipelineShape, model_chunks, pipeline_shape
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
@@ -41,7 +42,7 @@ class StageContents:
     embeddings: Array
     """1 where the input table lives (with tied embeddings also on the last rank)."""
     heads: Array
-    """1 on the last rank."""
+    """1 where the output layer is: on the last rank, on the first where the pipeline comes back."""
     prediction_layers: Array
     """Next-token prediction modules trained on the rank."""
 
@@ -99,12 +100,26 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
         layers=model.layers,
         layer_kinds=model.layer_kinds,
         prediction_kind=model.prediction_kind,
-        chunks=model_chunks(block.stage_layers, block.virtual_stages, block.chunk_layers),
+        chunks=model_chunks(block.stage_layers, block.virtual_stages, block.chunk_layers, block.schedule),
+        shape=pipeline_shape(block.schedule, block.pipeline_parallel, block.virtual_stages),
         recompute_list=block.recompute_layer_list,
         prediction=model.num_nextn_predict_layers if scenario.framework.mtp else 0,
         groups=groups,
     )
     return _contents(cut)
+
+
+def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ranks with the first, and with the last part of the model; the latter always as their last chunk."""
+    match shape:
+        case "round":
+            return (0,), (last,)
+        case "there_and_back":
+            return (0,), (0,)
+        case "both_ends":
+            return (0, last), (0, last)
+        case _:
+            assert_never(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,7 @@ class _Cut:
     prediction_kind: LayerKind
     chunks: tuple[tuple[tuple[int, int], ...], ...]
     """(first layer, layers) of every chunk of every rank."""
+    shape: PipelineShape
     recompute_list: tuple[int, ...]
     prediction: int
     groups: tuple[int, ...]
@@ -125,7 +141,7 @@ class _Cut:
 def _contents(cut: _Cut) -> StageContents:
     kinds = cut.layer_kinds
     codes, chunks = [kinds.index(kind) for kind in cut.layers], cut.chunks
-    last = len(chunks) - 1
+    first_ranks, last_ranks = _ends(cut.shape, len(chunks) - 1)
     ranks = []
     for rank, of_rank in enumerate(chunks):
         held = tuple(
@@ -136,7 +152,7 @@ def _contents(cut: _Cut) -> StageContents:
             )
             for start, count in of_rank
         )
-        ranks.append((held, rank == 0, rank == last, cut.groups[rank]))
+        ranks.append((held, rank in first_ranks, rank in last_ranks, cut.groups[rank]))
     distinct = list(dict.fromkeys(ranks))
     kind = np.array([distinct.index(rank) for rank in ranks], dtype=np.intp)
     # Prediction modules stand behind the last layers: that chunk is like no other.

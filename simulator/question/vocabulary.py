@@ -17,6 +17,9 @@ RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "m
 AskedRecomputeMethod = Literal["uniform", "block"]
 """What a user names; giving a list of layers says the other one."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
+ScheduleName = Literal["1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipev"]
+"""Order of the passes of a pipeline: one forward, one backward in turn, with chunks interleaved; zero bubble ZB-H1 and
+ZB-V (Qi et al. 2023); DualPipe from both ends and its half, DualPipeV (DeepSeek)."""
 AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "npu"]
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
 PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; CANN's."""
@@ -32,7 +35,7 @@ Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
-StackName = Literal["default", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
+StackName = Literal["default", "hai-llm", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
 """Named sets of switches; `default` is what the framework's own arguments set."""
 
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
@@ -44,5 +47,6 @@ RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 STACKS: tuple[StackName, ...] = get_args(StackName)

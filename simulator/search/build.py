@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.pricing.estimate import (
+    ChunkTime,
     Estimate,
     MemoryEstimate,
     Provenance,
@@ -18,6 +19,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size
 from simulator.cost.pricing.violation import Violation
+from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
 from simulator.question.arrays import Matrix
 from simulator.question.scenario.block import block_of, blocks_of
@@ -31,14 +33,14 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
     A layout that breaks a rule is priced too and marked `refused`.
     """
-    return with_intervals(scenario, bare_estimate(scenario, layout))
+    return with_intervals(scenario, [bare_estimate(scenario, layout)])[0]
 
 
-def with_intervals(scenario: Scenario, estimate: Estimate) -> Estimate:
-    """A bare estimate with all that the scenario's calibration knows."""
+def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Bare estimates with all that the scenario's calibration knows."""
     if scenario.calibration is None:
-        return estimate
-    judged: Estimate = scenario.calibration.judged(scenario, estimate)
+        return list(estimates)
+    judged: list[Estimate] = scenario.calibration.judged(scenario, estimates)
     return judged
 
 
@@ -175,13 +177,15 @@ def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix],
         interval_seconds=None,
         parts_seconds={name: float(value[at]) for name, value in parts.items()},
         model_flops_per_token=flops,
+        schedule=schedule_of(scenario, priced.block),
         stages=tuple(
             StageTime(
                 stage=stage,
                 forward_seconds=float(step.work.forward[kind, at]),
                 backward_seconds=float(step.work.backward[kind, at]),
                 chunk_seconds=tuple(
-                    (float(forward[kind, at]), float(backward[kind, at])) for forward, backward in step.work.by_chunk
+                    ChunkTime(*(float(one[kind, at]) for one in (chunk.forward, chunk.backward, chunk.weights)))
+                    for chunk in step.work.by_chunk
                 ),
             )
             for stage, kind in enumerate(priced.memory.has.kind)

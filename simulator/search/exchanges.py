@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import bare_estimate, with_intervals
+from simulator.search.build import bare_estimates, with_intervals
 from simulator.search.rank import MOST_RISKY, Found, Progress, fastest_of, search
 from simulator.search.space import Space
 
@@ -82,8 +82,8 @@ def searched(  # noqa: PLR0913  a question, and how much of the answer to keep
     return Searched(
         asked=found[0],
         counts=_together(found),
-        best=tuple(_judged(one) for one in tuple(kept.values())[:top]),
-        risky=tuple(_judged(one)[1] for one in risky[:MOST_RISKY]),
+        best=tuple(_judged(tuple(kept.values())[:top])),
+        risky=tuple(estimate for _, estimate in _judged(risky[:MOST_RISKY])),
     )
 
 
@@ -95,7 +95,7 @@ def best_of(
     for way in exchanges(scenario, told):
         found += _priced(way, fastest_of(way.scenario, space, least=least, near=near))
         near = [*near, *(estimate.layout for _, estimate in found)]
-    return _judged(min(found, key=_step_seconds)) if found else None
+    return _judged([min(found, key=_step_seconds)])[0] if found else None
 
 
 def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
@@ -103,13 +103,15 @@ def _step_seconds(one: tuple[Scenario, Estimate]) -> float:
 
 
 def _priced(way: Exchange, layouts: list[Layout]) -> Iterator[tuple[Scenario, Estimate]]:
-    for layout in layouts:
-        yield way.scenario, replace(bare_estimate(way.scenario, layout), options=way.options)
+    for estimate in bare_estimates(way.scenario, layouts):  # what a search keeps breaks no rule
+        yield way.scenario, replace(estimate, options=way.options)
 
 
-def _judged(one: tuple[Scenario, Estimate]) -> tuple[Scenario, Estimate]:
-    """With intervals, which only what is kept gets."""
-    return one[0], with_intervals(*one)
+def _judged(kept: Sequence[tuple[Scenario, Estimate]]) -> list[tuple[Scenario, Estimate]]:
+    """With intervals, which only what is kept gets; all of a scenario at a time."""
+    scenarios = {id(scenario): scenario for scenario, _ in kept}
+    of = {key: iter(with_intervals(one, [e for s, e in kept if s is one])) for key, one in scenarios.items()}
+    return [(scenario, next(of[id(scenario)])) for scenario, _ in kept]
 
 
 def _sorted(found: Iterator[Iterator[tuple[Scenario, Estimate]]]) -> list[tuple[Scenario, Estimate]]:

@@ -14,7 +14,7 @@ from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Si
 from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index
-from simulator.question.scenario.block import Array, LayoutBlock, Mask, blocks_of
+from simulator.question.scenario.block import Array, LayoutBlock, Mask, block_of, blocks_of
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.partial import raised, searches_partial
@@ -24,6 +24,8 @@ from simulator.search.walk import lawful, sizes, walk
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
 _JUDGED_AT_ONCE = 32
+MIN_FIT_PROBABILITY = 0.95
+"""Least probability to fit of a layout that is recommended, unless told otherwise."""
 MOST_RISKY = 3
 """Risky layouts that a search remembers."""
 _BASE = 8192.0
@@ -240,6 +242,40 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
     if known < np.inf and not found.entries:  # those near are of another space
         return fastest_of(scenario, space, least=least)
     return found.layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """What a search puts before a layout."""
+
+    seconds: float
+    """Of a step of the layout."""
+    layouts: int
+    """Layouts that fit and are predicted faster."""
+    best: Layout
+    """The fastest of them, or the layout itself."""
+    best_seconds: float
+
+
+def faster_than(scenario: Scenario, space: Space, layout: Layout, *, least: float = 0.0) -> Faster:
+    """Count the layouts of a space that fit with at least a probability and are predicted faster than one."""
+    own = float(price(scenario, block_of([layout])).step.total[0])
+    count, best, shortest = 0, layout, own
+    for block in blocks(scenario, space, chunk=CHUNK):
+        kept, _ = lawful(scenario, space, block)
+        if len(kept):
+            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < own)
+        for whole in sizes(scenario, space, kept):
+            sized = _sized_where(scenario, whole, FITS)
+            if sized is None:
+                continue
+            priced = timed(scenario, sized, np.where(sized.verdict == FITS, own, -np.inf))
+            before = np.flatnonzero((priced.verdict == FITS) & (priced.step.total < own))
+            before = before[_likely(scenario, priced, before, least)] if len(before) else before
+            count += len(before)
+            if len(before) and (seconds := priced.step.total[before]).min() < shortest:
+                shortest, best = float(seconds.min()), priced.block.layout(int(before[seconds.argmin()]))
+    return Faster(own, count, best, shortest)
 
 
 def _offer(  # noqa: PLR0913, PLR0917  a question, and what of it is offered

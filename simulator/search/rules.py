@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from simulator.cost.memory.schedule import micro_batches
-from simulator.cost.operations.extents import inner_context
+from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import BY_NAME, RECOMPUTE_MODULES, Layout, model_chunks, rank_layers
+from simulator.question.scenario.layout import (
+    BY_NAME,
+    RECOMPUTE_MODULES,
+    Layout,
+)
 from simulator.question.scenario.scenario import Scenario
+from simulator.search import pipelines
+from simulator.search.pipelines import every, mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +36,20 @@ class Rule:
     fix: Callable[[Scenario, Layout], str]
 
 
-def _mask(condition: Any) -> Mask:
-    """A condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
-    return np.asarray(condition, dtype=np.bool_)
-
-
-def _every(block: LayoutBlock, *, broken: bool) -> Mask:
-    return np.full(len(block), broken)
-
-
 def _divisors(number: int) -> str:
     return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
 
 
 def _devices(scenario: Scenario, block: LayoutBlock) -> Mask:
     used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
-    return _mask(used != scenario.devices)
+    return mask(used != scenario.devices)
 
 
 def _heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    broken = _every(block, broken=False)
+    broken = every(block, broken=False)
     for heads in _head_counts(scenario):
         broken = broken | (heads % block.tensor_parallel != 0)
-    return _mask(broken)
+    return mask(broken)
 
 
 def _head_counts(scenario: Scenario) -> tuple[int, ...]:
@@ -65,13 +60,19 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
+def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
+    """Key-value heads of the mixers that have some; latent attention has none of its own."""
+    model = scenario.model
+    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}
+    return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
+
+
 def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    model, broken = scenario.model, _every(block, broken=False)
-    for mixer in {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}:
-        shared, t = model.heads(mixer).shared, block.tensor_parallel
+    t, broken = block.tensor_parallel, every(block, broken=False)
+    for shared in _kv_head_counts(scenario):
         copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
         broken = broken | ((shared % t != 0) & ~copied)
-    return _mask(broken)
+    return mask(broken)
 
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
@@ -82,148 +83,113 @@ def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
 
 
 def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
-    broken = _every(block, broken=False)
+    broken = every(block, broken=False)
     for width in _ffn_widths(scenario):
         broken = broken | (width % block.tensor_parallel != 0)
     if scenario.model.is_moe:
         broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
-    return _mask(broken)
+    return mask(broken)
 
 
-def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
-    cut = block.stage_layers
-    total, listed = scenario.model.num_hidden_layers, block.chunk_layers
-    if listed and (
-        len(listed) != block.pipeline_parallel * block.virtual_stages
-        or rank_layers(listed, block.pipeline_parallel) != cut
-    ):
-        return _every(block, broken=True)
-    least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
-    return _every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < least)
-
-
-def _node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
-    """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
-    if len(scenario.groups) < 2:
-        return _every(block, broken=False)
-    p = block.pipeline_parallel
-    ends, end = [], 0
-    for group in scenario.groups:
-        end += group.devices
-        ends.append(end)
-    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
-    return _every(block, broken=straddles)
-
-
-def _virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
-    v = block.virtual_stages
-    if v == 1:
-        return _every(block, broken=False)
-    chunks = model_chunks(block.stage_layers, v, block.chunk_layers)
-    sizes = {layers for of_rank in chunks for _, layers in of_rank}
-    unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
-    if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
-        return _every(block, broken=True)
-    return _mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
+def _refused_widths(scenario: Scenario, layout: Layout) -> str:
+    """Each width that does not divide."""
+    model, t, etp = scenario.model, layout.tensor_parallel, layout.expert_tensor_parallel
+    told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
+    if model.is_moe and model.moe_intermediate_size % etp:
+        told.append(f"expert width {model.moe_intermediate_size} does not divide by expert tensor parallel {etp}")
+    return ", ".join(told)
 
 
 def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
+    return mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
 
 
 def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Causal balance gives every context-parallel rank two pieces of the sequence.
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
-    tensor = np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
-    return _mask(scenario.seq_length % (pieces * tensor) != 0)
+    return mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
-        return _every(block, broken=False)
+        return every(block, broken=False)
     inner = inner_context(scenario, block)
     # Query heads are a multiple of the key-value heads: where those divide, the queries do.
     undivided = (scenario.model.num_key_value_heads % (block.tensor_parallel * inner) != 0) & (inner > 1)
-    return _mask(undivided | (block.context_parallel % inner != 0))
+    return mask(undivided | (block.context_parallel % inner != 0))
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
     product = block.expert_ranks
     if not scenario.model.is_moe:
-        return _mask(product > 1)
-    ranks = block.tensor_parallel * block.replicas
-    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
+        return mask(product > 1)
+    ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
+    return mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
 
 
 def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
     if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
-        return _mask(alone | needed)
-    return _mask(alone)
+        return mask(alone | needed)
+    return mask(alone)
 
 
 def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
-    return _mask(block.zero_stage > highest)
+    return mask(block.zero_stage > highest)
 
 
 def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
     degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
-        return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
+        return mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
-        return _every(block, broken=False)
-    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+        return every(block, broken=False)
+    return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
 def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return _mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
+    return mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
     activations = block.offloads("activations")
-    return _mask(
+    return mask(
         activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
     )
 
 
 def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.limits.activation_offload_with_recompute:
-        return _every(block, broken=False)
+        return every(block, broken=False)
     again = ~block.recomputes("none")
-    return _mask((block.offloads("activations")) & again)
-
-
-def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
-    profile = scenario.framework
-    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
-    return _every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+    return mask((block.offloads("activations")) & again)
 
 
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
-        return _every(block, broken=True)
+        return every(block, broken=True)
     counted = block.recomputes("full") & ~block.recomputes_by("list")
     per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
-    return _mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
+    return mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
 
 
 def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
     asked = block.recomputes("selective")
     if not asked.any():
-        return _every(block, broken=False)
+        return every(block, broken=False)
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
     foreign |= set() if scenario.model.is_moe else {"moe_act"}
     refused = int(encoded(tuple(foreign)))
-    return _mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+    return mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
 def _recompute_operations(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return _mask(block.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
+    return mask(block.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
 
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
@@ -237,17 +203,9 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
-    return _mask(
+    return mask(
         (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
     )
-
-
-def _overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
-    """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
-    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
-        return _every(block, broken=False)
-    alone = block.pipeline_parallel > 1 and block.virtual_stages == 1
-    return _mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))
 
 
 RULES: tuple[Rule, ...] = (
@@ -273,18 +231,16 @@ RULES: tuple[Rule, ...] = (
         "key-value heads divide by tensor parallel",
         _kv_heads,
         lambda s, x: (
-            f"{s.model.num_key_value_heads} key-value heads do not divide by tensor parallel {x.tensor_parallel}"
+            f"{' or '.join(map(str, _kv_head_counts(s)))} key-value heads do not divide by tensor parallel "
+            f"{x.tensor_parallel}"
         ),
-        lambda s, _: f"tensor parallel of {_divisors(s.model.num_key_value_heads)}",
+        lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_kv_head_counts(s)))}",
     ),
     Rule(
         "ffn",
         "feed-forward widths divide by tensor parallel, expert widths by expert tensor parallel",
         _ffn,
-        lambda s, x: (
-            f"feed-forward widths {', '.join(map(str, _ffn_widths(s)))} or the expert width do not divide by "
-            f"tensor parallel {x.tensor_parallel} / expert tensor parallel {x.expert_tensor_parallel}"
-        ),
+        _refused_widths,
         lambda _s, _x: "a smaller tensor or expert tensor parallel size",
     ),
     Rule(
@@ -297,7 +253,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "layers",
         "every pipeline rank has a layer and the cut adds up",
-        _layers,
+        pipelines.cut,
         lambda s, x: (
             f"the cut {list(x.stage_layers)} has {sum(x.stage_layers)} layers on {len(x.stage_layers)} ranks; "
             f"{s.model.name} has {s.model.num_hidden_layers}, the pipeline {x.pipeline_parallel} ranks"
@@ -307,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "expert_overlap",
         "an overlapped exchange of experts has model chunks in a pipeline and no full recompute",
-        _overlap,
+        pipelines.expert_overlap,
         lambda _s, x: (
             "the exchange of experts overlaps only with model chunks where there is a pipeline, and without full "
             f"recompute; the layout has pipeline parallel {x.pipeline_parallel}, virtual stages {x.virtual_stages}, "
@@ -318,7 +274,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "node_groups",
         "every pipeline rank lies inside one node group",
-        _node_groups,
+        pipelines.node_groups,
         lambda s, x: (
             f"pipeline parallel {x.pipeline_parallel} puts a rank on devices of two kinds: the groups have "
             f"{', '.join(str(g.devices) for g in s.groups)} devices"
@@ -326,9 +282,16 @@ RULES: tuple[Rule, ...] = (
         lambda _s, _x: "a pipeline size that divides the devices at the groups' borders",
     ),
     Rule(
+        "schedule",
+        "framework, ranks, chunks and micro batches are those of the schedule",
+        pipelines.schedule,
+        pipelines.refused_schedule,
+        lambda s, _: f"--schedule {' or '.join(s.framework.limits.schedules)}",
+    ),
+    Rule(
         "virtual_stages",
         "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
-        _virtual_stages,
+        pipelines.virtual_stages,
         lambda s, x: (
             f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks with layers "
             f"{list(x.stage_layers)}: "
@@ -443,7 +406,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "two_stages",
         "Megatron interleaves two pipeline ranks only with overlapped sends",
-        _two_stages,
+        pipelines.two_stages,
         lambda _s, x: f"{x.virtual_stages} virtual stages on 2 pipeline ranks whose sends nothing overlaps",
         lambda _s, _x: "--vpp 1, --pp 4, or --option overlap_p2p=true",
     ),
@@ -479,10 +442,10 @@ RULES: tuple[Rule, ...] = (
 
 def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
     """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node."""
-    across = _every(block, broken=False)
+    across = every(block, broken=False)
     for hardware in scenario.kinds_of_device:
         per_node = hardware.devices_per_node
-        across |= _mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
+        across |= mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
     return across
 
 

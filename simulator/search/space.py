@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
 from simulator.question.scenario.typed import Axes
-from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule
+from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
 
 CHUNK = 8192
 """Layouts priced at once: their arrays stay in the processor's cache."""
@@ -67,6 +67,7 @@ class Shape:
 
     pipeline_parallel: int
     virtual_stages: int
+    schedule: ScheduleName
     stage_layers: tuple[int, ...]
     chunk_layers: tuple[int, ...]
     """Layers of every model chunk where those are unequal."""
@@ -86,14 +87,15 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
         splits = _splits(scenario, space, pipeline)
         if not splits:
             continue
-        result += [
-            Shape(pipeline, len(listed) // pipeline, rank_layers(listed, pipeline), listed, splits)
-            for listed in _unequal_chunks(scenario, space, pipeline)
-        ]
-        if space.chunk_layers:
-            continue
-        for cut in _cuts(scenario, space, pipeline):
-            result += [Shape(pipeline, v, cut, (), splits) for v in _virtual_stages(scenario, space, pipeline, cut)]
+        unequal = _unequal_chunks(scenario, space, pipeline)
+        for schedule in space.schedule or (BY_NAME["schedule"].default,):
+            result += [
+                Shape(pipeline, len(one) // pipeline, schedule, rank_layers(one, pipeline, schedule), one, splits)
+                for one in unequal
+            ]
+            for cut in () if space.chunk_layers else _cuts(scenario, space, pipeline):
+                chunks = _virtual_stages(scenario, space, pipeline, cut)
+                result += [Shape(pipeline, v, schedule, cut, (), splits) for v in chunks]
     return result
 
 
@@ -323,7 +325,7 @@ def _work(space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices])
         return None
     pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
     splits = np.array([(*one, np.nan) for one in found])
-    block = _block(space, Shape(0, 0, (), (), ()), splits[pair], choices, index)
+    block = _block(space, Shape(0, 0, "1f1b", (), (), ()), splits[pair], choices, index)
     return _Work(block, {one: number for number, one in enumerate(found)})
 
 
@@ -348,6 +350,7 @@ def _block(
     return LayoutBlock(
         pipeline_parallel=shape.pipeline_parallel,
         virtual_stages=shape.virtual_stages,
+        schedule=shape.schedule,
         stage_layers=shape.stage_layers,
         chunk_layers=shape.chunk_layers,
         recompute_layer_list=space.recompute_layer_list,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,45 @@ def test_a_run_is_not_called_starved_by_a_prediction_alone(tmp_path: Path) -> No
     fitted = fit_own("hopper", prepared([tight]))
     assert fitted.time is not None
     assert fitted.time.keys == (row.key,)
+
+
+@pytest.mark.parametrize(("hardware", "family"), [("bi150-64g", "iluvatar-bi"), ("ascend-910b-64g-8", "ascend-910")])
+def test_a_device_whose_owner_writes_runs_by_hand(hardware: str, family: str, tmp_path: Path) -> None:
+    """The template of a device, three runs of Paddle in it, the calibration, and a layout that did not run."""
+    header, example = csv.reader(io.StringIO(run("calibrate", "--template", "--hardware", hardware).stdout))
+    assert (header[1], example[1], header[-1]) == ("hardware", hardware, "framework")
+    asked: dict[str, Any] = {
+        "model": "llama-13b",
+        "hardware": hardware,
+        "framework": "paddle",
+        "devices": 16,
+        "seq_length": 2048,
+    }
+    asked |= {"global_batch_size": 256, "sequence_parallel": True}
+    lines = [",".join((*header, "sequence_parallel"))]
+    for tensor, pipeline in ((8, 2), (4, 2), (4, 4)):
+        found = simulator.estimate(**asked, tensor_parallel=tensor, pipeline_parallel=pipeline)
+        measured = f"{1.4 * found.throughput.step_seconds},{found.memory.device_bytes / 2**30}"
+        lines.append(f"llama-13b,{hardware},16,2048,256,1,{tensor},{pipeline},{measured},paddle,true")
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = run("calibrate", str(path), "--output", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    layout: dict[str, Any] = {"tensor_parallel": 8, "pipeline_parallel": 1}
+    before = simulator.estimate(**asked, **layout)
+    after = simulator.estimate(**asked, **layout, calibration=str(tmp_path / f"{family}.yaml"))
+    truth = 1.4 * before.throughput.step_seconds
+    assert after.throughput.step_seconds == pytest.approx(truth, rel=0.12)
+    span = after.throughput.interval_seconds
+    assert span is not None
+    assert span.low < truth < span.high
+
+
+def test_figures_in_another_unit_are_asked_about(tmp_path: Path) -> None:
+    path = mine(tmp_path, ((2, 1),))
+    cells = path.read_text(encoding="utf-8").replace("memory_gib", "memory_mib")
+    path.write_text(cells, encoding="utf-8")
+    done = run("calibrate", str(path), "--output", str(tmp_path))
+    assert "memory of family hopper is not stored" in done.stderr
+    # After the fit; before it, the factor between the two units.
+    assert re.search(r"mine:1 is 1\.0[0-2]e\+03 times what was measured: is it in the column's unit\?", done.stderr)

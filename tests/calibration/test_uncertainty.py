@@ -9,8 +9,14 @@ import pytest
 
 import simulator
 from simulator.api import scenario_of
-from simulator.evidence.calibration.apply import applied, with_calibration
-from simulator.evidence.calibration.uncertainty import NORMAL_90, memory_interval, relative_deviation, time_interval
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.uncertainty import (
+    NORMAL_90,
+    layout_variances,
+    memory_interval,
+    time_interval,
+    with_noise,
+)
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
@@ -90,13 +96,16 @@ def test_the_interval_is_that_of_the_deviation() -> None:
     assert used.memory.memory is not None
     assert used.time is not None
     assert used.time.time is not None
-    deviation = relative_deviation("memory", scenario, layout, used.memory.memory)
+    of_memory, of_time = used.memory.memory, used.time.time
+    (variance,) = layout_variances("memory", scenario, [layout], of_memory)
+    deviation = float(with_noise("memory", scenario, variance, of_memory))
     assert deviation >= used.memory.memory.noise
-    once = memory_interval(scenario, plain, used.memory.memory)
+    once = memory_interval(scenario, plain, of_memory, variance)
     assert once.interval_bytes is not None
     ratio = once.interval_bytes.high / plain.memory.device_bytes
     assert ratio == pytest.approx(2.718281828459045 ** (NORMAL_90 * deviation))
-    seconds = time_interval(scenario, plain, used.time.time).interval_seconds
+    (variance,) = layout_variances("time", scenario, [layout], of_time)
+    seconds = time_interval(scenario, plain, of_time, variance).interval_seconds
     assert seconds is not None
     assert seconds.low < plain.throughput.step_seconds < seconds.high
     assert seconds.low * seconds.high == pytest.approx(plain.throughput.step_seconds**2)
@@ -110,7 +119,7 @@ def test_the_probability_rises_with_capacity() -> None:
     found = []
     for share in (0.9, 0.96, 0.98, 1.0, 1.02, 1.04, 1.1):
         sized = replace(plain, memory=replace(plain.memory, capacity_bytes=share * plain.memory.device_bytes))
-        probability = with_calibration(scenario, sized, used).memory.fit_probability
+        probability = used.judged(scenario, [sized])[0].memory.fit_probability
         assert probability is not None
         found.append(probability)
     assert found == sorted(found)

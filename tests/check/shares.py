@@ -96,13 +96,16 @@ def kind(row: Public) -> str:
 
 
 def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
-    """The first firm answer, by the hardware and the numbers of nodes that are tried; else the first one."""
+    """The first firm answer, by the hardware and the numbers of nodes that are tried; else the first one.
+
+    A number of nodes that the framework refuses is no number that anybody would tell.
+    """
     results: tuple[Checked, ...] = ()
     for hardware in _HARDWARE.get(row.family, ("h100-sxm-80g",)):
         for nodes in _NODES:
             found = check_files([str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings)
             results = results or found
-            if verdict(found) in _FIRM:
+            if verdict(found) in _FIRM and (nodes is None or verdict(found) != "refused"):
                 return found
             if nodes is None and (verdict(found) == "not_modelled" or _none(found)):
                 break
@@ -114,11 +117,12 @@ def _settings(row: Public) -> dict[str, str]:
     sizes = _SIZE.findall(text)
     told = {**_TOLD, **({"MODEL_SIZE": sizes[0]} if sizes else {})}
     arguments = {number: told[name] for name, number in _ARGUMENT.findall(text) if name in told}
-    return {**told, **arguments, '$(python -c "import torch; print(torch.cuda.device_count())")': "8"}
+    return {**told, **arguments}
 
 
 def _none(results: tuple[Checked, ...]) -> bool:
-    text = " ".join(reason for result in results for reason in result.reasons)
+    named = (remark.message for result in results for remark in result.remarks if remark.rule == "unknown-model")
+    text = " ".join([*(reason for result in results for reason in result.reasons), *named])
     part = any(remark.rule in _PARTS for result in results for remark in result.remarks)
     return part or _NONE.search(text) is not None or _OTHER.search(text) is not None
 

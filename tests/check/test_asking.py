@@ -131,3 +131,79 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --vocab-size 32000 --tensor-model-pa
 )
 def test_common_names(name: str, model: str | None) -> None:
     assert by_name(name)[0] == model
+
+
+EXAMPLE = """#!/bin/bash
+# sh train.sh dsw 2 8192 bf16
+# sh train.sh dlc 4 8192 fp16
+TP=$2
+SEQ=$3
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu \\
+ --num-attention-heads 32 --group-query-attention --num-query-groups 8 --vocab-size 128256 \\
+ --max-position-embeddings 8192 \\
+ --tensor-model-parallel-size $TP --seq-length $SEQ --$4 --micro-batch-size 1 --global-batch-size 64 \\
+ --untie-embeddings-and-output-weights --disable-bias-linear --normalization RMSNorm
+"""
+
+
+def test_a_script_starts_as_its_own_comment_says(tmp_path: Path) -> None:
+    (found,) = checked(script(tmp_path, EXAMPLE), *H100, code=1)
+    assert found["outcome"] == "does_not_fit"
+    assert found["estimate"]["layout"]["tp"] == 2
+    (said,) = [remark for remark in found["remarks"] if remark["rule"] == "example-arguments"]
+    assert (said["severity"], said["place"]["line"]) == ("note", 2)
+    # What the user tells, by number or by the variable's name, stands above the comment.
+    for told in ("2=8", "TP=8"):
+        (found,) = checked(script(tmp_path, EXAMPLE), *H100, "--set", told)
+        assert found["outcome"] == "fits"
+        assert found["estimate"]["layout"]["tp"] == 8
+        assert "unused-setting" not in {remark["rule"] for remark in found["remarks"]}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        EXAMPLE.replace("# sh train.sh", "# sh finetune.sh"),  # another script
+        EXAMPLE.replace(" bf16\n", "\n").replace(" fp16\n", "\n"),  # of an older version, with fewer words
+        EXAMPLE.replace("dsw 2", "dsw <TP>").replace("dlc 4", "dlc $TP"),  # left to the reader
+        EXAMPLE.replace("# sh", "echo sh"),  # not a comment
+    ],
+)
+def test_a_comment_that_tells_no_arguments_is_no_example(tmp_path: Path, changed: str) -> None:
+    (found,) = checked(script(tmp_path, changed), *H100, code=3)
+    assert found["outcome"] == "cannot_tell"
+
+
+COUNTS = """NODE=COMMAND
+ALL=$(($(ds_ssh nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)-2))
+torchrun --nproc_per_node $NODE pretrain_gpt.py --num-layers 20 --hidden-size 2048 --num-attention-heads 16 --swiglu \\
+ --ffn-hidden-size 5632 --bf16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 32000 \\
+ --micro-batch-size 1 --global-batch-size $((8 * ALL))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)",
+        "$(nvidia-smi -L | wc -l)",
+        """$(python -c 'import torch; print(torch.cuda.device_count())')""",
+        """`python -c "import torch; print(torch.cuda.device_count())"`""",
+    ],
+)
+def test_a_script_that_counts_its_devices(command: str, tmp_path: Path) -> None:
+    file = script(tmp_path, COUNTS.replace("COMMAND", command))
+    (found,) = checked(file, *H100)
+    assert (found["outcome"], found["estimate"]["devices"], found["estimate"]["layout"]["dp"]) == ("fits", 8, 8)
+    assert len([remark for remark in found["remarks"] if remark["rule"] == "devices-counted"]) == 2
+    # Steps of 8 micro batches a device, whatever their number.
+    (twice,) = checked(file, *H100, "--nodes", "2")
+    assert twice["estimate"]["devices"] == 16
+    (smaller,) = checked(file, "--hardware", "bi150-64g")
+    assert smaller["estimate"]["devices"] == 16
+
+
+def test_other_commands_stay_unknown(tmp_path: Path) -> None:
+    file = script(tmp_path, COUNTS.replace("COMMAND", "$(nvidia-smi -L | grep H100 | wc -l)"))
+    (found,) = checked(file, *H100, code=3)
+    assert found["outcome"] == "cannot_tell"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.mutations import mutants_of
 from tests.docs.pages import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,3 +74,24 @@ def test_the_page_quotes_every_benchmark() -> None:
     for name in ("price_layouts", "search_memory", "startup"):
         block = speed.split(f"<!-- {name}:start -->")[1].split(f"<!-- {name}:end -->")[0]
         assert all(word in block for word in ("date: 2", "processor: ", "software: Python", "target")), name
+
+
+def test_mutants_change_one_expression_and_keep_their_names_when_lines_move() -> None:
+    code = "def f(a):\n    return max(a, 1) - a // 2\n\n\nLIMIT = zip(a, b, strict=True)\n"
+    found = list(mutants_of("x.py", code))
+    told = {(one.before, one.after) for one in found}
+    assert told == {
+        ("max(a, 1) - a // 2", "max(a, 1) + a // 2"),
+        ("max(a, 1) - a // 2", "max(a, 1)"),
+        ("max(a, 1)", "min(a, 1)"),
+        ("1", "2"),
+        ("a // 2", "a / 2"),
+        ("2", "3"),
+        ("2", "1"),
+    }
+    moved = list(mutants_of("x.py", f"# a line more\n{code}"))
+    assert [one.key for one in moved] == [one.key for one in found]
+    for one in found:
+        assert (one.within, one.nth) == ((1, 2), 0)
+        start, end = one.start, one.end
+        assert one.applied(code) == f"{code[:start]}({one.after}){code[end:]}"

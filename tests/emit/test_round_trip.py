@@ -33,6 +33,16 @@ LAYOUTS = [
     (
         "megatron",
         (
+            "--model llama3.1-8b --nodes 2 --pp 4 --stack mindspeed-llm --schedule dualpipev "
+            "--option overlap_grad_reduce=false --option overlap_param_gather=false"
+        ),
+    ),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_h1 --vpp 2"),
+    ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --schedule dualpipev"),
+    (
+        "megatron",
+        (
             "--model deepseek-v3 --nodes 32 --pp 16 --ep 16 --recompute-modules moe_act,mla_up_proj "
             "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2 --option expert_dispatch=deepep"
         ),

@@ -42,6 +42,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
     (
+        {"model": "llama3.1-8b", "devices": 16},
+        {"pipeline_parallel": 4, "virtual_stages": 2, "schedule": "dualpipev"},
+    ),
+    (
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
@@ -50,6 +54,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 BESIDE = {
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
+    "fused_collectives": {"tp_comm_overlap": "true"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
@@ -59,6 +64,7 @@ BESIDE = {
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
+    "deferred_head_gradients": {"fully_shard": "false"},
     "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},
     "widened_gradients": {
         "fully_shard": "false",

@@ -16,6 +16,7 @@ ANNOTATIONS = (
     "organisation",
     "options_source",
     "filled",
+    "tuned",
 )
 ROWS = {
     "a100-paddlenlp": 4,

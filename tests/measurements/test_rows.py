@@ -120,6 +120,9 @@ def test_headers_are_strict(tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text("", encoding="utf-8")
     assert refusal(empty).startswith(":1: missing column 'hardware'")
+    for mark, said in ((";", "';'"), ("\t", "tabs")):
+        empty.write_text(mark.join(COLUMNS) + "\n", encoding="utf-8")
+        assert refusal(empty) == f":1: columns are separated by commas here, not by {said}"
 
 
 def test_optional_columns_are_optional(tmp_path: Path) -> None:

@@ -156,6 +156,8 @@ def test_latent_attention() -> None:
     # Latents and norms belong to the sequence: whole without sequence parallelism.
     assert kept(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + 8 + (2512 - 832) / 2)
     assert kept(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2512 / 2
+    # A ring joins keys and values of all heads, 2 x 4 x (24 + 20).
+    assert kept(small(small_mla()), context_parallel=2) == T / 2 * (2512 + 352)
 
 
 def test_the_tensors_of_a_layer_are_named() -> None:

@@ -40,6 +40,8 @@ def test_gathered_weights_stand_in_for_16_bit_ones(recipe: str, copies: float) -
 def test_without_copies_between_micro_batches_one_stays() -> None:
     options = {"fp8_weight_cache": "false", "fp8_param_gather": "true"}
     assert parameters({"fp8_weight_cache": "false"}) - parameters(options) == LINEAR
+    table = 2 * 2 * 128256 * 4096 + 2 * (2 * 32 + 1) * 4096
+    assert parameters({"fp8_weight_cache": "false"}) == LINEAR * 2 + table
 
 
 @pytest.mark.parametrize(("recipe", "each"), list(zip(RECIPES, (1, 1, 33 / 32, 33 / 32), strict=True)))

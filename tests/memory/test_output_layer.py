@@ -2,8 +2,9 @@
 
 import pytest
 
-from simulator.cost.memory.loss import head_input_bytes, loss_bytes
-from simulator.cost.timing.flops import forward_flops_per_token, head_flops
+from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, labelled_tokens, loss_bytes
+from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.timing.flops import forward_flops_per_token
 from tests.scenario.cases import ROUND, block, only, priced, scenario_of, small_dense
 
 T, V = 64, 1000
@@ -50,6 +51,30 @@ def test_tokens_without_a_label_skip_the_output_layer() -> None:
     assert only(loss_bytes(scenario, here)) == 10 * T / 4 * V
     # The norm keeps all tokens, its output only those that go on.
     assert only(head_input_bytes(scenario, here)) == 6 * T * 64 + 4 * T + 2 * T / 4 * 64
-    assert only(head_flops(scenario, here)) == 2 * T / 4 * 64 * V
+    assert only(labelled_tokens(scenario, here)) == T / 4
     whole = scenario_of(small_dense(), profile="paddle", seq_length=32, options=FUSED)
     assert forward_flops_per_token(whole) - forward_flops_per_token(scenario) == 2 * 64 * V * 0.75
+
+
+@pytest.mark.parametrize(
+    ("limit", "pipeline", "waiting"), [("0", 2, 0), ("3", 2, 3), ("3", 1, 0), ("2147483648", 2, 8)]
+)
+def test_gradients_of_the_output_layer_that_wait(limit: str, pipeline: int, waiting: int) -> None:
+    """Their input, a part of the sequence, and the output's gradient in 16 bits, of at most as many as there are."""
+    options = FUSED | {"deferred_head_gradients": limit}
+    scenario = scenario_of(small_dense(), seq_length=32, options=options, devices=4 * pipeline, global_batch_size=32)
+    fields = {"tensor_parallel": 2, "micro_batch_size": 2, "pipeline_parallel": pipeline, "sequence_parallel": True}
+    here = block(scenario, data_parallel=2, **fields)
+    assert only(micro_batches(scenario, here)) == 8
+    expected = waiting * 2 * (T * 64 / 2 + T * V / 2)
+    assert only(deferred_head_bytes(scenario, here, micro_batches(scenario, here))) == expected
+
+
+def test_what_waits_is_on_the_last_rank_alone() -> None:
+    needs = []
+    for limit in ("0", "4"):
+        scenario = scenario_of("llama3.1-8b", options=FUSED | {"deferred_head_gradients": limit}, devices=8)
+        answer = priced(scenario, tensor_parallel=4, pipeline_parallel=2, sequence_parallel=True)
+        needs.append(answer.memory.allocated[:, 0])
+    assert needs[1][0] == needs[0][0]
+    assert needs[1][1] - needs[0][1] == pytest.approx(4 * 2 * 8192 * (4096 + 128256) / 4)

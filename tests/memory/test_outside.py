@@ -10,6 +10,7 @@ from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import MOMENTS
 from simulator.cost.memory.outside import outside_allocator
 from simulator.cost.memory.peak import buffer_bytes
+from simulator.cost.operations.extents import inner_context
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, priced, scenario_of, small_dense
@@ -63,6 +64,43 @@ def test_context_parallelism_needs_buffers() -> None:
     # Five query tensors 2 T q / t, of half the sequence.
     assert outside(small(), context_parallel=2)["ring_buffers"] == 5 * 2 * T / 2 * 64
     assert outside(small(), context_parallel=2, tensor_parallel=2)["ring_buffers"] == 5 * 2 * T / 2 * 64 / 2
+
+
+def test_all_parts_add_up() -> None:
+    """On a device whose documents give buffers of groups, and on one without."""
+    for hardware in ("z2000", "ascend-910b-64g"):
+        scenario = scenario_of(small_dense(), hardware, devices=32, options={"tp_comm_overlap": "true"})
+        scenario = replace(scenario, coefficients=Coefficients(memory=VALUES))
+        here = block(scenario, tensor_parallel=2, sequence_parallel=True, context_parallel=2)
+        found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+        parts = (found.context, found.communicators, found.user_buffers, found.ring_buffers, found.fragmentation)
+        assert only(found.ring_buffers) > 0
+        assert only(found.fragmentation) == 0.5 * 1000
+        assert (only(found.communicators) > 0) != (only(found.user_buffers) > 0)
+        assert only(found.total) == sum(only(part) for part in parts)
+
+
+def test_logits_are_stranded_on_the_last_rank() -> None:
+    """The 16-bit logits of a micro batch, where the loss is one of several kernels."""
+    scenario = small(profile="torch", options={"cross_entropy_chunk_tokens": "0", "fused_cross_entropy": "false"})
+    here = block(scenario, pipeline_parallel=4, micro_batch_size=2)
+    found = outside_allocator(scenario, here, np.full((4, 1), 1000.0)).fragmentation[:, 0]
+    assert (found - found[0]).tolist() == [0, 0, 0, 2 * 2 * T * V]
+    # A quarter of 1000 bytes, and all of them at the least.
+    assert found[0] == 250 + 1000
+
+
+@pytest.mark.parametrize(
+    ("tensor", "context", "inside", "ring"),
+    [(2, 8, "0", 2), (8, 4, "0", 4), (16, 2, "0", 2), (2, 8, "2", 4), (2, 2, "8", 1)],
+)
+def test_rings_of_the_ranks_of_a_node(tensor: int, context: int, inside: str, ring: int) -> None:
+    """Of eight devices a node those that tensor parallelism leaves exchange heads: four, one, or as many as said."""
+    options = {"cp_communication": "all_to_all_ring", "cp_inner_degree": inside}
+    scenario = small(options=options, devices=tensor * context)
+    here = block(scenario, tensor_parallel=tensor, context_parallel=context)
+    assert only(inner_context(scenario, here)) == context / ring
+    assert (outside(scenario, tensor_parallel=tensor, context_parallel=context)["ring_buffers"] > 0) == (ring > 1)
 
 
 def test_workspaces_and_pipeline_buffers_are_tensors() -> None:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory.schedule import StageActivations, recompute_plan, stage_activations
+from simulator.cost.stages import stage_contents
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import (
     by_stage,
     contents,
+    layout_of,
     only,
     priced,
     recomputed_layers,
@@ -56,6 +59,25 @@ def test_uniform_recomputes_all_and_keeps_the_input_of_each_unit(unit: int, inpu
     assert kept == [inputs * INPUT] * 2
     # The backward pass holds one unit in full.
     assert np.ravel(found.recompute_working_set).tolist() == [unit * LAYER] * 2
+
+
+def test_layouts_of_a_block_recompute_each_in_its_own_way() -> None:
+    """None, all by units, the first of every chunk, those of a list: each as it does alone."""
+    scenario = eight_layers()
+    ways: list[dict[str, Any]] = [
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_layers": 2},
+        {"recompute": "full", "recompute_method": "block", "recompute_layers": 3},
+        {"recompute": "full", "recompute_method": "list"},
+        {"recompute": "selective"},
+    ]
+    layouts = [layout_of(scenario, pipeline_parallel=2, recompute_layer_list=(1, 2, 5), **way) for way in ways]
+    together = block_of(layouts)
+    has = stage_contents(scenario, together)
+    plan = recompute_plan(together, has)
+    assert plan.on_rank(has)[0].T.tolist() == [[0, 0], [4, 4], [3, 3], [2, 1], [0, 0]]
+    assert plan.inputs[0].T.tolist() == [[0, 0], [2, 2], [3, 3], [2, 1], [0, 0]]
+    assert plan.unit.tolist() == [1, 2, 1, 1, 1]
 
 
 def test_uniform_keeps_an_input_in_every_chunk() -> None:

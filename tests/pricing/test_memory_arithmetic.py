@@ -195,6 +195,16 @@ def test_full_recompute_keeps_the_inputs_of_its_units() -> None:
     assert idle.parts_bytes == stage(scenario).parts_bytes
 
 
+def test_a_unit_done_again_is_that_of_the_largest_layers() -> None:
+    """Of the dense layer and those with experts the latter; not of a layer that keeps what it has."""
+    scenario = question(small_moe(vocab_size=8))
+    none = stage(scenario)
+    for unit in (1, 2):
+        again = stage(scenario, recompute="full", recompute_layers=unit)
+        assert none.moment == again.moment == "backward"
+        assert again.parts_bytes["temporary"] - none.parts_bytes["temporary"] == unit * T * MOE
+
+
 @pytest.mark.parametrize("split", [1, 2])
 def test_fp8_keeps_what_its_products_start_from_in_8_bits(split: int) -> None:
     """Norm outputs, the product of SwiGLU and a copy of attention's output; each rank its part."""

@@ -211,10 +211,10 @@ class GPipe(Schedule):
                 "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.interleaved",
             ),
             (
-                "    return INTERLEAVED if",
+                "    match name:\n",
                 (
                     "    if block.virtual_stages == 1 and block.pipeline_parallel == 2:\n        return GPipe()\n"
-                    "    return INTERLEAVED if"
+                    "    match name:\n"
                 ),
             ),
         ),

@@ -87,6 +87,9 @@ def test_torchtitan(tmp_path: Path) -> None:
         (("context_parallel_degree = 1", 'fsdp_reshard_after_forward = "always"'), "zero_stage", 3),
         (('option = "2"', 'option = "op"'), "recompute", "operations"),
         (("context_parallel_degree = 1", "context_parallel_degree = 4"), "context_parallel", 4),
+        (('"Interleaved1F1B"', '"ZBVZeroBubble"'), "schedule", "zb_v"),
+        (('"Interleaved1F1B"', '"interleavedzerobubble"'), "schedule", "zb_h1"),
+        (('"Interleaved1F1B"', '"DualPipeV"'), "schedule", "dualpipev"),
     ],
 )
 def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, t
         (('flavor = "8B"', 'flavor = "9000B"'), "unknown-model"),
         (('name = "AdamW"', 'name = "Muon"'), "not-modelled"),
         (('mode = "selective"', 'mode = "memory_budget"'), "upper-bound"),
-        (('"Interleaved1F1B"', '"ZBVZeroBubble"'), "not-modelled"),
+        (('"Interleaved1F1B"', '"LoopedBFS"'), "not-modelled"),
         (("context_parallel_degree = 1", "tensor_paralel_degree = 1"), "unknown-flag"),
     ],
 )

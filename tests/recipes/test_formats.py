@@ -226,7 +226,7 @@ def test_swift_that_trains_nothing_or_by_preference(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"x.sh:1: swift rlhf: a second model"):
         read("swift rlhf --rlhf_type dpo --model x", tmp_path, "x.sh")
     spread = read(SWIFT.replace("PROGRAM", "swift").replace("=4 ", "=2 "), tmp_path, "x.sh")
-    assert any("device_map" in message for message in about(spread, "not-modelled"))
+    assert any("device_map" in message for message in about(spread, "upper-bound"))
 
 
 def test_public_swift() -> None:
@@ -270,13 +270,31 @@ def test_llamafactory(tmp_path: Path) -> None:
     [
         ("use_galore: true", "use_galore: this optimizer or state is not priced"),
         ("stage: dpo", "stage dpo: a second model or another loss is not modelled"),
-        ("quantization_bit: 4", "quantized weights are not modelled"),
+        ("quantization_bit: 4", "quantized weights are not modelled"),  # full training of them
         ("fp8: true", "fp8: fp8 of a trainer is not priced"),
     ],
 )
 def test_what_llamafactory_is_not_priced_with(more: str, message: str, tmp_path: Path) -> None:
     text = FACTORY.replace("stage: sft\n", "") if more.startswith("stage") else FACTORY
     assert message in about(read(f"{text}{more}\n", tmp_path), "not-modelled")
+
+
+@pytest.mark.parametrize(
+    "quantized",
+    [
+        FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AWQ"),
+        FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16"),
+        f"{FACTORY}quantization_bit: 4\n",
+    ],
+)
+def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: str, tmp_path: Path) -> None:
+    recipe = read(quantized.replace("finetuning_type: full", "finetuning_type: lora"), tmp_path)
+    assert recipe.model == "llama3-8b"
+    assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound"))
+    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "fits"
+    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g", model="llama3-70b"), Gates())
+    assert found.outcome == "not_modelled"  # fewer bits may fit where 16 do not
 
 
 def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:
@@ -355,6 +373,27 @@ def test_what_neox_is_not_priced_with(old: str, new: str, message: str, tmp_path
     assert message in about(recipe, "not-modelled")
 
 
+@pytest.mark.parametrize(
+    ("handed", "read_over"),
+    [
+        ('{"comms_logger": {"enabled": true, "prof_all": true}}', True),
+        ('{"zero_optimization": {"stage": 3}}', False),
+        ('{"some_new_offload": true}', False),
+    ],
+)
+def test_what_neox_hands_to_deepspeed(handed: str, read_over: bool, tmp_path: Path) -> None:
+    recipe = read(NEOX.replace('"norm"', f'"deepspeed_extra_args": {handed}, "norm"'), tmp_path, "x.yml")
+    assert any("what is handed to DeepSpeed" in told for told in about(recipe, "not-modelled")) != read_over
+
+
+def test_a_part_of_a_neox_configuration_says_so(tmp_path: Path) -> None:
+    without = NEOX.split('  "train_micro_batch', maxsplit=1)[0] + "}"
+    assert "base-configuration" in rules(read(without, tmp_path, "x.yml"))
+    assert "base-configuration" not in rules(read(NEOX, tmp_path, "x.yml"))
+    part = NEOX.replace('"train_micro_batch_size_per_gpu": 4,', "")
+    assert "base-configuration" not in rules(read(part, tmp_path, "x.yml"))
+
+
 def test_neox_in_several_files(tmp_path: Path) -> None:
     recipe = read(NEOX.replace('"train_micro_batch_size_per_gpu": 4,', ""), tmp_path, "x.yml")
     assert [unknown.name for unknown in recipe.unknowns if unknown.affects] == ["train_micro_batch_size_per_gpu"]
@@ -419,3 +458,22 @@ def test_experiments_of_flagscale(tmp_path: Path) -> None:
         read(f"{start}  auto_tuner: {{space: {{tensor_model_parallel_size: [1, 2]}}}}\n", tmp_path)
     with pytest.raises(UnsupportedError, match="FlagScale on vllm is not read"):
         read(start.replace("megatron", "vllm"), tmp_path)
+
+
+@pytest.mark.parametrize("end", [" \\", " \\\n", " \\\n   ", " \\\r\n"])
+def test_a_line_that_is_continued_where_the_file_ends(end: str, tmp_path: Path) -> None:
+    launch = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
+    recipe = read(f"{launch}{end}", tmp_path, "x.sh")
+    assert (recipe.seq_length, recipe.precision, recipe.devices_per_node) == (128, "bf16", 8)
+    # Two backslashes are one sign of the last word, not a line that goes on.
+    assert read(f"{launch} --save x\\\\", tmp_path, "x.sh").precision == "bf16"
+
+
+def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("general: {}\nparallelism: {tp: 1}\ntokens: {a: 1}\ntokens: {a: 2}\n")
+    with pytest.raises(UnsupportedError, match="nanotron"):
+        read_recipe(file)
+    file.write_text("general: {}\ntokens: {a: 1}\ntokens: {a: 2}\n")
+    with pytest.raises(InputError, match="duplicate key"):
+        read_recipe(file)

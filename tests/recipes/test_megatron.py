@@ -374,3 +374,48 @@ def test_other_launches_are_passed_over(tmp_path: Path) -> None:
         read_recipe(file)
     file.write_text(f"python prepare.py --x 1\ntorchrun p.py {' '.join(BASE.split())}\n", encoding="utf-8")
     assert len(read_recipe(file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batch", "priced"),
+    [
+        ('"0:384 200B:768 400B:1152"', 1152, True),
+        ('"0:768 2.4B:320"', 768, True),
+        ("0:16", 16, True),
+        ('"0:16 soon:32"', None, False),
+        ('""', None, False),
+    ],
+)
+def test_a_batch_in_steps(schedule: str, batch: int | None, priced: bool, tmp_path: Path) -> None:
+    """The largest is priced: fewer micro batches keep no more in flight."""
+    flags = " ".join(BASE.replace("--global-batch-size 64", "").split())
+    file = tmp_path / "run.sh"
+    file.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags} --step-batch-size-schedule {schedule}\n")
+    (recipe,) = read_recipe(file)
+    assert recipe.global_batch_size == batch
+    said = {remark.severity for remark in recipe.remarks if "schedule" in remark.message}
+    assert said == ({"warning"} if priced else {"error"})
+
+
+def test_the_folder_of_a_script_tells_what_it_trains(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    for script, other in (("examples/mimo/train.py", True), ("xiaomimimo/train.py", False), ("mimo/x/train.py", False)):
+        file.write_text(f"torchrun --nproc_per_node 8 {script} {' '.join(BASE.split())}\n")
+        (recipe,) = read_recipe(file)
+        assert any("an encoder" in remark.message for remark in recipe.remarks) == other
+
+
+@pytest.mark.parametrize(("tokenizer", "model"), [("OwnTokenizer", None), ("LLama2Tokenizer", "llama-2-7b")])
+def test_a_tokenizer_that_is_not_known_makes_no_model_of_equal_sizes(
+    tokenizer: str, model: str | None, tmp_path: Path
+) -> None:
+    flags = f"""--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu
+     --untie-embeddings-and-output-weights --disable-bias-linear --normalization RMSNorm --seq-length 4096 --bf16
+     --max-position-embeddings 4096 --micro-batch-size 1 --patch-tokenizer-type {tokenizer}
+     --position-embedding-type rope"""
+    recipe = read(flags, tmp_path)
+    assert recipe.model == model
+    assert ("no-vocabulary" in rules(recipe)) == (model is None)
+    # Pai takes it from the weights.
+    named = read(f"{flags} --load /mnt/Baichuan2-7B-Base-to-mg-tp2-pp1", tmp_path)
+    assert (model or named.model_fields["vocab_size"]) == (model or 125696)

@@ -104,3 +104,11 @@ def test_one_row_a_head_of_position_bias_is_nothing(tmp_path: Path) -> None:
     assert recipe.model_fields["learned_positions"] == 0
     assert recipe.model_fields["embedding_norm"] is True
     assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+
+
+@pytest.mark.parametrize(("size", "exchange"), [(1, None), (2, "all_to_all")])
+def test_sequences_split_by_ulysses(size: int, exchange: str | None, tmp_path: Path) -> None:
+    recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', f"--ds-sequence-parallel-size {size}")
+    assert recipe.layout is not None
+    assert (recipe.layout.context_parallel, recipe.options.get("cp_communication")) == (size, exchange)
+    assert "not-modelled" not in rules(recipe)

@@ -72,7 +72,7 @@ def test_adapters(tmp_path: Path) -> None:
         "--stage ppo",
         "--cla-share-factor 2",
         "--spec mindspeed_llm.tasks.models.spec.plm_spec layer_spec",
-        "--schedules-method dualpipev",
+        "--moe-fb-overlap --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
     ],
 )
 def test_what_may_turn_the_verdict_leaves_none(flags: str, tmp_path: Path) -> None:
@@ -314,3 +314,24 @@ def test_leaner_state(flags: str, options: dict[str, str], tmp_path: Path) -> No
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert options.items() <= recipe.options.items()
     assert recipe.remarks == ()
+
+
+def test_kernels_are_read(tmp_path: Path) -> None:
+    plain = read(BASE, tmp_path).options
+    assert (plain["tp_comm_overlap"], plain["fused_rotary"]) == ("false", "false")
+    for name in ("--use-mc2", "--use-ascend-mc2"):
+        split = f"--tensor-model-parallel-size 8 --sequence-parallel {name} --use-fused-rotary-pos-emb"
+        found = read(f"{BASE} {split}", tmp_path)
+        assert (found.options["tp_comm_overlap"], found.options["fused_collectives"]) == ("true", "true")
+        assert found.options["fused_rotary"] == "true"
+        assert about(found, "not-modelled") == []
+
+
+def test_experts_one_by_one_are_read_of_the_releases_that_slice_them(tmp_path: Path) -> None:
+    routed = "--num-experts 8 --moe-router-topk 2 --moe-permutation-async-comm --moe-token-dispatcher-type allgather"
+    found = read(f"{BASE} {routed}", tmp_path).options
+    assert (found["sliced_experts"], found["indexed_dispatch"]) == ("true", "true")
+    assert read(f"{BASE} {routed} --moe-grouped-gemm", tmp_path).options["sliced_experts"] == "false"
+    # From core 0.9 on the outputs are joined once.
+    later = read(f"{BASE} {routed} --transformer-impl local", tmp_path).options
+    assert later.get("sliced_experts", "false") == "false"

@@ -230,3 +230,59 @@ def test_the_launcher_of_nemo_1(tmp_path: Path) -> None:
     (recipe,) = read_recipe(file)
     assert recipe.layout is not None
     assert (recipe.nodes, recipe.layout.micro_batch_size, recipe.model) == (4, 2, "llama3-8b")
+
+
+RESTORED = """run: {model_train_name: NAME}
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+model:
+  tensor_model_parallel_size: 8
+  sequence_parallel: true
+  micro_batch_size: 1
+  global_batch_size: 128
+  restore_from_path: ${run.model_train_name}.nemo
+  data: {train_ds: {max_seq_length: 2048}, validation_ds: {max_seq_length: 512}}
+"""
+
+
+def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
+    recipe = read(RESTORED.replace("NAME", "mixtral_8x7b"), tmp_path)
+    assert (recipe.model, recipe.seq_length) == ("mixtral-8x7b-v0.1", 2048)
+    assert "activations-bound" in rules(recipe)
+    # As where the flags give the experts: they are split over the tensor-parallel ranks.
+    assert recipe.layout is not None
+    assert recipe.layout.expert_tensor_parallel == 8
+    dense = read(RESTORED.replace("NAME", "mistral_7b"), tmp_path)
+    assert (dense.model, dense.layout and dense.layout.expert_tensor_parallel) == ("mistral-7b-v0.1", 1)
+    assert read(RESTORED.replace("NAME", "ours"), tmp_path).model is None
+    shaped = read(TEXT.replace(": TP", ": 4") + "run: {model_train_name: mistral_7b}\n", tmp_path)
+    assert (shaped.model, shaped.seq_length) == ("llama3-8b", 4096)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("name: megatron_t5_glue\n", "models with an encoder are not modelled (t5)"),
+        ("name: megatron_bert\n", "models with an encoder are not modelled (bert)"),
+        ("  num_soft_negatives: 0\n", "the retrieval model is not priced"),
+    ],
+)
+def test_models_that_are_no_decoder(more: str, said: str, tmp_path: Path) -> None:
+    text = RESTORED.replace("NAME", "mistral_7b")
+    recipe = read(text + more if more[0] == " " else more + text, tmp_path)
+    assert any(said in told for told in about(recipe, "not-modelled"))
+
+
+BRIDGE = """train: {global_batch_size: 8, micro_batch_size: 1}
+model:
+  seq_length: 4096
+  tensor_model_parallel_size: 1
+"""
+
+
+def test_a_file_laid_over_a_recipe_in_python_says_so(tmp_path: Path) -> None:
+    assert "base-configuration" in rules(read(BRIDGE, tmp_path))
+    target = "  _target_: megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B\n"
+    for more in (target, "  num_layers: 2\n  hidden_size: 64\n"):
+        assert "base-configuration" not in rules(read(BRIDGE + more, tmp_path))
+    # NeMo restores what it names in a checkpoint: whole, with a model that only the run knows.
+    assert "base-configuration" not in rules(read(RESTORED.replace("NAME", "ours"), tmp_path))

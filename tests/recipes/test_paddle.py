@@ -6,6 +6,9 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files, check_recipe
+from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import DATA, about, rules
@@ -103,6 +106,7 @@ def test_options(flags: str, options: dict[str, str], tmp_path: Path) -> None:
         ("--stage DPO", "true"),
         ("--stage KTO", "true"),
         ("--loss_type sigmoid", "true"),
+        ("--stage DPO --pipeline_parallel_degree 2 --tensor_parallel_degree 1", "true"),
         ("--stage DPO --lora", None),
         ("--stage DPO --loss_type simpo", None),
         ("--stage DPO --reference_free true", None),
@@ -115,7 +119,44 @@ def test_training_on_preferences_has_a_frozen_copy(flags: str, frozen: str | Non
     assert all(remark.rule != "not-modelled" for remark in recipe.remarks)
 
 
-@pytest.mark.parametrize("flags", ["--stage GRPO", "--stage RM", "--stage DPO --pipeline_parallel_degree 2"])
+@pytest.mark.parametrize(
+    ("flags", "again"),
+    [("--stage DPO", "true"), ("--stage KTO --lora", "true"), ("--stage DPO --loss_type simpo", None), ("", None)],
+)
+def test_a_reference_takes_a_forward_pass(flags: str, again: str | None, tmp_path: Path) -> None:
+    assert read(f"{DENSE} {flags}", tmp_path).options.get("reference_forward") == again
+
+
+def test_every_pipeline_rank_holds_the_frozen_copy_of_its_stage(tmp_path: Path) -> None:
+    flags = f"{DENSE.replace('--tensor_parallel_degree 2', '')} --pipeline_parallel_degree 2 --sharding stage1"
+    found = [
+        check_recipe(read(f"{flags} --stage {stage}", tmp_path), Asked(hardware="a100-sxm-80g", nodes=1), Gates())
+        for stage in ("SFT", "DPO")
+    ]
+    plain, frozen = (checked.estimate for checked in found)
+    assert plain is not None
+    assert frozen is not None
+    for one, other in zip(plain.memory.stages, frozen.memory.stages, strict=True):
+        weights, both = one.parts_bytes, other.parts_bytes
+        assert both["parameters"] == pytest.approx(2.0 * weights["parameters"])
+        assert both["gradients"] == weights["gradients"]
+    # A forward pass is a third of both, the pipeline is filled once more, and the optimizer's step stays.
+    assert 1.2 < frozen.throughput.step_seconds / plain.throughput.step_seconds < 1.5
+
+
+def test_reward_models_have_a_score_in_place_of_logits(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --stage RM", tmp_path)
+    assert recipe.options["score_head"] == "true"
+    assert "frozen_reference" not in recipe.options
+
+
+def test_a_shared_table_of_prediction_modules_trains_them(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --enable_mtp_magic_send true", tmp_path)
+    assert recipe.options["mtp"] == "true"
+    assert "not-modelled" not in rules(recipe)
+
+
+@pytest.mark.parametrize("flags", ["--stage GRPO", "--stage PPO", "--stage VL-SFT"])
 def test_other_training_is_refused(flags: str, tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(f"{DENSE} {flags}", tmp_path))
 
@@ -353,3 +394,39 @@ def test_keys_in_sections(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size) == (8, 2)
     assert [remark.severity for remark in recipe.remarks if remark.rule == "not-modelled"] == ["warning"]
+
+
+def test_names_that_argparse_completes(tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --save_step 100 --per_device_eval_batch 2", tmp_path)
+    assert rules(recipe).isdisjoint({"unknown-flag"})
+    assert len(about(recipe, "abbreviated-flag")) == 2
+    # What several flags start with is nobody's, and neither is a name that is longer.
+    for flag in ("--recomp 1", "--sharding_para 2", "--save_stepses 1"):
+        assert "unknown-flag" in rules(read(f"{DENSE} {flag}", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("THUDM/chatglm2-6b", "ChatGLM2"), ("google/gemma-2b", "Gemma"), ("meta-llama/Meta-Llama-3-8B", "LLaMA")],
+)
+def test_key_value_heads_that_stay_whole_are_no_refusal(model: str, name: str, tmp_path: Path) -> None:
+    flags = " ".join(DENSE.replace(LLAMA, model).replace("--tensor_parallel_degree 2", "").split())
+    file = tmp_path / "run.sh"
+    tensor = 16 if name == "LLaMA" else 4
+    launch = f"python -m paddle.distributed.launch --nnodes 2 --devices 0,1,2,3,4,5,6,7 run_pretrain.py {flags}"
+    file.write_text(f"{launch} --tensor_parallel_degree {tensor}\n")
+    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "not_modelled"
+    assert f"Paddle's {name} keeps key-value heads" in found.reasons[0]
+
+
+def test_a_network_of_paddle_without_a_flash_kernel(tmp_path: Path) -> None:
+    flags = f"{DENSE.replace(LLAMA, 'THUDM/chatglm2-6b')} --use_flash_attention 1"
+    assert read(flags, tmp_path).options["flash_attention"] == "false"
+
+
+@pytest.mark.parametrize(("more", "bound"), [("--lora 1 --recompute 1", True), ("--lora 1", False), ("", False)])
+def test_quantized_weights_under_adapters_are_a_bound(more: str, bound: bool, tmp_path: Path) -> None:
+    recipe = read(f"{DENSE} --weight_quantize_algo weight_only_int8 {more}", tmp_path)
+    assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound")) == bound
+    assert any("not modelled" in told for told in about(recipe, "not-modelled")) != bound

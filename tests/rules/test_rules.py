@@ -7,8 +7,9 @@ import pytest
 
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.question.specs.model import ModelSpec
+from simulator.search import rules
 from simulator.search.build import estimate_layout
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from tests.scenario.cases import layout_of, scenario_of, small_dense, small_mla, small_moe, small_sliding
@@ -32,10 +33,15 @@ class Case:
 SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
 
 
+def _option(name: str, value: object) -> dict[str, Any]:
+    return {"options": {name: str(value)}}
+
+
 def _modules(*modules: str) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": modules}
 
 
+CHUNKS = {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (2, 2)}
 OVERLAP = {"options": {"overlap_expert_exchange": "true"}}
 
 CASES: dict[str, list[Case]] = {
@@ -48,6 +54,13 @@ CASES: dict[str, list[Case]] = {
         ),
         Case({"expert_parallel": 2, "recompute": "full"}, {"expert_parallel": 2}, small_moe(), OVERLAP),
         Case({"pipeline_parallel": 2, "expert_parallel": 2}, {"pipeline_parallel": 2}, small_moe(), OVERLAP),
+        Case(
+            {"pipeline_parallel": 2, "expert_parallel": 2, "virtual_stages": 2, "recompute": "full"},
+            {"pipeline_parallel": 2, "expert_parallel": 2},
+            small_moe(),
+            OVERLAP,
+            {},
+        ),
     ],
     "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
     # Latent attention has no key-value heads of its own to divide.
@@ -84,6 +97,28 @@ CASES: dict[str, list[Case]] = {
     ],
     "layers": [
         Case({"pipeline_parallel": 2, "stage_layers": (3, 3)}, {"pipeline_parallel": 2, "stage_layers": (3, 1)}),
+        # Listed chunks add up to the ranks' layers, as many as there are; with a list a rank may hold none.
+        Case(CHUNKS | {"chunk_layers": (1, 1, 2)}, CHUNKS | {"chunk_layers": (1, 1, 1, 1)}),
+        Case(CHUNKS | {"chunk_layers": (2, 1, 1, 0)}, CHUNKS | {"chunk_layers": (2, 1, 0, 1)}),
+        Case(
+            CHUNKS | {"chunk_layers": (2, 1, 2, 0), "stage_layers": (4, 0)},
+            CHUNKS | {"chunk_layers": (2, 0, 2, 0), "stage_layers": (4, 0)},
+        ),
+    ],
+    "schedule": [
+        Case({"pipeline_parallel": 2, "schedule": "zb_h1"}, {"pipeline_parallel": 2}),
+        Case(
+            {"pipeline_parallel": 2, "schedule": "zb_v"},
+            {"pipeline_parallel": 2, "schedule": "zb_v", "virtual_stages": 2},
+            question={"profile": "torch"},
+        ),
+        # Four micro batches on two ranks with as many stages; two are too few.
+        Case(
+            {"pipeline_parallel": 2, "schedule": "dualpipev", "virtual_stages": 2, "micro_batch_size": 2},
+            {"pipeline_parallel": 2, "schedule": "dualpipev", "virtual_stages": 2},
+            question={"profile": "torch", "global_batch_size": 16},
+        ),
+        Case({"schedule": "zb_h1"}, {"schedule": "zb_h1", "pipeline_parallel": 2}, question={"profile": "torch"}),
     ],
     "virtual_stages": [
         Case({"virtual_stages": 2}, {"virtual_stages": 2, "pipeline_parallel": 2}),
@@ -101,6 +136,11 @@ CASES: dict[str, list[Case]] = {
             {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (4, 4)},
             small_dense(num_hidden_layers=8),
             {"profile": "torch"},
+        ),
+        # Cuts that differ, without a list, hold no whole chunks.
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2, "stage_layers": (3, 1)},
+            {"virtual_stages": 1, "pipeline_parallel": 2, "stage_layers": (3, 1)},
         ),
         # Three micro batches on two ranks.
         Case(
@@ -120,7 +160,20 @@ CASES: dict[str, list[Case]] = {
             {"context_parallel": 4},
             {"context_parallel": 2},
             question={"options": {"cp_communication": "all_to_all"}},
-        )
+        ),
+        # Two heads over four ranks are copied, unless the ranks that share a sequence exchange them.
+        Case(
+            {"tensor_parallel": 2, "context_parallel": 2},
+            {"tensor_parallel": 4},
+            question={"options": {"cp_communication": "all_to_all"}},
+        ),
+        Case(
+            {"context_parallel": 4},
+            {"context_parallel": 4},
+            small_dense(num_key_value_heads=4),
+            {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "3"}, "seq_length": 6144},
+            {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "2"}, "seq_length": 6144},
+        ),
     ],
     "experts": [
         Case({"expert_parallel": 2}, {}),
@@ -155,6 +208,29 @@ CASES: dict[str, list[Case]] = {
             kept_question={"options": {"sharding_degree": "4"}},
         ),
         Case({"zero_stage": 1}, {"zero_stage": 0}, question={"options": {"sharding_degree": "3"}}),
+        # A degree beyond the ranks shards over all of them.
+        Case(
+            {"zero_stage": 1},
+            {"zero_stage": 1},
+            small_dense(),
+            _option("sharding_degree", 3),
+            _option("sharding_degree", 16),
+        ),
+        Case(
+            {"zero_stage": 1},
+            {"zero_stage": 1},
+            small_dense(),
+            _option("sharding_replicas", 3),
+            _option("sharding_replicas", 2),
+        ),
+        Case({"zero_stage": 1}, {"zero_stage": 0}, question=_option("sharding_replicas", 3)),
+        Case(
+            {"zero_stage": 1},
+            {"zero_stage": 1},
+            small_dense(),
+            {"options": {"sharding_replicas": "2", "sharding_degree": "4"}},
+            _option("sharding_degree", 4),
+        ),
     ],
     "parameters_on_host": [
         Case(
@@ -200,6 +276,11 @@ CASES: dict[str, list[Case]] = {
             small_dense(num_hidden_layers=8),
             {"options": {"overlap_p2p": "false"}},
         ),
+        Case(
+            {"virtual_stages": 2, "pipeline_parallel": 2},
+            {"pipeline_parallel": 2},
+            question=_option("overlap_p2p", "false"),
+        ),
     ],
     "recompute_modules": [
         Case(_modules("mla_up_proj"), _modules("layernorm", "mlp", "shared_experts")),
@@ -221,8 +302,105 @@ CASES: dict[str, list[Case]] = {
             {"recompute": "full", "recompute_method": "list", "recompute_layer_list": (1, 4)},
             {"recompute": "full", "recompute_method": "list", "recompute_layer_list": (0, 3)},
         ),
+        Case({"recompute_layer_list": (-1,)}, {"recompute_layer_list": (0,)}),
+        # How many counts where layers are counted: not those of a list, and not without full recompute.
+        Case(
+            {"recompute": "full", "recompute_layers": 5},
+            {"recompute": "full", "recompute_layers": 5, "recompute_method": "list", "recompute_layer_list": (0,)},
+        ),
+        # Of unequal chunks the longest has as many.
+        Case(
+            CHUNKS | {"chunk_layers": (2, 1, 0, 1), "recompute": "full", "recompute_layers": 3},
+            CHUNKS | {"chunk_layers": (2, 1, 0, 1), "recompute": "full", "recompute_layers": 2},
+        ),
     ],
 }
+SAID = [
+    ("kv_heads", 2, "2 or 3 key-value heads do not divide by tensor parallel 2", "tensor parallel of 1"),
+    (
+        "ffn",
+        2,
+        "expert width 47 does not divide by expert tensor parallel 2",
+        "a smaller tensor or expert tensor parallel size",
+    ),
+    (
+        "ffn",
+        1,
+        "feed-forward width 47 does not divide by tensor parallel 2",
+        "a smaller tensor or expert tensor parallel size",
+    ),
+    (
+        "ffn",
+        0,
+        "feed-forward width 161 does not divide by tensor parallel 2",
+        "a smaller tensor or expert tensor parallel size",
+    ),
+    (
+        "layers",
+        0,
+        "the cut [3, 3] has 6 layers on 2 ranks; small-dense has 4, the pipeline 2 ranks",
+        "pipeline parallel of at most 4, and a cut with that sum",
+    ),
+    (
+        "virtual_stages",
+        4,
+        (
+            "2 virtual stages on 2 pipeline ranks with layers [3, 1]: the layers of a rank must divide or be listed by "
+            "chunk, and 256 micro batches divide by the ranks"
+        ),
+        "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
+    ),
+    (
+        "batch",
+        0,
+        "global batch 1024 does not divide by micro batch 3 x data parallel 8",
+        "a global batch that is a multiple of 24",
+    ),
+    (
+        "sequence",
+        2,
+        "sequence length 1004 does not divide over context parallel 2 in two pieces each and tensor parallel 2",
+        "a multiple of 8",
+    ),
+    (
+        "experts",
+        3,
+        "expert parallel 8 x expert tensor parallel 2 does not divide 8 experts over 8 ranks of a stage",
+        "an expert parallel size that divides both",
+    ),
+    ("experts", 0, "small-dense has no experts", "--ep 1 --etp 1"),
+    (
+        "sharding_groups",
+        0,
+        "8 ranks with the same parameters do not divide into groups of 3",
+        "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
+    ),
+    (
+        "sharding_groups",
+        3,
+        "8 ranks with the same parameters do not divide into 3 groups",
+        "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
+    ),
+    (
+        "recompute_layers",
+        2,
+        "recompute layers [1, 4]: the model's are 0 to 3",
+        "a number from 1 to the layers of a chunk, indices within the model",
+    ),
+    (
+        "recompute_modules",
+        2,
+        "recompute modules mla_up_proj: paddle has core_attn",
+        "--recompute selective --recompute-modules core_attn, or another --recompute",
+    ),
+    (
+        "recompute_modules",
+        0,
+        "recompute modules mla_up_proj: mla_up_proj needs latent attention, moe_act needs experts",
+        "--recompute selective --recompute-modules core_attn, or another --recompute",
+    ),
+]
+"""Rule, case, message and way out, where numbers are worked out or words chosen."""
 EACH = [pytest.param(rule, case, id=f"{rule}-{i}") for rule, cases in CASES.items() for i, case in enumerate(cases)]
 
 
@@ -270,6 +448,56 @@ def test_messages_carry_the_numbers() -> None:
     assert message == "global batch 1024 does not divide by micro batch 3 x data parallel 8"
     wide = scenario_of("llama3.1-8b", devices=16, profile="paddle")
     assert "8 key-value heads" in said(wide, layout_of(wide, tensor_parallel=16))
+
+
+def test_a_search_meets_cuts_that_no_question_may_name() -> None:
+    """More ranks than layers, and a cut of another pipeline."""
+    scenario = scenario_of(small_dense())
+    (layers,) = (rule for rule in RULES if rule.id == "layers")
+    for cut, ranks, refused in (((3, 1), 2, False), ((4, 0), 2, True), ((4,), 2, True), ((1, 1, 1, 1, 0), 5, True)):
+        block = replace(block_of([layout_of(scenario, pipeline_parallel=2)]), pipeline_parallel=ranks, stage_layers=cut)
+        assert layers.broken(scenario, block).tolist() == [refused]
+
+
+def test_a_rank_lies_inside_one_node_group() -> None:
+    """8 devices of one kind and 16 of another: ranks of 24, of 12 and of 8 devices; of 7 they fill no cluster."""
+    one, two = (scenario_of(small_dense(), name, devices=8) for name in ("h800-sxm-80g", "bi150-64g"))
+    groups = (NodeGroup(one.hardware, 8), NodeGroup(two.hardware, 16))
+    mixed = replace(one, devices=24, groups=groups)
+    (rule,) = (rule for rule in RULES if rule.id == "node_groups")
+    for ranks, refused in ((1, True), (2, True), (3, False), (6, False), (5, True)):
+        layout = Layout(pipeline_parallel=ranks, stage_layers=(1,) * ranks)
+        assert rule.broken(mixed, block_of([layout])).tolist() == [refused]
+        assert rule.broken(one, block_of([layout])).tolist() == [False]
+    told = rule.message(mixed, Layout(pipeline_parallel=2))
+    assert told == "pipeline parallel 2 puts a rank on devices of two kinds: the groups have 8, 16 devices"
+
+
+def test_heads_are_those_of_every_mixer() -> None:
+    heads = rules._head_counts
+    assert heads(scenario_of(small_dense())) == (4,)
+    assert heads(scenario_of(small_sliding())) == (6,)
+    scenario = scenario_of(small_sliding(sliding_attention_heads=4))
+    layout = layout_of(scenario, tensor_parallel=4)
+    assert broken(scenario, layout) == ["heads"]
+    (rule,) = (rule for rule in RULES if rule.id == "heads")
+    assert rule.message(scenario, layout) == "6 or 4 attention heads do not divide by tensor parallel 4"
+    assert rule.fix(scenario, layout) == "tensor parallel of 1, 2"
+
+
+def test_divisors_end_at_64() -> None:
+    assert rules._divisors(96) == "1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48"
+    assert rules._divisors(128) == "1, 2, 4, 8, 16, 32, 64"
+    assert rules._divisors(64) == "1, 2, 4, 8, 16, 32, 64"
+
+
+@pytest.mark.parametrize(("rule", "case", "message", "fix"), SAID)
+def test_what_is_said_of_a_broken_rule(rule: str, case: int, message: str, fix: str) -> None:
+    asked = CASES[rule][case]
+    scenario = asked.scenario(keeps=False)
+    layout = layout_of(scenario, **asked.broken)
+    (found,) = (one for one in RULES if one.id == rule)
+    assert (found.message(scenario, layout), found.fix(scenario, layout)) == (message, fix)
 
 
 def test_all_rules_that_a_layout_breaks_are_named() -> None:

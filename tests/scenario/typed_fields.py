@@ -21,7 +21,13 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
+from simulator.question.vocabulary import (
+    Offload,
+    RecomputeMethod,
+    RecomputeMode,
+    RecomputeModule,
+    ScheduleName,
+)
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""

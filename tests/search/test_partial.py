@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from simulator import api
-from simulator.api import MIN_FIT_PROBABILITY
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.build import estimate_layout
-from simulator.search.rank import search
+from simulator.search.rank import MIN_FIT_PROBABILITY, search
 from simulator.search.space import Space
 from tests.scenario.cases import scenario_of
 from tests.search.test_recommended import probability, split

@@ -116,7 +116,7 @@ QUESTIONS: list[Scenario] = [
     scenario_of("llama3.1-8b", "a100-sxm-40g", devices=8),
     scenario_of("llama3.2-1b", "bi150-32g", devices=4, seq_length=4096, global_batch_size=36),
     scenario_of(small_moe(num_hidden_layers=3), devices=8, profile="paddle", global_batch_size=24),
-    scenario_of("deepseek-v2-lite", "z2000", devices=8, precision="fp8", seq_length=2048),
+    scenario_of("deepseek-v2-lite", "z2000", devices=4, precision="fp8", seq_length=2048),
 ]
 
 

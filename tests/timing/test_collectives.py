@@ -166,3 +166,23 @@ def test_the_groups_of_a_layout() -> None:
         "expert_shard_group": (4, 8),
         "pipeline_group": (2, 32),
     }
+
+
+def test_rings_of_groups_that_exchange_tokens_for_heads() -> None:
+    """Of eight ranks that share a sequence, four devices apart, pairs exchange; four of those form a ring."""
+    here = block(scenario_of(small_moe(), devices=64), tensor_parallel=4, context_parallel=8)
+    inner, outer = (
+        each(here, np.array([2.0])) for each in (collectives.inner_context_group, collectives.outer_context_group)
+    )
+    assert (only(inner.size), only(inner.stride)) == (2, 4)
+    assert (only(outer.size), only(outer.stride)) == (4, 8)
+
+
+def test_groups_of_so_many_shards() -> None:
+    here = block(scenario_of(small_moe(), devices=64), tensor_parallel=4, expert_parallel=2, expert_tensor_parallel=4)
+    for degree in (None, np.array([2.0])):
+        dense, routed = collectives.shard_group(here, degree), collectives.expert_shard_group(here, degree)
+        assert (only(dense.size), only(dense.stride)) == (16 if degree is None else 2, 4)
+        assert (only(routed.size), only(routed.stride)) == (8 if degree is None else 2, 8)
+    ranks = collectives.expert_ranks_group(here)
+    assert (only(ranks.size), only(ranks.stride)) == (8, 1)

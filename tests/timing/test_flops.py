@@ -1,11 +1,14 @@
 """FLOPs: the reported convention against published rows, and a layer's work against sums made by hand."""
 
+from typing import Any
+
 import pytest
 
 from simulator.cost.operations.work import layer_work
-from simulator.cost.timing.flops import forward_flops_per_token, head_flops, model_flops_per_token
+from simulator.cost.timing.flops import forward_flops_per_token, model_flops_per_token
 from simulator.cost.timing.layers import LayerTimer, attention_rate
 from simulator.question.scenario.block import LayoutBlock
+from tests.memory.test_families import DELTA, INDEX, MAMBA
 from tests.scenario.cases import block, layer_kind, only, scenario_of, small_dense, small_mla, small_moe
 
 
@@ -58,6 +61,38 @@ def test_latent_attention_runs_over_wider_keys_than_values() -> None:
     assert forward_flops_per_token(scenario) == 4 * (2 * 49_408 + 2 * 32 * 176) + 2 * 64_000
 
 
+def test_vectors_multiply_nothing() -> None:
+    """Biases of every product, sinks, norms of heads: FLOPs and adapters of the matrices alone."""
+    biased: dict[str, Any] = {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True, "qk_norm": True}
+    biased |= {"attention_sinks": "all", "norm_placement": "around"}
+    for model in (small_dense, small_moe):
+        more = biased | ({"router_bias": True} if model is small_moe else {})
+        for rank in (None, 8):
+            plain, full = (scenario_of(model(**fields), lora_rank=rank) for fields in ({}, more))
+            assert model_flops_per_token(full) == model_flops_per_token(plain)
+
+
+def test_linear_mixers_multiply_by_their_projections_alone() -> None:
+    """Gated delta net: h x 264 and 96 x h beside the network; its convolution, decay and norm are no products."""
+    scenario = scenario_of(small_dense(**DELTA), seq_length=32)
+    core = 4 * (6 * 8 * 16 + 4 * 8 * 24 + 2 * 8**2 / 3 + 6 * 16 * 24)
+    layer = 2 * (64 * 264 + 96 * 64 + 3 * 64 * 160) + core
+    assert forward_flops_per_token(scenario) == pytest.approx(4 * layer + 2 * 64_000)
+    # Mamba-2, a plain network, and attention without a network, twice each.
+    scenario = scenario_of(small_dense(**MAMBA), seq_length=32)
+    scan = 2 * 2 * 16 * 16 + 4 * (2 * 16 * 32 + 4 * 16 * 32)
+    layers = 2 * (64 * 324 + 128 * 64) + scan + 2 * 2 * 64 * 160 + 2 * 12_288 + 4 * 32 * 64
+    assert forward_flops_per_token(scenario) == 2 * layers + 2 * 64_000
+
+
+def test_an_indexer_scores_with_half_of_attention_s_products() -> None:
+    """Two heads of 16 over all tokens: queries from h, one key, and 2 s x 32 once, beside attention to eight tokens."""
+    scenario = scenario_of(small_dense(mixers=("sparse",), **INDEX), seq_length=32)
+    attended = 4 * 32 * 64 * (32 * 8 - 8**2 / 2) / (32**2 / 2)
+    layer = 2 * (43_008 + 64 * 32 + 64 * 16) + 4 * 32 * 16 + attended
+    assert forward_flops_per_token(scenario) == pytest.approx(4 * layer + 2 * 64_000)
+
+
 def test_prediction_layers_count_when_trained() -> None:
     without = scenario_of("deepseek-v3", "h800-sxm-80g")
     trained = scenario_of("deepseek-v3", "h800-sxm-80g", options={"mtp": "true"})
@@ -81,7 +116,6 @@ def test_a_layer_on_one_device() -> None:
         # The causal half of 4 s h: 2 s h.
         attention = only(timer.layer(layer_kind(scenario.model)).forward["attention"])
         assert attention == pytest.approx(2 * tokens * 32 * 64 / t / attention_rate(scenario))
-    assert only(head_flops(scenario, block(scenario, tensor_parallel=2))) == 2 * 32 * 64_000 / 2
 
 
 def test_a_layer_with_experts_on_one_device() -> None:

@@ -16,6 +16,7 @@ from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
+from simulator.cost.timing.step import least_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
 
@@ -240,3 +241,22 @@ def test_a_part_of_the_state_takes_a_part_of_the_host_s_time() -> None:
         found.append(only(priced(scenario, offload="optimizer").step.offload))
     assert found[0] > 0
     assert found[1] == pytest.approx(found[0] / 4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pipeline_parallel": 4},
+        {"pipeline_parallel": 4, "virtual_stages": 2},
+        {"tensor_parallel": 2, "sequence_parallel": True},
+    ],
+)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_least_step_is_its_passes_with_nothing_done_again(fields: dict[str, Any], recompute: str) -> None:
+    """What replicas exchange, the optimizer, and what recomputation adds come on top."""
+    scenario = llama(global_batch_size=64)
+    found = parts(scenario, **fields)
+    beside = found["data_parallel"] + found["optimizer"] + found["offload"]
+    least = only(least_step_seconds(scenario, block(scenario, recompute=recompute, **fields)))
+    assert least == pytest.approx(sum(found.values()) - beside)

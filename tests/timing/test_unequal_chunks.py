@@ -11,6 +11,7 @@ from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.stages import stage_contents
+from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _runs
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -44,6 +45,16 @@ def test_balanced_chunks_count_embedding_and_loss() -> None:
             assert max(ranks) - min(ranks) <= 2
 
 
+@pytest.mark.parametrize(("chunks", "ranks", "run"), [(2, 129, True), (2, 130, False), (8, 64, True), (8, 65, False)])
+def test_very_long_pipelines_are_not_run(chunks: int, ranks: int, run: bool) -> None:
+    """Three cycles of as many micro batches as ranks, both passes of every chunk: 200,000 at most."""
+    assert (3 * ranks * ranks * chunks * 2 <= 200_000) == run
+    none = np.zeros((1, 1))
+    work = StageWork(none, none, none, (), by_chunk=(ChunkSeconds(none, none, none),) * chunks)
+    assert _runs(work, ranks) == run
+    assert not _runs(dataclasses.replace(work, by_chunk=()), ranks)
+
+
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", LISTS)
 def test_the_step_is_that_of_all_its_passes(name: str, micro_batches: int) -> None:
@@ -62,8 +73,12 @@ def test_the_step_is_that_of_all_its_passes(name: str, micro_batches: int) -> No
     assert passes == pytest.approx(run.makespan_seconds, rel=1e-9 if micro_batches <= 3 else 0.005)
     assert sum(speed.parts_seconds.values()) == pytest.approx(speed.step_seconds, rel=1e-12)
     for stage in speed.stages:
-        assert sum(one for one, _ in stage.chunk_seconds) == pytest.approx(stage.forward_seconds, rel=1e-12)
-        assert sum(one for _, one in stage.chunk_seconds) == pytest.approx(stage.backward_seconds, rel=1e-12)
+        assert sum(one.forward_seconds for one in stage.chunk_seconds) == pytest.approx(
+            stage.forward_seconds, rel=1e-12
+        )
+        assert sum(one.backward_seconds for one in stage.chunk_seconds) == pytest.approx(
+            stage.backward_seconds, rel=1e-12
+        )
 
 
 def _without_sends(speed: ThroughputEstimate) -> ThroughputEstimate:

@@ -1,17 +1,19 @@
-"""The moments of a step under PyTorch's FSDP2 (`fully_shard`): parts are gathered and reduced unit by unit.
+"""A step under PyTorch's FSDP2 (`fully_shard`): what it allocates and frees, replayed in order.
 
-The units are the input table, every layer, and the final norm with the output layer. Parameters, gradients and states
-are stored in fp32 and in parts; a unit's gathered weights are of the type computed with. Beside a pipeline, PyTorch's
-schedules add up whole fp32 gradients over the micro batches, reduce them once, and keep what a backward pass gathered.
+Parts are gathered and reduced unit by unit: the input table, every layer, and the final norm with the output layer.
+Parameters, gradients and states are stored in fp32 and in parts; a unit's gathered weights are of the type computed
+with. Beside a pipeline, PyTorch's schedules add up whole fp32 gradients over the micro batches, reduce them once, and
+keep what a backward pass gathered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.elements import (
     FP32,
@@ -25,7 +27,7 @@ from simulator.cost.elements import (
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.moment import Moment
+from simulator.cost.memory.moment import Moment, MomentName
 from simulator.cost.memory.parameters import (
     device_parameters,
     largest_linear_layer,
@@ -38,8 +40,11 @@ from simulator.cost.memory.parameters import (
 )
 from simulator.cost.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
 from simulator.cost.stages import StageContents
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
+
+Part = Literal["parameters", "gradients", "resident", "activations", "released", "logits", "temporary"]
+"""Fields of Moment. What is `released` are activations that were freed."""
 
 
 def shards_by_unit(scenario: Scenario) -> bool:
@@ -58,7 +63,41 @@ def sharded_moments(
 ) -> tuple[Moment, ...]:
     """What is alive at the moments of the first backward pass, of a later one, and of what follows them."""
     step = _Step(scenario, block, has, activations, plan)
-    return tuple(step.moments())
+    step.run()
+    return tuple(step.moments)
+
+
+class _Timeline:
+    """Tensors allocated and freed; what is alive at a mark is a moment of the step."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, tuple[Part, KindArray | float]] = {}
+        self.moments: list[Moment] = []
+
+    def allocate(self, part: Part, **tensors: KindArray | float) -> None:
+        """Bytes that are alive from now on, in place of those of the same name."""
+        self.alive |= {name: (part, size) for name, size in tensors.items()}
+
+    def free(self, *names: str) -> None:
+        """These are gone."""
+        for name in names:
+            del self.alive[name]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is allocated and freed inside is as before at the end."""
+        before = self.alive.copy()
+        yield
+        self.alive = before
+
+    def mark(self, name: MomentName, when: Mask | None = None) -> None:
+        """What is alive now is a moment of the step; ranks and layouts that do not have it count what stays anyway."""
+        parts: dict[Part, KindArray | float] = dict.fromkeys(get_args(Part), 0.0)
+        for part, size in self.alive.values():
+            parts[part] = parts[part] + size
+        if when is not None:
+            parts |= {part: np.where(when, parts[part], 0.0) for part in ("gradients", "logits", "temporary")}
+        self.moments.append(Moment(name, **parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +122,16 @@ class _Ending:
     """Gradients alive when the first layers are differentiated."""
     table_gradients: KindArray
     """Gradients alive when the input table is."""
-    copied: Array
-    """1 where gathered weights are kept."""
-    buffered: Array
-    """1 where reduction leaves a buffer until the next unit's."""
-    happens: Array
-    """1 where there is such a pass."""
+    copied: Mask
+    """Where gathered weights are kept."""
+    buffered: Mask
+    """Where reduction leaves a buffer until the next unit's."""
+    happens: Mask
+    """Where there is such a pass."""
 
 
-class _Step:
-    """One step of a block of layouts: the quantities that its moments share."""
+class _Step(_Timeline):
+    """One step of a block of layouts."""
 
     def __init__(
         self,
@@ -102,60 +141,63 @@ class _Step:
         activations: StageActivations,
         plan: RecomputePlan,
     ) -> None:
-        self.scenario, self.block, self.has, self.plan = scenario, block, has, plan
+        super().__init__()
+        self.scenario, self.block, self.has = scenario, block, has
         self.element = element_bytes(scenario)
-        self.parts = device_parameters(scenario, block, has)
-        self.units = _units(scenario, block, has, self.parts.dense + self.parts.routed)
-        self.shards = FP32 * shard(scenario, block, self.parts, 1)
-        self.narrow = narrow_weight_bytes(scenario) * linear_parameters(scenario, block, has)
+        parts = device_parameters(scenario, block, has)
+        self.units = _units(scenario, block, has, parts.dense + parts.routed)
+        sharded = shard(scenario, block, parts, 1)
+        self.shards = FP32 * sharded
+        self.states, self.states_in_step = optimizer_on_device(
+            scenario, block, sharded * optimizer_bytes_per_parameter(scenario)
+        )
         # Gathered weights, of which linear ones may be of 8 bits.
         slim = (self.element - 1.0) * gathered_narrow(scenario)
         self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
         self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
-        self.depth = self.layers / block.virtual_stages
-        self.first, self.last = has.embeddings[:, None], has.heads[:, None]
+        self.several = self.layers / block.chunks > 1.0
+        self.first, self.last = has.embeddings[:, None] > 0.0, has.heads[:, None] > 0.0
         self.boundary = layer_input_bytes(scenario, block)
         self.count = micro_batches(scenario, block)
         self._data_parallel(block)
-        self._activations(activations)
+        self._activations(activations, plan)
 
     def _data_parallel(self, block: LayoutBlock) -> None:
-        """What FSDP2 does in each layout, as 0 or 1."""
+        """What FSDP2 does in each layout."""
         alone = block.replicas == 1.0
-        pipelined = block.pipeline_parallel > 1
+        self.pipelined = block.pipeline_parallel > 1
         # fp32 without replicas needs neither casts nor sharding: the weights are used as they are.
-        self.wrapped = 1.0 - (alone & (self.scenario.precision == "fp32"))
-        self.reshards = self.wrapped * (block.zero_stage >= 3)
-        self.copied = self.wrapped - self.reshards
-        self.collects = self.reshards * (1.0 - alone)
-        self.pipelined = float(pipelined)
-        self.reduces_each = self.wrapped * ((block.zero_stage >= 2) | (self.count == 1.0)) * (1.0 - self.pipelined)
+        self.wrapped = ~(alone & (self.scenario.precision == "fp32"))
+        self.reshards = self.wrapped & (block.zero_stage >= 3)
+        self.collects = self.reshards & ~alone
+        self.copied = self.wrapped & ~self.reshards
+        # What a backward pass gathered stays beside a pipeline.
+        self.stays = self.reshards & self.pipelined
+        self.reduces_each = self.wrapped & ((block.zero_stage >= 2) | (self.count == 1.0)) & (not self.pipelined)
         # Where a gradient's part is the whole of it, reducing it takes a second buffer.
-        whole = self.wrapped * (alone | (block.zero_stage == 0)) * (1.0 - self.pipelined)
-        self.buffered = np.maximum(self.reduces_each, whole)
-        # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
-        others = self.pipelined * self.reshards * (1.0 - 1.0 / block.virtual_stages)
-        self.other_chunks = others * self.gathered_layer * self.layers
+        whole = self.wrapped & (alone | (block.zero_stage == 0)) & (not self.pipelined)
+        self.buffered = self.reduces_each | whole
+        # Ranks among which a unit's parameters are divided.
+        self.ranks = np.where(block.zero_stage >= 1, shard_degrees(self.scenario, block).dense, 1.0)
 
-    def _activations(self, activations: StageActivations) -> None:
-        scenario, block, has, plan = self.scenario, self.block, self.has, self.plan
-        chunks = block.virtual_stages
-        receives, sends = self.pipelined * (chunks - self.first), self.pipelined * (chunks - self.last)
+    def _activations(self, activations: StageActivations, plan: RecomputePlan) -> None:
+        scenario, block, has = self.scenario, self.block, self.has
+        chunks = block.chunks
+        receives, sends = self.pipelined * (chunks - has.embeddings), self.pipelined * (chunks - has.heads)
         # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
         # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
-        self.buffers = self.count * self.boundary * (receives + sends)
-        self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)
+        self.buffers = self.count * self.boundary * (receives + sends)[:, None]
+        self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)[:, None]
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
-        self.sent = self.boundary * np.minimum(receives, 1.0) * (chunks == 1)
+        self.sent = np.where(self.first | (chunks > 1) | (not self.pipelined), 0.0, self.boundary)
         layer = np.zeros((len(has.ranks), len(block)))
         backward = np.zeros_like(layer)
         for kind, number in zip(has.layer_kinds, has.layers.T, strict=True):
             here = (number > 0.0)[:, None]
-            peak = layer_backward_bytes(scenario, block, kind, self.wrapped)
             layer = np.maximum(layer, here * layer_bytes(scenario, block, kind))
-            backward = np.maximum(backward, here * peak)
+            backward = np.maximum(backward, here * layer_backward_bytes(scenario, block, kind, self.wrapped))
         recomputed = plan.on_rank(has).sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)
         self.kept_by_first = np.where(recomputed > 0.0, self.boundary, layer)
@@ -172,7 +214,7 @@ class _Step:
         When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
         each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
         """
-        chunks, ranks = self.block.virtual_stages, float(self.block.pipeline_parallel)
+        chunks, ranks = self.block.chunks, float(self.block.pipeline_parallel)
         if chunks == 1 or ranks == 1.0:
             return 0.0
         done = np.maximum(self.count - flight, 0.0) * chunks
@@ -182,63 +224,59 @@ class _Step:
         first, last = self.first[self.has.kind], self.last[self.has.kind]
         return self.boundary * (2.0 * done - last * of_last_chunk - first * of_first_chunk)
 
-    def moments(self) -> Iterator[Moment]:
+    def run(self) -> None:
         """The first backward pass begins without gradients; a later one, if there is one, with all of them."""
-        zero = np.zeros_like(self.shards)
+        model, workspace = self.scenario.model, self.scenario.coefficients.memory.workspace_bytes
+        narrow = narrow_weight_bytes(self.scenario) * linear_parameters(self.scenario, self.block, self.has)
+        self.allocate("parameters", shards=self.shards, narrow=narrow)
+        self.allocate("resident", states=self.states)
+        rotary = FP32 * self.scenario.seq_length * float(model.qk_rope_head_dim or model.head_dim)
+        self.allocate("temporary", workspace=workspace + rotary)
         repeated = self.count > 1.0
-        later = np.where(self.reduces_each > 0.0, self.shards, self.accumulated)
+        later = np.where(self.reduces_each, self.shards, self.accumulated)
         behind = np.minimum(self.flight, self.count - 1.0)
         if not (self.count > self.flight).all():
             # Otherwise a later pass finds as many micro batches in flight, and the gradients beside them.
-            yield from self._passes(self.flight, zero)
-        yield from self._passes(np.where(repeated, behind, self.flight), np.where(repeated, later, zero))
-        first = np.where(repeated, 1.0, 0.0)
-        layer, table = self._not_yet(repeated)
-        gradients = first * (later - layer), first * (later - table)
-        kept = first * self.copied
-        yield from self._end(self._left(self.flight), _Ending(*gradients, kept, self.reduces_each, first))
-        middle = np.where(self.count > 2.0 - self.pipelined, 1.0, 0.0)
-        ending = _Ending(middle * later, middle * later, middle * self.copied, self.reduces_each, middle)
-        yield from self._end(self._left(np.maximum(behind, 1.0)), ending)
-        if not self.pipelined:
-            yield from self._end(self._left(self.flight), self._last_pass())
-        yield self._reduction()
-        yield self._optimizer_step()
+            self._pass(self.flight, 0.0)
+        self._pass(np.where(repeated, behind, self.flight), np.where(repeated, later, 0.0))
+        layer, table = (later - absent for absent in self._not_yet())
+        self._end(self._left(self.flight), _Ending(layer, table, self.copied, self.reduces_each, repeated))
+        middle = self.count > (1.0 if self.pipelined else 2.0)
+        self._end(self._left(np.maximum(behind, 1.0)), _Ending(later, later, self.copied, self.reduces_each, middle))
+        if self.pipelined:
+            self._reduction()
+        else:
+            self._end(self._left(self.flight), self._last_pass())
+        self._optimizer_step()
 
     def _left(self, flight: StageArray) -> StageArray:
         """Micro batches whose activations are left when a backward pass ends: it frees a chunk's.
 
         With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
         """
-        chunks = float(self.block.virtual_stages)
+        chunks = float(self.block.chunks)
         if chunks == 1.0:
             return flight - 1.0
         return np.where(self.count == self.block.pipeline_parallel, (self.count - 1.0) / chunks, flight - 1.0 / chunks)
 
     def _last_pass(self) -> _Ending:
         """Without a pipeline, gathered weights are freed and whole gradients reduced as the last pass goes."""
-        units, replicas = self.units, self._replicas()
-        whole = 1.0 - self.reduces_each
-        table = self.shards + whole * FP32 * (units.table_gradient - units.table / replicas)
-        layer = table + whole * FP32 * units.layer * (1.0 - 1.0 / replicas)
-        no_layer, no_table = self._not_yet(self.count == 1.0)
-        zero = np.zeros(len(self.block))
-        return _Ending(layer - no_layer, table - no_table, zero, self.buffered, zero + 1.0)
+        units = self.units
+        whole = np.where(self.reduces_each, 0.0, FP32)
+        table = self.shards + whole * (units.table_gradient - units.table / self.ranks)
+        layer = table + whole * units.layer * (1.0 - 1.0 / self.ranks)
+        no_layer, no_table = (np.where(self.count == 1.0, absent, 0.0) for absent in self._not_yet())
+        always = np.ones(len(self.block), dtype=np.bool_)
+        return _Ending(layer - no_layer, table - no_table, ~always, self.buffered, always)
 
-    def _not_yet(self, first: NDArray[np.bool_]) -> tuple[KindArray, KindArray]:
+    def _not_yet(self) -> tuple[KindArray, KindArray]:
         """Gradients that the first pass has not made when its first layers, and its input table, are differentiated."""
         units = self.units
-        parts = FP32 / self._replicas()
-        narrow = self.element < FP32
+        parts = FP32 / self.ranks
         # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
-        of_table = np.where(narrow & (self.wrapped > 0.0), 0.0, FP32 * units.table_gradient)
-        table = np.where(self.reduces_each > 0.0, parts * units.table, of_table)
-        layer = table + np.where(self.reduces_each > 0.0, parts * units.layer, 0.0)
-        return np.where(first, layer, 0.0), np.where(first, table, 0.0)
-
-    def _replicas(self) -> Array:
-        """Ranks among which a unit's parameters are divided."""
-        return np.where(self.block.zero_stage >= 1, shard_degrees(self.scenario, self.block).dense, 1.0)
+        of_table = np.where(self.wrapped & (self.element < FP32), 0.0, FP32 * units.table_gradient)
+        table = np.where(self.reduces_each, parts * units.table, of_table)
+        return table + np.where(self.reduces_each, parts * units.layer, 0.0), table
 
     @property
     def accumulated(self) -> KindArray:
@@ -246,156 +284,140 @@ class _Step:
         units = self.units
         return FP32 * (units.all - units.table + units.table_gradient)
 
-    def _moment(  # noqa: PLR0913 - what a moment is made of
-        self,
-        name: str,
-        gradients: KindArray,
-        activations: StageArray,
-        temporary: KindArray,
-        *,
-        released: KindArray | float = 0.0,
-        logits: KindArray | float = 0.0,
-        copied: Array | None = None,
-    ) -> Moment:
-        """A moment; `copied` is 1 where all gathered weights are alive, by default where they are kept."""
-        copies = self.copied if copied is None else copied
-        parameters = self.shards + copies * self.gathered_all + self.narrow
-        resident, _ = self._optimizer()
-        values = self.scenario.coefficients.memory
-        model = self.scenario.model
-        rotary = FP32 * self.scenario.seq_length * float(model.qk_rope_head_dim or model.head_dim)
-        steady = values.workspace_bytes + rotary
-        return Moment(name, parameters, gradients, resident, activations, released, logits, temporary + steady)
-
-    def _optimizer(self) -> tuple[KindArray, KindArray]:
-        whole = shard(self.scenario, self.block, self.parts, 1) * optimizer_bytes_per_parameter(self.scenario)
-        return optimizer_on_device(self.scenario, self.block, whole)
-
-    def _passes(self, flight: StageArray, gradients: KindArray) -> Iterator[Moment]:
+    def _pass(self, flight: StageArray, gradients: KindArray | float) -> None:
         """Loss, output layer, and the last layers' backward passes, with so many micro batches in flight."""
-        units = self.units
-        held = self.held(flight)
-        yield from self._loss(held, gradients)
-        # While one unit is used, the next one's gathered weights come in.
-        gathered = self.gathered_layer * (self.reshards + self.collects * ((self.depth > 1.0) | (self.first > 0.0)))
-        gathered = gathered + self.other_chunks
-        of_head = self.buffered * FP32 * units.head * self.last
-        received = self.pipelined * self.boundary * (1.0 - self.last)
-        yield self._moment(
-            "backward",
-            gradients,
-            held,
-            self.layer_backward - received + self.sent + gathered + of_head,
-            released=self.kept_by_last,
-        )
-        several = self.depth > 1.0
-        of_layer = self.buffered * FP32 * units.layer
-        behind = self.pipelined * self.reshards * self.gathered_layer
-        yield self._moment(
-            "backward",
-            gradients,
-            held,
-            np.where(several, self.layer_backward + self.sent + gathered + of_layer + behind, 0.0),
-            released=np.where(several, 2.0, 1.0) * self.kept_by_last,
-        )
+        with self.scope():
+            self.allocate("activations", micro_batches=self.held(flight))
+            self.allocate("gradients", gradients=gradients)
+            self.allocate("parameters", gathered=np.where(self.copied, self.gathered_all, 0.0))
+            # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
+            others = self.gathered_layer * self.layers * (1.0 - 1.0 / self.block.chunks)
+            self.allocate("temporary", sent=self.sent, other_chunks=np.where(self.stays, others, 0.0))
+            self._loss()
+            self._last_layers()
 
-    def _loss(self, held: StageArray, gradients: KindArray) -> Iterator[Moment]:
+    def _loss(self) -> None:
         """The logits' widest moment; then the output layer's gradient, and its reduction."""
         scenario, block, units, element = self.scenario, self.block, self.units, self.element
         logits = logits_per_micro_batch(scenario, block)
-        # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is gathered.
-        forward = self.collects * element * units.head - (2.0 * FP32 - element - FP32) * logits
-        of_table = self.reduces_each * (self.count > 1.0) * FP32 * np.where(units.table > 0.0, units.table, units.head)
-        kept = head_input_bytes(scenario, block)
-        loss = kept + np.maximum(forward, 0.0) + of_table * self.first + self.sent + self.other_chunks
-        widest = loss_bytes(scenario, block)
-        yield self._moment("loss", gradients, held, self.last * loss, logits=self.last * widest)
-        ahead = self.collects * self.gathered_layer
-        used = self.reshards * element * units.head
-        product = kept + used + element * units.head + self.boundary + ahead + of_table * self.first
-        reduction = self._reduction_buffers(units.head, units.head) + ahead
-        yield self._moment(
-            "loss", gradients, held, self.last * (product + self.sent), logits=self.last * element * logits
-        )
-        yield self._moment("loss", gradients, held, self.last * (reduction + self.boundary))
+        head = element * units.head
+        with self.scope():
+            # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
+            forward = np.where(self.collects, head, 0.0) - (2.0 * FP32 - element - FP32) * logits
+            left = FP32 * np.where(units.table > 0.0, units.table, units.head)
+            left = np.where(self.reduces_each & (self.count > 1.0) & self.first, left, 0.0)
+            self.allocate("temporary", head_input=head_input_bytes(scenario, block), reduced_before=left)
+            self.allocate("logits", logits=loss_bytes(scenario, block))
+            self.allocate("temporary", forward=np.maximum(forward, 0.0))
+            self.mark("loss", self.last)
+            self.free("forward")
+            self.allocate("logits", logits=element * logits)
+            self.allocate("temporary", head=np.where(self.reshards, head, 0.0), head_gradient=head)
+            self.allocate("temporary", input_gradient=self.boundary)
+            self.allocate("temporary", next_layer=np.where(self.collects, self.gathered_layer, 0.0))
+            self.mark("loss", self.last)
+            self.free("head_input", "logits", "head", "head_gradient", "reduced_before")
+            self.allocate("temporary", head_reduction=self._reduction_buffers(units.head, units.head))
+            self.mark("loss", self.last)
 
-    def _end(self, flight: StageArray, ending: _Ending) -> Iterator[Moment]:
+    def _last_layers(self) -> None:
+        """The last layer's backward pass, and the one before it."""
+        units, layer = self.units, self.gathered_layer
+        received = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+        # While one unit is used, the next one's gathered weights come in.
+        follows = self.collects & (self.several | self.first)
+        gathered = np.where(self.reshards, layer, 0.0)
+        self.allocate("temporary", used=gathered, next_layer=np.where(follows, layer, 0.0))
+        self.allocate("released", last_layer=self.kept_by_last)
+        self.allocate("temporary", layer=self.layer_backward - received)
+        self.allocate("temporary", head_reduction=np.where(self.buffered & self.last, FP32 * units.head, 0.0))
+        self.mark("backward")
+        self.free("head_reduction")
+        self.allocate("released", layer_before=self.kept_by_last)
+        self.allocate("temporary", layer=self.layer_backward, done=np.where(self.stays, layer, 0.0))
+        self.allocate("temporary", layer_reduction=np.where(self.buffered, FP32 * units.layer, 0.0))
+        self.mark("backward", self.several)
+
+    def _end(self, flight: StageArray, ending: _Ending) -> None:
         """The first layers' backward passes and the input table's gradient, when all else is done."""
         units, element = self.units, self.element
-        rest = self.held(flight)
-        others = self.pipelined * self.reshards * element
-        ahead = np.where(self.first > 0.0, units.table, 0.0)
-        before = np.where(self.depth > 1.0, units.layer, 0.0)
-        used = (self.wrapped - ending.copied) * self.gathered_layer
-        done = others * np.maximum(units.all - units.table - units.layer, 0.0)
-        outputs = self.pipelined * self.boundary * (1.0 - self.last)
-        # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
-        common = self.layer_backward + ending.buffered * FP32 * units.layer + used + done + outputs
-        first = common + self.collects * element * ahead
-        second = common + self.kept_by_first - others * units.layer + self.collects * element * before
-        table = self.first * self._table_gradient(ending)
-        for name, gradients, temporary in (
-            ("backward", ending.layer_gradients, first),
-            ("backward", ending.layer_gradients, np.where(self.depth > 1.0, second, 0.0)),
-            ("embedding gradient", ending.table_gradients, table),
-        ):
-            yield self._moment(name, gradients, rest, ending.happens * temporary, copied=ending.copied)
+        with self.scope():
+            self.allocate("activations", micro_batches=self.held(flight))
+            self.allocate("parameters", gathered=np.where(ending.copied, self.gathered_all, 0.0))
+            self.allocate("temporary", reduction=np.where(ending.buffered, FP32 * units.layer, 0.0))
+            with self.scope():
+                self.allocate("gradients", gradients=ending.layer_gradients)
+                used = np.where(self.wrapped & ~ending.copied, self.gathered_layer, 0.0)
+                # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
+                sends = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+                self.allocate("temporary", layer=self.layer_backward, used=used, sent=sends)
+                done = np.where(self.stays, element * np.maximum(units.all - units.table - units.layer, 0.0), 0.0)
+                done_before = done - np.where(self.stays, element * units.layer, 0.0)
+                ahead = np.where(self.collects & self.several, element * units.layer, 0.0)
+                self.allocate("temporary", first_layer=self.kept_by_first, done=done_before, ahead=ahead)
+                self.mark("backward", ending.happens & self.several)
+                self.free("first_layer")
+                ahead = np.where(self.collects & self.first, element * units.table, 0.0)
+                self.allocate("temporary", done=done, ahead=ahead)
+                self.mark("backward", ending.happens)
+            self.allocate("gradients", gradients=ending.table_gradients)
+            self._table(ending)
 
-    def _table_gradient(self, ending: _Ending) -> KindArray:
-        """What the input table's backward pass holds, at the widest of its moments."""
+    def _table(self, ending: _Ending) -> None:
+        """The input table's gradient, and its reduction."""
         units, element = self.units, self.element
-        gathered = element * (self.wrapped - ending.copied) * units.table
-        # Of interleaved chunks only the first one's, whose backward pass this is.
-        alone = self.block.virtual_stages == 1
-        behind = units.all - units.table if alone else self.depth * units.layer
-        gathered = gathered + element * self.reshards * self.pipelined * behind
+        here = ending.happens & self.first
         # The order of the passes is forgotten in the last backward pass only: until then the unit before the table is
         # the previous micro batch's output layer, which is gathered ahead.
-        astray = self.collects * (self.count > 1.0) * (1.0 - self.pipelined) * element * units.head
-        # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
-        split_stream = self.block.sequence_parallel > 0.0
-        incoming = self.boundary * (1.0 + split_stream * self.block.tensor_parallel)
-        # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
-        scattered = np.where(units.table_gradient > units.table, element * units.table, 0.0)
-        beside = np.maximum(incoming, self.reduces_each * scattered)
-        dense = element * units.table_gradient + beside + gathered + ending.buffered * FP32 * units.layer + astray
+        astray = self.collects & (self.count > 1.0) & (not self.pipelined)
+        self.allocate("temporary", ahead=np.where(astray, element * units.head, 0.0))
+        with self.scope():
+            used = np.where(self.wrapped & ~ending.copied, element * units.table, 0.0)
+            # Of interleaved chunks only the first one's, whose backward pass this is.
+            chunks = self.block.chunks
+            done = units.all - units.table if chunks == 1 else self.layers / chunks * units.layer
+            # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
+            split_stream = self.block.sequence_parallel > 0.0
+            incoming = self.boundary * (1.0 + split_stream * self.block.tensor_parallel)
+            # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
+            scattered = self.reduces_each & (units.table_gradient > units.table)
+            beside = np.maximum(incoming, np.where(scattered, element * units.table, 0.0))
+            self.allocate("temporary", used=used, done=np.where(self.stays, element * done, 0.0))
+            self.allocate("temporary", gradient=element * units.table_gradient, beside=beside)
+            self.mark("embedding gradient", here)
         left = np.where(units.table_gradient > units.table, units.table, units.table_gradient)
-        reduction = self._reduction_buffers(left, units.table) * (ending.buffered > 0.0) + astray
-        return np.asarray(np.maximum(dense, reduction))
+        reduction = np.where(ending.buffered, self._reduction_buffers(left, units.table), 0.0)
+        self.allocate("temporary", reduction=reduction)
+        self.mark("embedding gradient", here)
 
     def _reduction_buffers(self, gradient: KindArray, unit: KindArray) -> KindArray:
         """What reducing a unit takes beside the gradients counted: its gradient, the buffer, and the reduced part."""
-        each = FP32 * unit + np.maximum(self.element * gradient, FP32 * unit / self._replicas())
-        return np.where(self.reduces_each > 0.0, each, self.buffered * FP32 * unit)
+        each = FP32 * unit + np.maximum(self.element * gradient, FP32 * unit / self.ranks)
+        return np.where(self.reduces_each, each, np.where(self.buffered, FP32 * unit, 0.0))
 
-    def _reduction(self) -> Moment:
+    def _reduction(self) -> None:
         """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
         units, element = self.units, self.element
-        of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - element * units.table
-        of_unit = np.where(units.table > 0.0, of_table, (FP32 - element) * units.layer)
-        others = units.layer * self.layers * (1.0 - 1.0 / self.block.virtual_stages)
-        gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self._replicas())
-        gathered = self.reshards * element * (units.all - others) + of_unit
-        active = self.pipelined * self.wrapped
-        held = self.buffers[self.has.kind]
-        return self._moment("gradient reduction", active * gradients, held, active * gathered)
+        others = units.layer * self.layers * (1.0 - 1.0 / self.block.chunks)
+        with self.scope():
+            self.allocate("activations", buffers=self.buffers[self.has.kind])
+            gradients = self.accumulated - FP32 * others * (1.0 - 1.0 / self.ranks)
+            self.allocate("gradients", gradients=gradients)
+            self.allocate("parameters", gathered=np.where(self.copied, self.gathered_all, 0.0))
+            of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0)
+            of_unit = np.where(units.table > 0.0, of_table - element * units.table, (FP32 - element) * units.layer)
+            self.allocate("temporary", done=np.where(self.reshards, element * (units.all - others), 0.0), unit=of_unit)
+            self.mark("gradient reduction", self.wrapped)
 
-    def _optimizer_step(self) -> Moment:
+    def _optimizer_step(self) -> None:
         """Everything in parts, with the temporary of an optimizer that works on all tensors at once."""
-        _, in_step = self._optimizer()
-        foreach = self.shards if self.scenario.framework.foreach_optimizer else np.zeros_like(self.shards)
-        # Without FSDP2 nothing scatters the input table's gradient.
-        gradients = np.where(self.wrapped > 0.0, self.shards, self.accumulated)
-        passes = self._moment(
-            "optimizer step",
-            gradients,
-            self.buffers[self.has.kind],
-            foreach,
-            copied=np.zeros_like(self.copied),
-        )
-        return Moment(
-            passes.name, passes.parameters, passes.gradients, in_step, passes.activations, 0.0, 0.0, passes.temporary
-        )
+        with self.scope():
+            self.allocate("activations", buffers=self.buffers[self.has.kind])
+            # Without FSDP2 nothing scatters the input table's gradient.
+            self.allocate("gradients", gradients=np.where(self.wrapped, self.shards, self.accumulated))
+            self.allocate("resident", states=self.states_in_step)
+            self.allocate("temporary", foreach=self.shards * self.scenario.framework.foreach_optimizer)
+            self.mark("optimizer step")
 
 
 def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everything: KindArray) -> _Units:

@@ -46,7 +46,8 @@ _PRODUCTS: Mapping[FeedForward, int] = MappingProxyType({"gated": 2, "plain": 1,
 def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
     operations = layer_operations(conditions_of(scenario), kind)
-    gradients = extents.total(summed(amount for one in operations for amount in one.temporary))
+    scan = (one for one in operations if one.group == "core_attention")
+    gradients = extents.total(summed(amount for one in scan for amount in one.temporary))
     inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
     return gradients + _widths(scenario, block)[0] + _weight_bytes(scenario, block, inner)
 

@@ -44,6 +44,19 @@ def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
     return labelled_tokens(scenario, block) * scenario.outputs_per_token / parts
 
 
+def deferred_head_bytes(scenario: Scenario, block: LayoutBlock, micro_batches: Array) -> Array:
+    """What waits on a pipeline's last rank for the output layer's gradient, `m (2 T H / t + 2 T V / t)`, shape (n,).
+
+    Its input, a part of the sequence with sequence parallelism, and its output's gradient of every micro batch that is
+    put off (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
+    """
+    most = np.where(block.pipeline_parallel > 1.0, float(scenario.framework.deferred_head_gradients), 0.0)
+    parts = np.where(block.sequence_parallel, block.tensor_parallel, 1.0)
+    inputs = tokens_per_device(scenario, block) * scenario.model.hidden_size / parts
+    each = element_bytes(scenario) * (inputs + logits_per_micro_batch(scenario, block))
+    return np.minimum(most, micro_batches) * each
+
+
 def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
     """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
     return tokens_per_device(scenario, block) * scenario.framework.labelled_token_fraction

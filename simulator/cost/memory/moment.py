@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
 
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import KindArray, StageArray
 
-MOMENTS = ("backward", "loss", "embedding gradient", "optimizer step", "gradient reduction")
+MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction"]
 """Names of the moments compared."""
+MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """Bytes alive at one moment; shape (kinds, n) unless said."""
 
-    name: str
-    """One of MOMENTS."""
-    parameters: KindArray
-    gradients: KindArray
-    resident: KindArray
+    name: MomentName
+    parameters: KindArray | float
+    gradients: KindArray | float
+    resident: KindArray | float
     """Optimizer state on the device."""
     activations: StageArray | float
     """Shape (pipeline_parallel, n)."""
     released: KindArray | float
     """Activations already freed."""
     logits: KindArray | float
-    temporary: KindArray
+    temporary: KindArray | float
     gradients_absent: StageArray | float = 0.0
     """Gradients not there yet, shape (pipeline_parallel, n)."""
 
     def total(self, has: StageContents) -> StageArray:
         """Everything alive on every rank, shape (pipeline_parallel, n)."""
         static = self.parameters + self.gradients
-        by_kind = static + self.resident + self.logits + self.temporary - self.released
+        by_kind = np.asarray(static + self.resident + self.logits + self.temporary - self.released)
         return by_kind[has.kind] + self.activations - self.gradients_absent

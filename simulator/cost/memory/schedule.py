@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set, returning_bytes
 from simulator.cost.schedule.registry import schedule_of
-from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, STEADY, Schedule
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
@@ -23,7 +23,7 @@ def micro_batches(scenario: Scenario, block: LayoutBlock) -> Array:
 
 def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
     """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
-    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
     return block.once(lambda each: schedule.in_flight(ranks, chunks, micro_batches(scenario, each)) / chunks)
 
 
@@ -60,7 +60,7 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     layers = np.where(uniform, chunks, 0.0)
     if leading.any():
         first = np.minimum(block.recompute_layers, has.leading.shape[-1] - 1).astype(np.intp)
-        layers = np.where(leading, has.leading[..., first], layers)
+        layers = np.where(leading, has.leading.take(first, axis=-1), layers)
     if listed.any():
         layers = np.where(listed, has.listed[..., None], layers)
     of_chunk, again = chunks.sum(axis=2), layers.sum(axis=2)
@@ -140,9 +140,9 @@ def _uneven_in_flight(
 
     Chunks of unequal layers take each other's place as the step goes on: the most bytes of any moment.
     """
-    if has.unequal:
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
+    if has.unequal or (schedule.by_run and len(has.chunk) == chunks):
         return _most_in_flight(scenario, block, has, activations)
-    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
     passes = flight * chunks
     held = np.zeros_like(flight)
     for chunk, distinct in enumerate(has.chunk):
@@ -150,16 +150,13 @@ def _uneven_in_flight(
     return held
 
 
-_CYCLES = 4
-"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, one is steady."""
-
-
 def _most_in_flight(
     scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
 ) -> StageArray:
     """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
-    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, tuple(map(int, has.chunk))
-    cycles = np.clip(np.ceil(micro_batches(scenario, block) / ranks), 1.0, _CYCLES)
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, tuple(map(int, has.chunk))
+    least = -(-schedule.least_micro_batches(ranks) // ranks)
+    cycles = np.clip(np.ceil(micro_batches(scenario, block) / ranks), float(least), STEADY)
     shape = len(has.ranks), len(block)
     by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
     held = np.zeros((ranks, len(block)))
@@ -186,8 +183,8 @@ def _alive(
     """
     kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
     begun = np.zeros((len(kind), max(chunks) + 1))
-    begun[np.arange(len(kind)), np.array(chunks)[chunk]] = 1.0 - 2.0 * kind
-    most = (kind == 0) & (np.append(kind[1:], 1) == 1)  # the last forward pass before a backward pass
-    alive = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
-    as_much = np.count_nonzero((alive[:, None] <= alive).all(axis=2), axis=1)
-    return np.asarray(alive[as_much == 1])
+    begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
+    most = (kind == FORWARD) & (np.append(kind[1:], BACKWARD) != FORWARD)  # the last forward pass before another one
+    moments = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
+    as_much = np.count_nonzero((moments[:, None] <= moments).all(axis=2), axis=1)
+    return np.asarray(moments[as_much == 1])

@@ -121,10 +121,21 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
             else Kept("attention_scores", scores, "scores"),
         ),
         temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
-        moved=() if fused else (Amount(4.5 * scores, "scores"),),
+        moved=_masked(given, queries) if fused else (Amount(4.5 * scores, "scores"),),
         core_width=attention_width(heads),
         core_window=_bound(given, mixer) if fused else None,
     )
+
+
+def _masked(given: Conditions, queries: float) -> tuple[Amount, ...]:
+    """A byte of the mask for each score of the causal half, which each pass of the fused kernel reads once.
+
+    Where the mask is that of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed one of
+    2048 x 2048 stays in the caches.
+    """
+    if given.framework.attention_mask not in ("sequence", "layers"):
+        return ()
+    return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
 def _bound(given: Conditions, mixer: Mixer) -> Window | None:

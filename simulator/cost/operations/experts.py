@@ -103,16 +103,25 @@ def _exchange(given: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[
     assert_never(dispatch)
 
 
+_BY_ELEMENT = 92.0
+"""Bytes of 16-bit training that gathers and scatters by element move for a feature, in dispatch or in combine."""
+
+
 def _permuted(given: Conditions) -> tuple[Amount, ...]:
     """Bytes that one of dispatch and combine reads and writes to order copies by expert.
 
     DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
     copies a pass. Their backward pass mirrors the forward one, two passes where other kernels count three.
+
+    By element, `92 R h` in each of dispatch and combine over both passes: four gathers of 12 bytes, four scatters of
+    14 to 16 on zeros, the weighting, and for each of the eight the index made contiguous, 8.
     """
     element, hidden = element_bytes(given), float(given.model.expert_width)
     if given.framework.expert_dispatch in ("deepep", "hybridep"):
         mirrored = 2.0 / 3.0 * element * hidden
         return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
+    if given.framework.indexed_dispatch:
+        return (Amount(_BY_ELEMENT / 3.0 * (element / HALF) * hidden, "copies"),)
     return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 

@@ -127,6 +127,7 @@ def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
     return replace(totals, routed=totals.routed * model.num_experts_per_tok / max(model.num_experts, 1))
 
 
+@lru_cache(maxsize=256)
 def total_parameters(model: ModelSpec) -> int:
     """Parameters of the main model: a tied table once, no MTP module."""
     given = Conditions(model)

@@ -58,6 +58,8 @@ class Work:
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
     collectives: tuple[Collective, ...]
+    paired: tuple[tuple[Collective, tuple[Product, ...]], ...]
+    """Tensor-parallel collectives with the products of their own operation."""
     calls: float
     """Share of a layer's launches and small kernels."""
 
@@ -76,18 +78,23 @@ def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modul
 
 def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
-    adapters = WeightTotals() if given.lora_rank is None else adapters_of(given, operations)
     return Work(
         products=products,
         chosen=chosen_parameters(given.model, products),
         shapes=_shapes(given, operations, routed=False),
         grouped=_shapes(given, operations, routed=True),
-        adapters=adapters,
+        adapters=adapters_of(given, operations),
         core_width=core_width(operations),
         windows=windowed_widths(operations),
         core_flops=sum(operation.core_flops for operation in operations),
         moved=moved_amounts(operations),
         collectives=tuple(one for operation in operations for one in operation.collectives),
+        paired=tuple(
+            (one, _shapes(given, (operation,), routed=False))
+            for operation in operations
+            for one in operation.collectives
+            if one.beside == "products"
+        ),
         calls=sum(operation.calls for operation in operations),
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from simulator.cost.pricing.violation import Violation
+from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.schedule import Schedule
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.tabular import Tabular
@@ -79,6 +81,15 @@ class MemoryEstimate:
         return self.capacity_bytes - self.device_bytes
 
 
+class ChunkTime(NamedTuple):
+    """Work of one model chunk of a pipeline rank per micro batch."""
+
+    forward_seconds: float
+    backward_seconds: float
+    weight_seconds: float = 0.0
+    """Of the backward pass, the gradients of weights where the schedule does them apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
     """Work of one pipeline rank per micro batch."""
@@ -87,8 +98,8 @@ class StageTime:
     forward_seconds: float
     backward_seconds: float
     """Recomputation included."""
-    chunk_seconds: tuple[tuple[float, float], ...] = ()
-    """Forward and backward seconds of each model chunk where chunks are unequal; else a chunk has an equal share."""
+    chunk_seconds: tuple[ChunkTime, ...] = ()
+    """Of each model chunk where the passes were run one by one; else a chunk has an equal share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +121,8 @@ class ThroughputEstimate:
     """Named parts of the step; they add up to `step_seconds`."""
     model_flops_per_token: float
     stages: tuple[StageTime, ...]
+    schedule: Schedule = field(default=OneForwardOneBackward(), compare=False)
+    """The order of passes that it is the speed of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.schedule.schedule import PASSES, Pass, Schedule
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, PASSES, Pass, Schedule, alive
 from simulator.question.scenario.block import Array
 
 
@@ -22,6 +22,8 @@ class Event:
     ran: Pass
     start_seconds: float
     end_seconds: float
+    sent: bool
+    """Whether another rank waits for its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class PipelineWork:
     forward_seconds: Sequence[Sequence[float]]
     backward_seconds: Sequence[Sequence[float]]
     micro_batches: int
+    weight_seconds: Sequence[Sequence[float]] | None = None
+    """Of the backward passes, what a weight gradient by itself takes; None where the schedule splits none."""
     send_seconds: float = 0.0
     """From the end of a pass to the start of the next one's on another rank."""
 
@@ -62,31 +66,43 @@ class EventRun:
 
     def most_alive(self, rank: int) -> int:
         """Most chunk passes whose forward pass has begun and whose backward pass has not ended."""
-        alive = most = 0
-        for one in self.events[rank]:
-            alive += 1 if one.ran.kind == "forward" else -1
-            most = max(most, alive)
-        return most
+        return int(alive(np.array([PASSES.index(one.ran.kind) for one in self.events[rank]])).max())
 
 
 def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
-    """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent)."""
+    """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent).
+
+    Two that run under each other start and end together; they are shown one after the other.
+    """
     passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
-    taken = np.array((pipeline.forward_seconds, pipeline.backward_seconds))
-    ends = _ends(passes, taken[passes.kind, passes.rank, passes.chunk, None], pipeline.send_seconds)
-    starts = np.maximum(ends[passes.previous], ends[passes.needed] + passes.sent(pipeline.send_seconds))
+    weights = np.array(pipeline.weight_seconds or 0.0 * np.array(pipeline.backward_seconds))
+    taken = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)
+    seconds = taken[passes.kind, passes.rank, passes.chunk, None]
+    ends = _ends(passes, seconds, pipeline.send_seconds)[:-1, 0]
+    starts = ends - seconds[:, 0]
+    if passes.under is not None:
+        first, second = passes.under
+        starts[first] -= seconds[second, 0]
+        ends[first] = starts[second]
+    sent = np.zeros(len(ends) + 1, dtype=np.bool_)
+    sent[passes.needed] = passes.elsewhere(passes.needed)
     events: list[list[Event]] = [[] for _ in range(pipeline.ranks)]
-    columns = (passes.rank, passes.kind, passes.micro_batch, passes.chunk, starts[:, 0], ends[:-1, 0])
-    for rank, kind, micro_batch, chunk, start, end in zip(*(column.tolist() for column in columns), strict=True):
-        events[rank].append(Event(rank, Pass(PASSES[kind], micro_batch, chunk), start, end))
+    columns = (passes.rank, passes.kind, passes.micro_batch, passes.chunk, starts, ends, sent[:-1])
+    for rank, kind, micro_batch, chunk, start, end, leaves in zip(*(one.tolist() for one in columns), strict=True):
+        events[rank].append(Event(rank, Pass(PASSES[kind], micro_batch, chunk), start, end, leaves))
     return EventRun(tuple(map(tuple, events)))
+
+
+def kinds_of_pass(forward: Array, backward: Array, weights: Array) -> Array:
+    """Seconds by kind of pass, in the order of PASSES: a backward pass in two takes as long as a whole one."""
+    return np.stack((forward, backward, backward - weights, weights))
 
 
 def makespan_seconds(schedule: Schedule, seconds: Array, kind: NDArray[np.intp], micro_batches: int) -> Array:
     """From the first pass to the end of the last, of many steps at once, shape (n,); sends apart.
 
-    `seconds` are those of forward and of backward passes, by chunk and kind of rank: shape (2, chunks, kinds, n);
-    `kind` is that of every rank.
+    `seconds` are those of passes by their kind, chunk and kind of rank: shape (PASSES, chunks, kinds, n); `kind` is
+    that of every rank.
     """
     passes = _fronts(schedule, len(kind), seconds.shape[1], micro_batches)
     row = passes.kind, passes.chunk, kind[passes.rank]
@@ -117,22 +133,35 @@ class _Fronts:
     """The pass whose result it takes; the number of passes where there is none."""
     previous: NDArray[np.int32]
     """The pass of its rank before it; the number of passes for the first."""
+    also: NDArray[np.int32] | None
+    """What the pass that runs under it needs; None where no two passes run under each other."""
+    under: tuple[NDArray[np.int32], NDArray[np.int32]] | None
+    """The first and the second of every two passes that do; both end with the second."""
 
-    def sent(self, send_seconds: float) -> Array:
-        """Seconds that a needed result takes from its rank to the one that waits, shape (passes, 1)."""
-        on_own = (self.needed == len(self.rank)) | (np.append(self.rank, 0)[self.needed] == self.rank)
-        return np.where(on_own, 0.0, send_seconds)[:, None]
+    def elsewhere(self, needed: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether what passes need is on another rank, shape (passes,)."""
+        own = np.append(self.rank, 0)[needed] == self.rank
+        return np.asarray((needed != len(self.rank)) & ~own, dtype=np.bool_)
 
 
 def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
     """When every pass ends, shape (passes + 1, n) with a zero behind the last; `seconds` have shape (passes, n)."""
     ends = np.zeros((len(seconds) + 1, seconds.shape[1]))
-    sent = passes.sent(send_seconds) if send_seconds else None
+    if passes.under is not None:
+        first_of, second_of = passes.under
+        seconds = seconds.copy()
+        seconds[first_of] += seconds[second_of]
+        seconds[second_of] = 0.0
+    inputs = [
+        (one, send_seconds * passes.elsewhere(one)[:, None]) for one in (passes.needed, passes.also) if one is not None
+    ]
     for first, last in pairwise(passes.bounds):
-        now = ends[passes.needed[first:last]]
-        if sent is not None:
-            now += sent[first:last]
-        np.maximum(now, ends[passes.previous[first:last]], out=now)
+        now = ends[passes.previous[first:last]]
+        for needed, sent in inputs:
+            ready = ends[needed[first:last]]
+            if send_seconds:
+                ready += sent[first:last]
+            np.maximum(now, ready, out=now)
         np.add(now, seconds[first:last], out=ends[first:last])
     return ends
 
@@ -140,25 +169,40 @@ def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
 @lru_cache(maxsize=64)  # a search comes back to its shapes; the longest run that is priced takes 4 MB
 def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> _Fronts:
     """All passes of a step in fronts. Raises ValueError where a pass waits for itself."""
-    turns = np.stack([schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)])
-    each = turns.shape[1]
-    count = ranks * each
-    kind, micro_batch, chunk = np.ascontiguousarray(turns.reshape(count, 3).T)
+    turns = [schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)]
+    length = np.array([len(one) for one in turns])
+    count = int(length.sum())
+    kind, micro_batch, chunk = np.ascontiguousarray(np.concatenate(turns).T)
     at = np.arange(count)
-    rank = at // each
-    # A forward pass needs that of the chunk before it, a backward pass that behind; the last chunk turns round.
-    place, last = chunk * ranks + rank, ranks * chunks - 1
-    turned = (kind == 1) & (place == last)
-    before = np.where(turned, place, place + 2 * kind - 1)
-    found = np.empty((last + 1, 2, micro_batches), dtype=np.intp)
-    found[place, kind, micro_batch] = at
-    needed = np.where(before < 0, count, found[before, np.where(turned, 0, kind), micro_batch])
-    previous = np.where(at % each == 0, count, at - 1)
-    front = np.array(_front_numbers(needed.tolist(), ranks, each))
+    rank = np.repeat(np.arange(ranks), length)
+    # A forward pass needs that of the part before it, a backward pass that behind; the last part turns round.
+    places = schedule.places(ranks, chunks)
+    place, last = places[rank, chunk], int(places.max())
+    back = (kind == BACKWARD) | (kind == INPUT_GRADIENT)
+    turned = back & (place == last)
+    before = np.where(turned, place, place + 2 * back - 1)
+    waits = back | (kind == FORWARD)
+    found = np.full((last + 1, 2, micro_batches), count, dtype=np.intp)
+    found[place[waits], 1 * back[waits], micro_batch[waits]] = at[waits]
+    needed = np.where(
+        (before < 0) | ~waits, count, found[np.minimum(before, last), np.where(turned, 0, 1 * back), micro_batch]
+    )
+    begins = np.cumsum(length) - length
+    previous = np.where(at == begins[rank], count, at - 1)
+    pairs = [schedule.together(one, ranks, chunks, micro_batches) for one in range(ranks)]
+    under = np.concatenate(
+        [np.zeros(len(one), dtype=np.bool_) if two is None else two for one, two in zip(turns, pairs, strict=True)]
+    )
+    second = np.flatnonzero(under)
+    also = np.full(count, count)
+    also[second - 1] = needed[second]
+    front = np.array(_front_numbers(needed.tolist(), also.tolist(), [*begins.tolist(), count]))
     order = np.argsort(front, kind="stable")
     moved = np.empty(count + 1, dtype=np.intp)
     moved[order], moved[count] = at, count
     return _Fronts(
+        also=moved[also[order]].astype(np.int32) if len(second) else None,
+        under=(moved[second - 1].astype(np.int32), moved[second].astype(np.int32)) if len(second) else None,
         bounds=(0, *np.cumsum(np.bincount(front)[1:]).tolist()),
         rank=rank[order].astype(np.int16),
         kind=kind[order].astype(np.int8),
@@ -169,17 +213,21 @@ def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> 
     )
 
 
-def _front_numbers(needed: list[int], ranks: int, each: int) -> list[int]:
-    """The front of every pass, from 1: one behind the later of the pass it needs and the one of its rank before it."""
+def _front_numbers(needed: list[int], also: list[int], bounds: list[int]) -> list[int]:
+    """The front of every pass, from 1: one behind the later of the passes it needs and the one of its rank before it.
+
+    `bounds` are where each rank's passes begin, and where the last one's end.
+    """
     numbers = [0] * len(needed) + [-1]  # what needs no pass needs the last entry; zero is not known yet
-    reached, last = [rank * each for rank in range(ranks)], [0] * ranks
+    ranks = len(bounds) - 1
+    reached, last = bounds[:-1], [0] * ranks
     left = len(needed)
     while left:
         known = left
         for rank in range(ranks):
-            at, number, end = reached[rank], last[rank], (rank + 1) * each
-            while at < end and (there := numbers[needed[at]]):
-                number = max(there, number) + 1
+            at, number, end = reached[rank], last[rank], bounds[rank + 1]
+            while at < end and (there := numbers[needed[at]]) and (with_it := numbers[also[at]]):
+                number = max(there, with_it, number) + 1
                 numbers[at] = number
                 at += 1
             left -= at - reached[rank]

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn, pairs_after
 from simulator.question.scenario.block import Array, StageArray
 
 
+@dataclass(frozen=True)
 class Interleaved(Schedule):
     """Chunks take turns, each for as many micro batches as there are ranks."""
+
+    combined: bool = False
+    """As for `OneForwardOneBackward`."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """`2 (p - i - 1) + (v - 1) p` forward passes ahead, all of them where m equals p; then one of each in turn."""
         total = micro_batches * chunks
-        ahead = total if micro_batches == ranks else min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
-        kind, index = one_of_each_in_turn(ahead, total)
+        kind, index = one_of_each_in_turn(self._ahead(rank, ranks, chunks, micro_batches), total)
         cycle, rest = np.divmod(index, ranks * chunks)
         chunk = rest // ranks  # backward passes take the chunks from the last to the first
         return np.column_stack((kind, cycle * ranks + rest % ranks, np.where(kind == 1, chunks - 1 - chunk, chunk)))
 
+    def _ahead(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> int:
+        total = micro_batches * chunks
+        some = 2 * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
+        return total if micro_batches == ranks else min(some, total)
+
+    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
+        """Each pair of the steady state."""
+        ahead = self._ahead(rank, ranks, chunks, micro_batches)
+        return pairs_after(ahead, micro_batches * chunks) if self.combined else None
+
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
-        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, all `m v` of them when m equals p."""
+        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, all `m v` of them when m equals p; combined one more."""
         rank = np.arange(ranks, dtype=np.float64)[:, None]
         every = micro_batches * chunks
-        some = np.minimum(2.0 * (ranks - rank - 1.0) + (chunks - 1.0) * ranks + 1.0, every)
+        some = np.minimum(2.0 * (ranks - rank - 1.0) + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
         return np.where(micro_batches == ranks, every, some)
 
     def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:

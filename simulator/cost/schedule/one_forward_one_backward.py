@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.schedule.schedule import Schedule, Turns, one_of_each_in_turn, pairs_after
 from simulator.question.scenario.block import Array, StageArray
 
 
+@dataclass(frozen=True)
 class OneForwardOneBackward(Schedule):
     """Ranks without model chunks of their own."""
+
+    combined: bool = False
+    """Whether forward and backward passes run under each other: one more is ahead, so that they do not wait for each
+    other (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """`p - i - 1` forward passes ahead, then one of each in turn, then the backward passes left."""
         del chunks
-        kind, micro_batch = one_of_each_in_turn(min(ranks - rank - 1, micro_batches), micro_batches)
+        kind, micro_batch = one_of_each_in_turn(self._ahead(rank, ranks, micro_batches), micro_batches)
         return np.column_stack((kind, micro_batch, np.zeros_like(kind)))
 
-    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
-        """`min(p - i, m)`."""
+    def _ahead(self, rank: int, ranks: int, micro_batches: int) -> int:
+        return min(ranks - rank - 1 + self.combined, micro_batches)
+
+    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
+        """Each pair of the steady state."""
         del chunks
-        return np.minimum(ranks - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
+        return pairs_after(self._ahead(rank, ranks, micro_batches), micro_batches) if self.combined else None
+
+    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
+        """`min(p - i, m)`; combined passes one more."""
+        del chunks
+        return np.minimum(ranks + self.combined - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
 
     def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
         """The others' work passes by once."""

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import assert_never
 
+from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
 from simulator.question.scenario.block import LayoutBlock
+from simulator.question.scenario.layout import ROUND, pipeline_shape
+from simulator.question.scenario.scenario import Scenario
 
-ONE_FORWARD_ONE_BACKWARD: Final = OneForwardOneBackward()
-INTERLEAVED: Final = Interleaved()
 
-
-def schedule_of(block: LayoutBlock) -> Schedule:
-    """The schedule of a block: interleaved where its ranks have several chunks."""
-    return INTERLEAVED if block.virtual_stages > 1 else ONE_FORWARD_ONE_BACKWARD
+def schedule_of(scenario: Scenario, block: LayoutBlock) -> Schedule:
+    """The schedule of a block; forward and backward passes run under each other where the experts' exchange does so."""
+    combined = scenario.framework.overlap_expert_exchange and scenario.model.is_moe
+    name = block.schedule
+    if name not in ROUND and pipeline_shape(name, block.pipeline_parallel, block.virtual_stages) == "round":
+        name = "1f1b"
+    match name:
+        case "1f1b":
+            return Interleaved(combined) if block.virtual_stages > 1 else OneForwardOneBackward(combined)
+        case "zb_h1":
+            return ZeroBubbleH1()
+        case "zb_v":
+            return ZeroBubbleV()
+        case "dualpipev":
+            return DualPipeV(combined, scenario.framework.splits_last_backward)
+        case "dualpipe":
+            return DualPipe(combined, scenario.framework.splits_last_backward)
+        case _:
+            assert_never(name)

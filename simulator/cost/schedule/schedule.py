@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, Literal, NamedTuple
+from functools import lru_cache
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.scenario.block import Array, StageArray
 
-PASSES: Final = ("forward", "backward")
+PassKind = Literal["forward", "backward", "input_gradient", "weight_gradient"]
+"""The last two are a backward pass in two: what the stage before waits for, and what nobody waits for."""
+PASSES: Final[tuple[PassKind, ...]] = ("forward", "backward", "input_gradient", "weight_gradient")
 """Kinds of passes, by the number that stands for each in `Turns`."""
+FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(4)
 Turns = NDArray[np.intp]
 """Passes of one rank, first to last: kind (an index of PASSES), micro batch, chunk; shape (passes, 3)."""
 
@@ -19,15 +23,24 @@ Turns = NDArray[np.intp]
 class Pass(NamedTuple):
     """One pass of one micro batch through one model chunk of a rank."""
 
-    kind: Literal["forward", "backward"]
+    kind: PassKind
     micro_batch: int
     """From 0."""
     chunk: int
     """From 0, in the order of the model's layers."""
 
 
+STEADY: Final = 4
+"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, one is steady."""
+
+
 class Schedule(ABC):
     """How the passes of a step take turns on `ranks` pipeline ranks with `chunks` model chunks each."""
+
+    by_run: ClassVar[bool] = False
+    """Whether time and memory follow from a run of the passes, whatever the stages; else from closed forms if equal."""
+    splits: ClassVar[bool] = False
+    """Whether backward passes are split into input and weight gradients."""
 
     @abstractmethod
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
@@ -38,16 +51,36 @@ class Schedule(ABC):
         turns = self.turns(rank, ranks, chunks, micro_batches).tolist()
         return tuple(Pass(PASSES[kind], micro_batch, chunk) for kind, micro_batch, chunk in turns)
 
-    @abstractmethod
+    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
+        """Passes that run under each other with the one before them, shape (passes,); None where none does."""
+        del rank, ranks, chunks, micro_batches
+        return None
+
+    def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
+        """Which part of the model each chunk of a rank is, from the first layers on, shape (ranks, chunks)."""
+        return np.arange(ranks)[:, None] + ranks * np.arange(chunks)
+
+    def least_micro_batches(self, ranks: int) -> int:
+        """Fewest micro batches it can run."""
+        del ranks
+        return 1
+
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
         """Chunk passes whose activations a rank holds at its peak, shape (ranks, n); micro batches have shape (n,)."""
+        least = self.least_micro_batches(ranks)
+        counts = np.clip(np.ceil(micro_batches), least, max(STEADY * ranks, least))
+        held = np.empty((ranks, len(counts)))
+        for count in np.unique(counts):
+            held[:, counts == count] = np.array(_most_alive(self, ranks, chunks, int(count)))[:, None]
+        return held
 
-    @abstractmethod
     def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
         """Idle time of the pacing rank while the pipeline fills and drains, shape (n,).
 
-        `others_seconds` is the work of all other ranks on one micro batch, both passes.
+        `others_seconds` is the work of all other ranks on one micro batch, both passes. Unless a schedule says
+        otherwise it passes by in chunks, which those that split backward passes stay below.
         """
+        return others_seconds / chunks
 
     def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: int) -> StageArray:
         """Of the first so many forward passes, those of one chunk, shape (ranks, n).
@@ -63,6 +96,22 @@ class Schedule(ABC):
         return 2.0 * chunks if ranks > 1 else 0.0
 
 
+HELD: Final = np.array((1, -1, 0, -1))
+"""Chunk passes that a pass of each kind adds to those held: they are until the weight gradient is done."""
+
+
+def alive(kind: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Chunk passes that are held after each of a rank's passes."""
+    return np.cumsum(HELD[kind])
+
+
+@lru_cache(maxsize=256)
+def _most_alive(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+    """The most that each rank holds."""
+    turns = (schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks))
+    return tuple(int(alive(one[:, 0]).max()) for one in turns)
+
+
 def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Kinds of `total` forward and as many backward passes, and which of its kind each is; shape (2 total,).
 
@@ -73,3 +122,10 @@ def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArr
     kind[ahead : 2 * total - ahead : 2] = 0
     backward = np.cumsum(kind)
     return kind, np.where(kind == 1, backward, np.arange(1, 2 * total + 1) - backward) - 1
+
+
+def pairs_after(ahead: int, total: int) -> NDArray[np.bool_]:
+    """The backward pass of every pair that `one_of_each_in_turn` makes."""
+    found = np.zeros(2 * total, dtype=np.bool_)
+    found[ahead + 1 : 2 * total - ahead : 2] = True
+    return found

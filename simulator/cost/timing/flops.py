@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from simulator.cost.memory.loss import labelled_tokens
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
@@ -83,11 +82,6 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
         return 2.0 * chosen_parameters(model, layer_work(given, kind).adapters).all
 
     return sum(model.layers.count(kind) * one(kind) for kind in model.layer_kinds)
-
-
-def head_flops(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Forward FLOPs of the output layer for one micro batch on one device, shape (n,)."""
-    return 2.0 * labelled_tokens(scenario, block) * head_parameters(scenario) / block.tensor_parallel
 
 
 def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:

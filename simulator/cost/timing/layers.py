@@ -10,7 +10,7 @@ from typing import assert_never, cast
 import numpy as np
 
 from simulator.cost.elements import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.memory.loss import labelled_tokens
+from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, inner_context, sequence_split, tokens_per_device
@@ -44,6 +44,10 @@ _LOADED_BYTES = 16
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
+Size = Array | float
+"""One side of a matrix product on a device, shape (n,) or the same for all layouts."""
+
+
 def attention_backward_factor(scenario: Scenario) -> float:
     """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
     products = 2.5 if scenario.framework.flash_attention else 2.0
@@ -67,8 +71,22 @@ class ProductSeconds:
     """Gradient of the weights."""
 
 
-def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Array) -> tuple[Array, Array]:
-    """Forward and backward seconds of matrix products with weights, by roofline.
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Seconds of matrix products with weights by pass, shape (n,)."""
+
+    forward: Array
+    inputs: Array
+    weights: Array | float = 0.0
+
+    @property
+    def passes(self) -> tuple[Array, Array]:
+        """Forward and whole backward pass."""
+        return self.forward, self.inputs + self.weights
+
+
+def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Array) -> Products:
+    """Seconds of matrix products with weights, by roofline.
 
     Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
     it is computed or in a kernel behind it. Frozen weights have no weight gradient.
@@ -76,12 +94,12 @@ def product_seconds(scenario: Scenario, compute: ProductSeconds, parameters: Arr
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     forward, inputs = np.maximum(compute.forward, reads), np.maximum(compute.inputs, reads)
     if scenario.lora_rank is not None:
-        return forward, inputs
+        return Products(forward, inputs)
     if scenario.framework.fused_gradient_accumulation:
         accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-        return forward, inputs + np.maximum(compute.weights, accumulates)
+        return Products(forward, inputs, np.maximum(compute.weights, accumulates))
     weights = np.maximum(compute.weights, reads)
-    return forward, inputs + weights + accumulation_seconds(scenario, parameters)
+    return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
 
 
 def at_rate(flops: Array, rate: float) -> ProductSeconds:
@@ -90,7 +108,7 @@ def at_rate(flops: Array, rate: float) -> ProductSeconds:
     return ProductSeconds(seconds, seconds, seconds)
 
 
-def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> ProductSeconds:
+def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Size, depth: Size) -> ProductSeconds:
     """The three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
     seconds = 2.0 * rows * outputs * depth / rate
     return ProductSeconds(
@@ -100,7 +118,7 @@ def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Array,
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, rows: Array, outputs: Array, depth: Array) -> Array | float:
+def shape_factor(scenario: Scenario, rate: float, rows: Size, outputs: Size, depth: Size) -> Array | float:
     """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
@@ -130,9 +148,9 @@ def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
 class _Compute:
     """Seconds of what a device computes in operations, shape (n,)."""
 
-    dense: tuple[Array, Array]
-    """Products with everything but routed experts, forward and backward."""
-    routed: tuple[Array, Array]
+    dense: Products
+    """Products with everything but routed experts."""
+    routed: Products
     adapters: Array | float
     """Forward."""
     attention: Array
@@ -155,7 +173,11 @@ class LayerTimer:
         work = layer_work(self.given, kind)
         compute = self._compute(work)
         attending = attention_backward_factor(self.scenario)
-        return PassSeconds(self._pass(work, compute, 0, 1.0, 1.0), self._pass(work, compute, 1, attending, 2.0))
+        return PassSeconds(
+            self._pass(work, compute, 0, 1.0, 1.0),
+            self._pass(work, compute, 1, attending, 2.0),
+            compute.dense.weights + compute.routed.weights,
+        )
 
     def repeated(self, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
         """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
@@ -176,8 +198,9 @@ class LayerTimer:
         return total
 
     def _product(self, one: Product) -> ProductSeconds:
-        tokens, block = self.extents.of("whole"), self.block
-        m, n, k = tokens, one.outputs + 0.0 * tokens, one.inputs + 0.0 * tokens
+        block, m = self.block, self.extents.of("whole")
+        n: Size = float(one.outputs)
+        k: Size = float(one.inputs)
         match one.split:
             case "column" | "vocabulary":
                 n = n / block.tensor_parallel
@@ -190,11 +213,12 @@ class LayerTimer:
     def _pass(self, work: Work, compute: _Compute, index: int, attending: float, repeats: float) -> Parts:
         """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
         scenario, block, values = self.scenario, self.block, self.scenario.coefficients.time
-        gemm, experts, attention = compute.dense[index], compute.routed[index], attending * compute.attention
+        gemm, experts = compute.dense.passes[index], compute.routed.passes[index]
+        attention = attending * compute.attention
         tensor = self._exchange(work, "products", index)
         products = experts + gemm
         if scenario.framework.tp_comm_overlap:
-            tensor = exposed(values.tensor_exposed, tensor, gemm)
+            tensor = self._overlapped(work, tensor, gemm, index)
             products = products + tensor
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
@@ -228,6 +252,18 @@ class LayerTimer:
             parts["overhead"] = parts["overhead"] + np.maximum(host - sum_parts(parts), 0.0)
         return parts
 
+    def _overlapped(self, work: Work, tensor: Array, gemm: Array, index: int) -> Array:
+        """What is left of tensor-parallel collectives beside matrix products, of all of them or each beside its own."""
+        share, left = self.scenario.coefficients.time.tensor_exposed, 0.0 * tensor
+        if not self.scenario.framework.fused_collectives:
+            return exposed(share, tensor, gemm)
+        for one, products in work.paired:
+            # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
+            name = ("weights" if one.pattern == "gather" else "inputs") if index else "forward"
+            beside = sum((getattr(self._products[product], name) for product in products), 0.0 * tensor)
+            left = left + exposed(share, (one.backward if index else 1.0) * self._seconds(one), beside)
+        return left
+
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
         block, tokens = self.block, self.extents.of("whole")
@@ -246,36 +282,49 @@ class LayerTimer:
         experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
-            routed=self._grouped(work, routed, experts) if products.routed else (experts, experts),
+            routed=self._grouped(work, routed, experts) if products.routed else Products(experts, experts),
             adapters=adapters,
             attention=attention_seconds(scenario, self.extents, work.core_width)
             + bounded_seconds(scenario, self.extents, work),
             elementwise=self.extents.total(work.moved) / memory_rate(scenario),
         )
 
-    def _grouped(self, work: Work, flops: Array, parameters: Array) -> tuple[Array, Array]:
-        """Forward and backward seconds of the experts' products, all experts of a device in one grouped kernel.
+    def _grouped(self, work: Work, flops: Array, parameters: Array) -> Products:
+        """Seconds of the experts' products, all experts of a device in one grouped kernel.
 
         Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
         """
         scenario, tensor = self.scenario, self.block.expert_tensor_parallel
         compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
         narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-        entered = left = 0.0 * flops
+        entered: Array | float = 0.0
+        left: Array | float = 0.0
         for one in work.grouped:
             entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
             left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
         copies = self.extents.of("copies")
         weights = narrow * parameters
-        forward = compute + (weights + (narrow * entered + wide * left) * copies) / rate
-        inputs = compute + (weights + (narrow * left + wide * entered) * copies) / rate
+        joined, parted = self._sliced(copies)
+        forward = compute + (weights + (narrow * entered + wide * left) * copies + joined) / rate
+        inputs = compute + (weights + (narrow * left + wide * entered) * copies + parted) / rate
         if scenario.lora_rank is not None:
-            return forward, inputs
+            return Products(forward, inputs)
         tokens = narrow * (entered + left) * copies
         gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
         if not scenario.framework.fused_gradient_accumulation:
             gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
-        return forward, inputs + compute + tokens / rate + gradients
+        return Products(forward, inputs, compute + tokens / rate + gradients)
+
+    def _sliced(self, copies: Array) -> tuple[Array | float, Array | float]:
+        """Bytes beside the products where experts run one by one on slices, forward and backward.
+
+        Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs,
+        and fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
+        """
+        if not self.scenario.framework.sliced_experts:
+            return 0.0, 0.0
+        whole = element_bytes(self.scenario) * self.scenario.model.expert_width * copies
+        return 3.0 * whole, 6.0 * self.scenario.model.num_experts / self.block.expert_parallel * whole
 
     def _exchange(self, work: Work, beside: str, index: int) -> Array:
         """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not."""
@@ -326,8 +375,9 @@ def projection_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     parameters = prediction_projection(scenario) / block.tensor_parallel
     compute = at_rate(2.0 * tokens_per_device(scenario, block) * parameters, gemm_rate(scenario))
-    forward, backward = product_seconds(scenario, compute, parameters)
-    return PassSeconds({"gemm": forward}, {"gemm": backward})
+    products = product_seconds(scenario, compute, parameters)
+    forward, backward = products.passes
+    return PassSeconds({"gemm": forward}, {"gemm": backward}, products.weights)
 
 
 def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Array:
@@ -449,21 +499,19 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(scenario, block)
-    hidden = scenario.model.hidden_size + 0.0 * labelled
-    compute = shaped_seconds(scenario, rate, labelled, scenario.outputs_per_token / block.tensor_parallel, hidden)
+    outputs = scenario.outputs_per_token / block.tensor_parallel
+    compute = shaped_seconds(scenario, rate, labelled, outputs, float(scenario.model.hidden_size))
     forward_products = np.maximum(compute.forward, reads)
-    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * (labelled * scenario.outputs_per_token / parts) / memory_rate(scenario)
+    passes = per_logit * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
     accumulates = np.zeros(len(block))
     if not frozen and not scenario.framework.fused_gradient_accumulation:
         accumulates = accumulation_seconds(scenario, parameters)
-    backward_products = np.maximum(compute.inputs, reads)
-    if not frozen:
-        backward_products = backward_products + np.maximum(compute.weights, reads)
+    weights = 0.0 * reads if frozen else np.maximum(compute.weights, reads)
+    backward_products = np.maximum(compute.inputs, reads) + weights
     forward: Parts = {"vocabulary": forward_products + around}
     backward: Parts = {"vocabulary": backward_products + around + accumulates}
     if not scenario.framework.vocabulary_parallel_loss:
@@ -471,4 +519,4 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
         whole = element_bytes(scenario) * labelled * scenario.outputs_per_token
         forward["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         backward["tensor_parallel"] = np.zeros(len(block))
-    return PassSeconds(forward, backward)
+    return PassSeconds(forward, backward, weights + accumulates)

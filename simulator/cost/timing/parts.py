@@ -30,6 +30,8 @@ class PassSeconds:
 
     forward: Parts
     backward: Parts
+    weight_seconds: Array | float = 0.0
+    """Of the backward pass, what gradients of weights take: a pass of their own where a schedule splits it."""
     forward_seconds: Array = field(init=False)
     """All parts together, shape (n,)."""
     backward_seconds: Array = field(init=False)

@@ -1,4 +1,4 @@
-"""Stages of unequal work under 1F1B and the interleaved schedule."""
+"""Stages of unequal work under the schedules of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.schedule import RecomputePlan, micro_batches
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.schedule.events import makespan_seconds
+from simulator.cost.schedule.events import kinds_of_pass, makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import LayerCounts, StageContents
@@ -46,6 +46,16 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkSeconds:
+    """Seconds of the passes through one chunk of every kind of rank, shape (kinds, n)."""
+
+    forward: KindArray
+    backward: KindArray
+    weights: KindArray
+    """What gradients of weights take of the backward pass; zero where the schedule splits none."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageWork:
     """Seconds per micro batch of every kind of pipeline rank, shape (kinds, n)."""
 
@@ -56,8 +66,8 @@ class StageWork:
     """How many of each piece a kind of rank works on, shape (kinds, pieces)."""
     pieces: tuple[Pieces, ...]
     """By node group."""
-    by_chunk: tuple[tuple[KindArray, KindArray], ...] = ()
-    """Forward and backward seconds of each chunk where chunks are unequal, else nothing."""
+    by_chunk: tuple[ChunkSeconds, ...] = ()
+    """Of each chunk where the passes are run one by one, else nothing."""
 
 
 def pieces_of(scenario: Scenario, group: int, block: LayoutBlock, has: StageContents) -> Pieces:
@@ -108,15 +118,21 @@ def chunk_counts(has: StageContents, distinct: int, *, last: bool) -> LayerCount
 
 
 def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan) -> StageWork:
-    """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
-    counts = piece_counts(has)
+    """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device.
+
+    Where the pipeline holds the model twice, a micro batch passes through one of the copies.
+    """
+    counts, schedule = piece_counts(has) / block.copies, schedule_of(scenario, block)
     by_group = tuple(pieces_of(scenario, group, block, has) for group in range(max(len(scenario.groups), 1)))
-    by_chunk: dict[tuple[int, bool], tuple[KindArray, KindArray]] = {}
+    by_chunk: dict[tuple[int, bool], ChunkSeconds] = {}
     places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
-    for distinct, last in dict.fromkeys(places) if has.unequal else ():
+    runs = has.unequal or (schedule.by_run and len(places) == block.chunks)
+    for distinct, last in dict.fromkeys(places) if runs else ():
         held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
-        by_chunk[distinct, last] = _both_passes(block, has, by_group, held, again)
-    forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has))
+        both = _both_passes(block, has, by_group, held, again)
+        weights = _weight_seconds(block, has, by_group, held) if schedule.splits else 0.0 * both[1]
+        by_chunk[distinct, last] = ChunkSeconds(*both, weights)
+    forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has) / block.copies)
     chunks = tuple(by_chunk[place] for place in places) if by_chunk else ()
     return StageWork(forward, backward, counts, by_group, chunks)
 
@@ -145,6 +161,21 @@ def _both_passes(
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             backward = backward + here * (full[kind] * block.spread_work(again) + counts[:, kind, None] * inside)
     return forward, backward
+
+
+def _weight_seconds(
+    block: LayoutBlock, has: StageContents, by_group: tuple[Pieces, ...], counts: LayerCounts
+) -> KindArray:
+    """Seconds that the weights' gradients of so many pieces take."""
+    each = block.alike.block if block.alike else block
+    total: KindArray = np.zeros((len(has.ranks), 1))
+    for group, pieces in enumerate(by_group):
+        here = (has.group == group)[:, None]
+        for piece, seconds in enumerate(pieces.seconds):
+            total = total + counts[:, piece, None] * here * each.spread_work(
+                seconds.weight_seconds + 0.0 * seconds.forward_seconds
+            )
+    return block.spread(total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +207,7 @@ def pipeline_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents,
     whole = np.zeros(len(block))
     for kind, ranks in enumerate(has.ranks):
         whole = whole + ranks * per_rank[kind]
-    schedule, ranks, chunks = schedule_of(block), block.pipeline_parallel, block.virtual_stages
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
     fill = np.zeros(len(block)) if _runs(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
     send = block.once(lambda each: _send_seconds(scenario, each))
     hidden = scenario.framework.overlap_p2p and chunks > 1
@@ -190,39 +221,52 @@ def _runs(work: StageWork, ranks: int) -> bool:
     return 0 < 2 * len(work.by_chunk) * ranks * CYCLES * ranks <= MOST_PASSES
 
 
-def with_waits(
-    block: LayoutBlock, has: StageContents, work: StageWork, pipeline: PipelineSeconds, where: Mask
+def with_waits(  # noqa: PLR0913, PLR0917  a block, what is known of it, and which of its layouts
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    work: StageWork,
+    pipeline: PipelineSeconds,
+    where: Mask,
 ) -> PipelineSeconds:
-    """The same with the idle time of unequal chunks, of the layouts asked for; elsewhere none stays a lower bound."""
+    """The same with the idle time of a run by passes, of the layouts asked for; elsewhere none stays a lower bound."""
     if not _runs(work, block.pipeline_parallel) or not where.any():
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
-    fill[at] = unequal_fill_seconds(schedule_of(block), has, work, pipeline.micro_batches, at)
+    fill[at] = run_fill_seconds(schedule_of(scenario, block), has, work, pipeline.micro_batches, at)
     return replace(pipeline, fill=fill)
 
 
-def unequal_fill_seconds(
+def run_fill_seconds(
     schedule: Schedule, has: StageContents, work: StageWork, micro_batches: Array, at: NDArray[np.intp]
 ) -> Array:
-    """Idle time of the pacing rank where chunks are unequal, of the layouts at an index: the schedule run pass by pass.
+    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass.
 
-    Ranks then wait for each other between filling and draining too. As many micro batches as there are ranks are a
-    cycle; beyond `CYCLES` of them each takes what the last took, and no less than the pacing rank works. Held to runs
-    of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
+    Ranks of unequal chunks wait for each other between filling and draining too. As many micro batches as there are
+    ranks are a cycle; beyond `CYCLES` of them each takes what the last took, and no less than the pacing rank works.
+    Held to runs of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
     """
     ranks = float(len(has.kind))
-    cycles = np.maximum(np.ceil(micro_batches[at] / ranks), 1.0)
+    cycles = np.maximum(
+        np.ceil(micro_batches[at] / ranks), np.ceil(schedule.least_micro_batches(len(has.kind)) / ranks)
+    )
     pace = ranks * np.max((work.forward + work.backward)[:, at], axis=0)
     shape = work.forward.shape
-    seconds = np.stack([[np.broadcast_to(chunk[which], shape)[:, at] for chunk in work.by_chunk] for which in (0, 1)])
+    forward, backward, weights = (
+        np.stack([np.broadcast_to(getattr(chunk, name), shape).take(at, axis=-1) for chunk in work.by_chunk])
+        for name in ("forward", "backward", "weights")
+    )
+    seconds = kinds_of_pass(forward, backward, weights)
     first, alike = _alike(seconds, pace, cycles)
-    cycles, pace, seconds = cycles[first], pace[first], seconds[..., first]
+    cycles, pace, seconds = cycles[first], pace[first], seconds.take(first, axis=-1)
     fill: Array = np.zeros(len(first))
     many = cycles > CYCLES
     for run in range(1, CYCLES + 1):
         now = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
         if len(now):
-            idle = makespan_seconds(schedule, seconds[..., now], has.kind, run * len(has.kind)) - run * pace[now]
+            idle = (
+                makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, run * len(has.kind)) - run * pace[now]
+            )
             further = cycles[now] - CYCLES
             grown = further * np.maximum(idle - fill[now], 0.0)
             fill[now] = idle + np.where(many[now] & (run == CYCLES), grown, 0.0)
@@ -233,7 +277,7 @@ def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp]
     """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
     _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
     same = first[alike]
-    if (seconds[..., same] == seconds).all() and (cycles[same] == cycles).all():
+    if (seconds.take(same, axis=-1) == seconds).all() and (cycles[same] == cycles).all():
         return first, alike
     every = np.arange(len(pace))
     return every, every
@@ -254,7 +298,7 @@ def pace_parts(
     parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))
     recompute = zero
-    full = plan.on_rank(has)
+    full = plan.on_rank(has) / block.copies
     for group, pieces in enumerate(work.pieces):
         here = pipeline.micro_batches * (has.group == group)[pipeline.pace]
         for piece, seconds in enumerate(pieces.seconds):

@@ -85,10 +85,10 @@ def step_seconds(
     data = _largest(data_parallel_seconds(scenario, block, has, forward, micro_batch))
     optimizer = _largest(optimizer_seconds(scenario, block, has))
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    overhead = _overhead_seconds(scenario, pipeline)
+    overhead = _overhead_seconds(scenario, pipeline) + reference_seconds(scenario, block, pipeline, forward)
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    pipeline = with_waits(block, has, work, pipeline, passes + pipeline.fill + rest < below)
+    pipeline = with_waits(scenario, block, has, work, pipeline, passes + pipeline.fill + rest < below)
     return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 
@@ -114,6 +114,18 @@ def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     values = scenario.coefficients.time
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
     return overhead + waiting_seconds(scenario, pipeline)
+
+
+def reference_seconds(
+    scenario: Scenario, block: LayoutBlock, pipeline: PipelineSeconds, forward: KindArray
+) -> Array | float:
+    """Forward passes without gradients of all micro batches, where a reference scores them before they are trained on.
+
+    A pipeline of forward passes alone fills once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py, `eval_batch`).
+    """
+    if not scenario.framework.reference_forward:
+        return 0.0
+    return (pipeline.micro_batches + block.pipeline_parallel - 1.0) * _largest(forward)
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from simulator.evidence.calibration.store import (
     shipped_calibration,
 )
 from simulator.evidence.calibration.uncertainty import (
+    layout_variances,
     memory_interval,
     normal_below,
     relative_variances,
@@ -32,6 +34,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
+KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
@@ -72,9 +75,18 @@ class Applied:
         """The named stack that the rows ran, where the calibration names one."""
         return next((one.stack for one in (self.time, self.memory) if one is not None and one.stack), None)
 
-    def judged(self, scenario: Scenario, estimate: Estimate) -> Estimate:
-        """The estimate with intervals, the probability that it fits, and where its numbers come from."""
-        return with_calibration(scenario, estimate, self)
+    def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
+        """Estimates with intervals, the probability that they fit, and where their numbers come from."""
+        layouts = [estimate.layout for estimate in estimates]
+        parts = self.memory.memory if self.memory else None, self.time.time if self.time else None
+        memory, time = (
+            layout_variances(kind, scenario, layouts, part) if part else [0.0] * len(layouts)
+            for kind, part in zip(KINDS, parts, strict=True)
+        )
+        return [
+            with_calibration(scenario, estimate, self, {"memory": of_memory, "time": of_time})
+            for estimate, of_memory, of_time in zip(estimates, memory, time, strict=True)
+        ]
 
     def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
         """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
@@ -116,8 +128,10 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
     )
 
 
-def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> Estimate:
-    """The estimate with intervals, the probability that it fits, and where its numbers come from."""
+def with_calibration(
+    scenario: Scenario, estimate: Estimate, used: Applied, variances: Mapping[CoefficientKind, float]
+) -> Estimate:
+    """`Applied.judged` of one estimate; `variances` are those of `layout_variances`."""
     result, notes = estimate, list(estimate.provenance.notes)
     statuses: list[PredictionStatus] = []
     for kind, calibration in (("memory", used.memory), ("speed", used.time)):
@@ -128,19 +142,16 @@ def with_calibration(scenario: Scenario, estimate: Estimate, used: Applied) -> E
         if kind == "memory" and calibration.memory is not None and calibration.memory.known:
             # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
             notes.append(f"memory: {calibration.memory.known}")
-            result = replace(result, memory=memory_interval(scenario, result, calibration.memory))
+            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, variances["memory"]))
             continue
         statuses.append(status)
         notes += _notes(kind, scenario, estimate, calibration, status)
         if kind == "memory" and calibration.memory is not None:
-            result = replace(
-                result,
-                memory=memory_interval(scenario, result, _own(calibration, calibration.memory, "memory", status)),
-            )
+            own = _own(calibration, calibration.memory, "memory", status)
+            result = replace(result, memory=memory_interval(scenario, result, own, variances["memory"]))
         elif calibration.time is not None:
-            result = replace(
-                result, throughput=time_interval(scenario, result, _own(calibration, calibration.time, "time", status))
-            )
+            own = _own(calibration, calibration.time, "time", status)
+            result = replace(result, throughput=time_interval(scenario, result, own, variances["time"]))
     worst = max(statuses, key=_WORST.index)
     return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
 

@@ -14,6 +14,8 @@ from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.units import GIB
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 TEMPLATE = (
@@ -22,6 +24,20 @@ TEMPLATE = (
     "llama3.1-8b,h100-sxm-80g,8,8192,128,1,2,1,14.6,61.2\n"
 )
 """The columns that a run needs, with an example; step time and memory are made up."""
+
+
+def template(hardware: HardwareSpec | None) -> str:
+    """The table of a run's columns with an example: of one node of `hardware`, with its framework told, where given.
+
+    A framework decides what a device holds, and on few platforms is the usual one Megatron.
+    """
+    if hardware is None:
+        return TEMPLATE
+    header, example = TEMPLATE.splitlines()
+    model, _, _, *rest, _ = example.split(",")
+    memory = f"{0.75 * hardware.usable_memory_bytes / GIB:.1f}"
+    cells = ",".join((model, hardware.name, str(hardware.devices_per_node), *rest, memory, "megatron"))
+    return f"{header},framework\n{cells}\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,19 +51,26 @@ def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
 
 def _switched(profile: FrameworkProfile, layout: Layout) -> dict[str, str]:
     """Every switch that may do something in the layout."""
-    idle = {"tp_comm_overlap"} if layout.tensor_parallel == 1 else set()
-    return {f"{_SWITCH}{f.name}": str(getattr(profile, f.name)) for f in switches() if f.name not in idle}
+    every = dict(_switches(profile))
+    if layout.tensor_parallel == 1:
+        every.pop(f"{_SWITCH}tp_comm_overlap", None)
+    return every
 
 
 _SWITCH = "option "
 """In front of a switch's name, as a feature."""
 
 
+@lru_cache(maxsize=64)
+def _switches(profile: FrameworkProfile) -> Mapping[str, str]:
+    return {f"{_SWITCH}{f.name}": str(getattr(profile, f.name)) for f in switches()}
+
+
 @lru_cache(maxsize=256)
-def usual_words(feature: str) -> frozenset[str]:
-    """Of a switch, what the frameworks' defaults are: rows that have nothing else are not listed."""
+def usual_words(feature: str) -> tuple[str, ...]:
+    """Of a switch, what the frameworks' defaults are, sorted: rows that have nothing else are not listed."""
     name = feature.removeprefix(_SWITCH)
-    return frozenset() if name == feature else frozenset(str(getattr(one, name)) for one in PROFILES.values())
+    return () if name == feature else tuple(sorted({str(getattr(one, name)) for one in PROFILES.values()}))
 
 
 def signature(scenario: Scenario, layout: Layout) -> str:
@@ -94,7 +101,7 @@ class CalibratedRange:
             if not low <= value <= high:
                 yield f"{name} {value:g} (calibrated {low:g} to {high:g})"
         for name, word in words(scenario, layout).items():
-            seen = self.seen.get(name, tuple(sorted(usual_words(name))))
+            seen = self.seen.get(name, usual_words(name))
             if word not in seen:
                 yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 

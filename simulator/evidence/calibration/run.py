@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from simulator.question.coefficients.values import CoefficientKind, replaced
 
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
+_OTHER_UNIT = 5.0
+"""Times that a figure is off from which it is asked whether its unit is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,14 @@ class FamilyFit:
             return ""
         errors = [found.residuals[key] for key in found.keys]
         side = "" if min(errors) < 0.0 < max(errors) else ", all on one side"
+        worst = max(found.keys, key=lambda key: abs(math.log1p(found.residuals[key])))
+        times = 1.0 + found.residuals[worst]
+        unit = f"; {worst} is {times:.3g} times what was measured: is it in the column's unit?"
         return (
             f"{kind} of family {self.family} is not stored: after the fit its {len(errors)} rows still scatter by "
             f"{100.0 * found.scatter:.1f} % (at most {100.0 * MOST_SCATTER:.0f} %){side}, so they are not runs of the "
             "layouts they name, or the model lacks what they show"
+            + (unit if max(times, 1.0 / times) > _OTHER_UNIT else "")
         )
 
 
@@ -160,6 +167,6 @@ def range_of(samples: Sequence[Sample]) -> CalibratedRange:
             seen.setdefault(name, set()).add(word)
     return CalibratedRange(
         sizes=sizes,
-        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= usual_words(name)},
+        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= set(usual_words(name))},
         runs=tuple(sorted({signature(s.scenario, s.layout) for s in samples})),
     )

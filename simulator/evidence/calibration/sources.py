@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -18,6 +19,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.evidence.calibration.vendors import PublishedLayout, published_layouts
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -119,6 +121,8 @@ class SourcesJudged:
     rows: tuple[RowJudged, ...]
     choices: tuple[ChoiceRegret, ...]
     """For time; empty for memory."""
+    published: tuple[PublishedLayout, ...] = ()
+    """For time: where a search under the shipped coefficients puts what vendors publish as tuned."""
 
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
@@ -133,7 +137,8 @@ def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coeffi
     # Each row's interval is sized by the rows of other sources.
     others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
     rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
-    return SourcesJudged(kind, state, tuple(rows), choices)
+    tuned = tuple(published_layouts(samples)) if kind == "time" else ()
+    return SourcesJudged(kind, state, tuple(rows), choices, tuned)
 
 
 def _judged_source(state: Linearization, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
@@ -196,19 +201,34 @@ def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:
     for row in rows:
         groups.setdefault(_question(row.sample), []).append(row)
     for key, members in groups.items():
-        layouts = {(m.sample.layout, m.sample.scenario.framework) for m in members}
-        if len(layouts) < LEAST_LAYOUTS:
+        runs = _runs(members)
+        if len(runs) < LEAST_LAYOUTS:
             continue
-        measured = [float(m.sample.measured_tflops or 0.0) for m in members]
-        predicted = [value * float(np.exp(m.source_out.error)) for value, m in zip(measured, members, strict=True)]
-        chosen = measured[int(np.argmax(predicted))]
+        best, fastest = max(predicted for _, predicted in runs), max(measured for measured, _ in runs)
+        chosen = float(np.mean([measured for measured, predicted in runs if _alike(predicted, best)]))
         pairs = [
-            np.sign(a[0] - b[0]) * np.sign(a[1] - b[1])
-            for a, b in combinations(zip(measured, predicted, strict=True), 2)
+            np.sign(a[0] - b[0]) * (0.0 if _alike(a[1], b[1]) else np.sign(a[1] - b[1]))
+            for a, b in combinations(runs, 2)
             if a[0] != b[0]
         ]
         name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
-        yield ChoiceRegret(name, len(layouts), 1.0 - chosen / max(measured), float(np.mean(pairs)))
+        yield ChoiceRegret(name, len(runs), 1.0 - chosen / fastest, float(np.mean(pairs)) if pairs else 0.0)
+
+
+def _runs(members: Sequence[RowJudged]) -> list[tuple[float, float]]:
+    """Measured and predicted speed of every layout; one that ran several times is one choice, of their mean."""
+    runs: dict[object, list[tuple[float, float]]] = {}
+    for member in members:
+        speed = float(member.sample.measured_tflops or 0.0)
+        layout = member.sample.layout, member.sample.scenario.framework
+        runs.setdefault(layout, []).append((speed, speed * math.exp(member.source_out.error)))
+    means = (np.mean(of_layout, axis=0) for of_layout in runs.values())
+    return [(float(measured), float(predicted)) for measured, predicted in means]
+
+
+def _alike(one: float, other: float) -> bool:
+    """Whether two predictions are one, but for rounding: either would be chosen."""
+    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def _question(sample: Sample) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.arrays import Vector
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
-from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.block import LayoutBlock, blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -22,13 +23,8 @@ NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def relative_deviations(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
-    """Relative standard deviation of each prediction of a block, `sqrt(g' C g + noise^2)`, g the logarithmic slopes."""
-    return with_noise(kind, scenario, relative_variances(kind, scenario, block, part), part)
-
-
-def with_noise(kind: CoefficientKind, scenario: Scenario, variance: Vector, part: FittedPart) -> Vector:
-    """Relative standard deviations from the variances that coefficients bring, with the scatter of measured rows."""
+def with_noise(kind: CoefficientKind, scenario: Scenario, variance: Vector | float, part: FittedPart) -> Vector:
+    """Relative standard deviations, `sqrt(g' C g + noise^2)`: of the coefficients, and of how measured rows scatter."""
     noise = part.noise_by.get(_sort(kind, scenario), part.noise)
     return np.asarray(np.sqrt(variance + noise**2))
 
@@ -71,14 +67,29 @@ def _sort(kind: CoefficientKind, scenario: Scenario) -> str:
     return "moe" if scenario.model.is_moe else "dense"
 
 
-def relative_deviation(kind: CoefficientKind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
-    """`relative_deviations` of one layout."""
-    return float(relative_deviations(kind, scenario, block_of([layout]), part)[0])
+def layout_variances(
+    kind: CoefficientKind, scenario: Scenario, layouts: Sequence[Layout], part: FittedPart
+) -> list[float]:
+    """`relative_variances` of any layouts, in their order."""
+    found = [0.0] * len(layouts)
+    for positions, block in blocks_of(layouts):
+        for start in range(0, len(block), _AT_ONCE):
+            some = np.arange(start, min(start + _AT_ONCE, len(block)))
+            for index, variance in zip(some, relative_variances(kind, scenario, block.take(some), part), strict=True):
+                found[positions[index]] = float(variance)
+    return found
 
 
-def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> MemoryEstimate:
-    """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
-    spread = relative_deviation("memory", scenario, estimate.layout, part)
+_AT_ONCE = 256
+"""Layouts whose copies with moved coefficients are priced together: their arrays stay within tens of megabytes."""
+
+
+def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, variance: float) -> MemoryEstimate:
+    """The memory estimate with its 90 % interval and the probability that the worst rank fits.
+
+    `variance` is that of `layout_variances`.
+    """
+    spread = float(with_noise("memory", scenario, variance, part))
     need, capacity = estimate.memory.device_bytes, estimate.memory.capacity_bytes
     return replace(
         estimate.memory,
@@ -87,9 +98,9 @@ def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) ->
     )
 
 
-def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time."""
-    spread = relative_deviation("time", scenario, estimate.layout, part)
+def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, variance: float) -> ThroughputEstimate:
+    """The throughput estimate with the 90 % interval of the step time; `variance` is that of `layout_variances`."""
+    spread = float(with_noise("time", scenario, variance, part))
     return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, spread))
 
 

@@ -15,6 +15,7 @@ from simulator.question.vocabulary import (
     Precision,
     RecomputeMode,
     RecomputeModule,
+    ScheduleName,
     StackName,
 )
 
@@ -126,6 +127,8 @@ class MeasuredRow:
     """Model chunks per pipeline rank, a count, where the source states chunks; blank for none."""
     layers_per_virtual_stage: int | None = None
     """Layers per model chunk, a count, where the source states that instead; blank for none."""
+    schedule: ScheduleName = "1f1b"
+    """Order of the passes of a pipeline, in the simulator's words."""
     stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, joined by `|`, where the source states an uneven cut."""
     chunk_layers: tuple[int, ...] = ()
@@ -197,6 +200,8 @@ class MeasuredRow:
     """Annotation: where the switches in `options` are documented; blank where they are a reading."""
     filled: tuple[str, ...] = ()
     """Annotation: columns that the source leaves blank and a reading fills, joined by `|`."""
+    tuned: bool | None = None
+    """Annotation: whether the source publishes the row, or the fastest of rows like it, as tuned for speed."""
 
     def __post_init__(self) -> None:
         """Refuse a row that contradicts itself. Raises InputError naming row and column."""

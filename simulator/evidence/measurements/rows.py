@@ -136,6 +136,9 @@ def _text(path: Path) -> str:
 
 def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
     """What is wrong with a header, one sentence each."""
+    if len(header) == 1 and (mark := next((mark for mark in (";", "\t") if mark in header[0]), "")):
+        yield f"{where}: columns are separated by commas here, not by {'tabs' if mark != ';' else repr(mark)}"
+        return
     for name in dict.fromkeys(header):
         if name not in (*COLUMNS, STAND_IN):
             yield f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import platform
 import resource
@@ -144,7 +145,10 @@ def _device_module(kind: str) -> ModuleType:
         module = torch.get_device_module(kind)
         there = bool(module.is_available()) and module.device_count() > 0
     except RuntimeError as error:
-        raise InputError(f"backend {kind}: this torch does not know such a device: {error}") from error
+        extension = _EXTENSIONS.get(kind)
+        missing = extension is not None and importlib.util.find_spec(extension) is None
+        needs = f" without {extension}, which is not installed" if missing else ""
+        raise InputError(f"backend {kind}: this torch does not know such a device{needs}: {error}") from error
     if not there:
         raise InputError(f"backend {kind}: torch {torch.__version__} sees no such device on this machine")
     return module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.question.vocabulary import ExpertDispatch, Offload, RecomputeModule
+from simulator.question.vocabulary import ExpertDispatch, Offload, RecomputeModule, ScheduleName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,8 @@ class FrameworkLimits:
     """Whether activations can be offloaded beside a pipeline."""
     activation_offload_with_recompute: bool = True
     """Whether activations can be offloaded beside recomputation of others."""
+    schedules: tuple[ScheduleName, ...] = ("1f1b",)
+    """Orders of passes that its pipelines have."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)

@@ -23,6 +23,8 @@ _ALL: Final[Mapping[str, Any]] = MappingProxyType(
         "fuse_latent_norm": False,
         # Core 0.12.1 weighs the outputs of the experts.
         "probabilities_in_experts": False,
+        # features_manager/pipeline_parallel/dualpipev_feature.py: unless --dualpipev-dw-detach.
+        "splits_last_backward": False,
         # The prediction modules' losses are done one after the other.
         "losses_in_turn": True,
         # mindspeed_llm/core/ssm: the scan is composed of matrix products, whose matrices autograd keeps.

@@ -188,6 +188,10 @@ class FrameworkProfile:
         default=False,
         about="a frozen copy of the model runs beside it (DPO, KTO); Megatron without ZeRO gives it a gradient buffer",
     )
+    reference_forward: bool = switch(
+        default=False,
+        about="a forward pass without gradients scores every micro batch before it is trained on (DPO, KTO)",
+    )
 
     # What is trained on.
     sequences_per_sample: int = switch(
@@ -259,10 +263,22 @@ class FrameworkProfile:
         1.0, "share of the tokens that have a label; the output layer and the loss skip the others", low=0.001
     )
 
+    deferred_head_gradients: int = switch(
+        0,
+        "micro batches whose gradient of the output layer waits for the end of a pipeline, with what it is made of",
+        low=0,
+        high=2**31,
+    )
+
     # Communication.
     tp_comm_overlap: bool = switch(
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
+    )
+    fused_collectives: bool = switch(
+        default=False,
+        about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
+        "(MC2 of MindSpeed)",
     )
     cp_communication: str = switch(
         "ring",
@@ -315,9 +331,24 @@ class FrameworkProfile:
         "each rank and over the network one to each node (deepep, hybridep)",
         choices=EXPERT_DISPATCHES,
     )
+    sliced_experts: bool = switch(
+        default=False,
+        about="the experts of a device run one after the other on slices of one tensor, which each copies whole in the "
+        "backward pass (SequentialMLP of megatron-core up to 0.8), instead of in grouped products",
+    )
+    indexed_dispatch: bool = switch(
+        default=False,
+        about="tokens are permuted element by element, with an 8-byte index for each (gather and scatter of the "
+        "all-gather dispatcher of MindSpeed up to v2.0), instead of row by row",
+    )
     overlap_expert_exchange: bool = switch(
         default=False,
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+    )
+    splits_last_backward: bool = switch(
+        default=True,
+        about="DualPipe's last backward passes are split into input and weight gradients (--dualpipev-dw-detach of "
+        "MindSpeed)",
     )
     expert_wait_ms: float = switch(
         1.0,
@@ -384,7 +415,10 @@ PADDLE = FrameworkProfile(
 TORCH = FrameworkProfile(
     name="torch",
     version="PyTorch 2.13",
-    limits=FrameworkLimits(default_zero_stage=3, recomputes_operations=True),
+    # torch.distributed.pipelining of 2.10 and later, schedules.py: InterleavedZeroBubble, ZBVZeroBubble, DualPipeV.
+    limits=FrameworkLimits(
+        default_zero_stage=3, recomputes_operations=True, schedules=("1f1b", "zb_h1", "zb_v", "dualpipev")
+    ),
     fused_swiglu=False,
     fused_rotary=False,
     # torch.utils.checkpoint, `set_checkpoint_early_stop`: the default since 2.1.

@@ -10,7 +10,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.frameworks.profile import FrameworkProfile, profile_of, switched
 from simulator.question.vocabulary import STACKS as STACK_NAMES
-from simulator.question.vocabulary import FrameworkName, StackName
+from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class Stack:
     source: str
     """Documents that say so."""
     switches: Mapping[str, Any]
+    schedules: tuple[ScheduleName, ...] = ()
+    """Orders of passes that its pipelines have beside the framework's."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """What its code does in its own way, which no flag of a run chooses."""
     tuned: bool = False
@@ -49,7 +51,26 @@ STACKS: tuple[Stack, ...] = (
         about="MindSpeed-LLM's examples on Ascend: data-parallel collectives overlapped, expandable segments",
         source="Ascend/MindSpeed-LLM 2.2: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh and its neighbours",
         switches={"overlap_grad_reduce": True, "overlap_param_gather": True, "expandable_segments": True},
+        # Ascend/MindSpeed v2.0.0_core_r0.8.0, features_manager/pipeline_parallel/dualpipev_feature.py.
+        schedules=("dualpipev",),
         own=MINDSPEED["mindspeed-v2.2"],
+    ),
+    Stack(
+        name="hai-llm",
+        framework="megatron",
+        about="DeepSeek's own framework as the report on V3 tells it: DualPipe, one copy of a token to a node, 8-bit "
+        "blocks, moments in 16 bits",
+        source="DeepSeek-V3 Technical Report, arXiv:2412.19437, sections 3.2 and 3.3; no public release",
+        switches={
+            "expert_dispatch": "deepep",
+            "overlap_expert_exchange": True,
+            "overlap_grad_reduce": True,
+            "overlap_param_gather": True,
+            "expandable_segments": True,
+            "optimizer_dtype": "bf16",
+            "fp8_recipe": "blockwise",
+        },
+        schedules=("zb_h1", "dualpipe"),
     ),
     Stack(
         name="z2000",
@@ -105,7 +126,9 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
     """A profile with the switches of a stack of its framework."""
     if name == DEFAULT:
         return profile
-    return replace(profile, stack=name, **{**_BY_NAME[name].own, **_BY_NAME[name].switches})
+    stack = _BY_NAME[name]
+    limits = replace(profile.limits, schedules=(*profile.limits.schedules, *stack.schedules))
+    return replace(profile, stack=name, limits=limits, **{**stack.own, **stack.switches})
 
 
 def framework(name: str, options: Mapping[str, str] | None = None, stack: str | None = None) -> FrameworkProfile:

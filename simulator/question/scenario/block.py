@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.arrays import Mask
-from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout
+from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
@@ -63,9 +63,20 @@ class LayoutBlock(Columns):
         return self.expert_parallel * self.expert_tensor_parallel
 
     @property
+    def copies(self) -> int:
+        """How often the pipeline holds every layer: DualPipe twice."""
+        shape = pipeline_shape(self.schedule, self.pipeline_parallel, self.virtual_stages)
+        return 2 if shape == "both_ends" else 1
+
+    @property
+    def chunks(self) -> int:
+        """Model chunks that a pipeline rank holds."""
+        return self.virtual_stages * self.copies
+
+    @property
     def replicas(self) -> Array:
-        """Ranks that hold the same dense parameters: data x context parallel."""
-        return self.data_parallel * self.context_parallel
+        """Ranks that hold the same dense parameters: data x context parallel, and the pipeline's own copies."""
+        return self.data_parallel * self.context_parallel * self.copies
 
     @property
     def expert_replicas(self) -> Array:
@@ -139,11 +150,11 @@ class LayoutBlock(Columns):
 
     def spread_work(self, figure: Array) -> Array:
         """A figure of `kinds_of_work` for every layout, shape (n,) or (…, n)."""
-        return self.spread(figure) if self.work is None else figure[..., self.work.index]
+        return self.spread(figure) if self.work is None else figure.take(self.work.index, axis=-1)
 
     def spread(self, figure: Array) -> Array:
         """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
-        return figure if self.alike is None else figure[..., self.alike.index]
+        return figure if self.alike is None else figure.take(self.alike.index, axis=-1)
 
 
 def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:

@@ -15,6 +15,7 @@ from simulator.question.scenario.layout import (
     balanced_chunks,
     default_cut,
     model_chunks,
+    pipeline_shape,
     rank_layers,
 )
 from simulator.question.scenario.scenario import Cluster, Scenario
@@ -118,9 +119,10 @@ def _check_chunks(found: dict[str, Any], words: Wording) -> None:
         raise words.refused(
             f"{words('chunk_layers')} names {len(chunks)} chunks, not a number for {told}", "chunk_layers"
         )
-    if cut and cut != rank_layers(chunks, pipeline):
+    ranks = rank_layers(chunks, pipeline, found.get("schedule", BY_NAME["schedule"].default)) if cut else ()
+    if cut != ranks:
         raise words.refused(
-            f"{words('chunk_layers')} puts {_told(rank_layers(chunks, pipeline))} layers on the ranks, "
+            f"{words('chunk_layers')} puts {_told(ranks)} layers on the ranks, "
             f"{words('stage_layers')} {_told(cut)}; leave out one",
             "chunk_layers",
         )
@@ -220,19 +222,30 @@ def complete_layout(scenario: Scenario, **given: Any) -> Layout:
     return _completed(named(given), question, NAMES, filled=False)
 
 
-def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
-    model, devices = question.model, question.cluster.devices
-    layers, chunk = model.num_hidden_layers, given.pop("layers_per_virtual_stage", None)
+def _chunks(given: dict[str, Any], words: Wording) -> int | None:
+    """Fill in what lists of layers and the schedule say of ranks and chunks; the layers of a chunk where given."""
+    chunk: int | None = given.pop("layers_per_virtual_stage", None)
+    schedule = given.get("schedule", BY_NAME["schedule"].default)
+    BY_NAME["schedule"].check(schedule)
     listed = tuple(given.get("chunk_layers", ()))
     if listed:
         _check_chunks(given, words)
         if "pipeline_parallel" not in given:
             given["pipeline_parallel"] = len(given.get("stage_layers", ())) or len(listed) // given["virtual_stages"]
         given["virtual_stages"] = len(listed) // given["pipeline_parallel"]
-        given["stage_layers"] = rank_layers(listed, given["pipeline_parallel"])
+        given["stage_layers"] = rank_layers(listed, given["pipeline_parallel"], schedule)
     cut = tuple(given.get("stage_layers", ()))
     if cut:
         given.setdefault("pipeline_parallel", len(cut))
+    if chunk is None and pipeline_shape(schedule, 2, 2) == "there_and_back":
+        given.setdefault("virtual_stages", 2)
+    return chunk
+
+
+def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
+    model, devices = question.model, question.cluster.devices
+    layers, chunk = model.num_hidden_layers, _chunks(given, words)
+    listed, cut = tuple(given.get("chunk_layers", ())), tuple(given.get("stage_layers", ()))
     replica = 1
     for name in _REPLICA:
         check_count(name, given.setdefault(name, 1))
@@ -262,10 +275,15 @@ def _cut(
 ) -> dict[str, tuple[int, ...]]:
     """Layers of the stages, and of the chunks where those are unequal."""
     pipeline, chunks = given["pipeline_parallel"], given.get("virtual_stages", 1)
+    schedule = given.get("schedule", BY_NAME["schedule"].default)
     if not listed and not cut:
         listed = default_chunks(question.model, question.framework, pipeline, chunks)
-        cut = rank_layers(listed, pipeline) or default_cut(question.model.num_hidden_layers, pipeline)
-    if listed and min(cut) > 0 and model_chunks(cut, chunks) == model_chunks(cut, chunks, listed):
+        cut = rank_layers(listed, pipeline, schedule) or default_cut(question.model.num_hidden_layers, pipeline)
+    if (
+        listed
+        and min(cut) > 0
+        and model_chunks(cut, chunks, (), schedule) == model_chunks(cut, chunks, listed, schedule)
+    ):
         listed = ()
     return {"stage_layers": cut, "chunk_layers": listed}
 

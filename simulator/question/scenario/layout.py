@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
 from simulator.question.scenario.settings import (
@@ -28,10 +28,12 @@ from simulator.question.vocabulary import (
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
+    SCHEDULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
     RecomputeModule,
+    ScheduleName,
 )
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "layout_object",
     "layout_of_object",
     "model_chunks",
+    "pipeline_shape",
     "rank_layers",
     "sizes_text",
 ]
@@ -143,6 +146,15 @@ class Layout:
         search="every number that divides the layers of a rank",
     )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
+    schedule: ScheduleName = layout_field(
+        "1f1b",
+        "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
+        label="schedule ",
+        choices=SCHEDULES,
+        per_block=True,
+        search="1f1b",
+    )
+    """Order of the passes of a pipeline."""
     micro_batch_size: int = layout_field(
         1,
         "Sequences in a micro batch.",
@@ -320,9 +332,9 @@ def layout_object(layout: Layout) -> dict[str, Any]:
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
     """Back from plain values; raises KeyError, TypeError or InputError for what is none.
 
-    Modules and chunks may be absent: answers of earlier versions have none.
+    Modules, chunks and schedule may be absent: answers of earlier versions have none.
     """
-    later = (BY_NAME["recompute_modules"], BY_NAME["chunk_layers"])
+    later = (BY_NAME["recompute_modules"], BY_NAME["chunk_layers"], BY_NAME["schedule"])
     told = {**{field.key: field.default for field in later}, **values}
     found: dict[str, Any] = {field.name: told[field.key] for field in FIELDS}
     layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
@@ -369,13 +381,48 @@ def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]
     return tuple(sizes)
 
 
-def rank_layers(chunk_layers: tuple[int, ...], pipeline_parallel: int) -> tuple[int, ...]:
+def rank_layers(
+    chunk_layers: tuple[int, ...], pipeline_parallel: int, schedule: ScheduleName = "1f1b"
+) -> tuple[int, ...]:
     """Layers on each pipeline rank, from those of every model chunk; nothing from none."""
-    return tuple(sum(chunk_layers[rank::pipeline_parallel]) for rank in range(pipeline_parallel if chunk_layers else 0))
+    p, chunks = pipeline_parallel, chunk_layers
+    if pipeline_shape(schedule, p, len(chunks) // max(p, 1)) == "there_and_back":
+        return tuple(chunks[rank] + chunks[-1 - rank] for rank in range(p))
+    return tuple(sum(chunks[rank::p]) for rank in range(p if chunks else 0))
+
+
+PipelineShape = Literal["round", "there_and_back", "both_ends"]
+"""How the parts of a model lie on pipeline ranks: in their order, round and round; there, and with a second chunk back
+to the first rank; or those of a rank and of the one as far from the other end on both."""
+
+
+def pipeline_shape(schedule: ScheduleName, pipeline_parallel: int, virtual_stages: int) -> PipelineShape:
+    """What a schedule needs, where the pipeline has it: rules refuse the others, which are priced as 1F1B."""
+    match schedule:
+        case "1f1b" | "zb_h1":
+            pass
+        case "zb_v" | "dualpipev":
+            if pipeline_parallel > 1 and virtual_stages == _THERE_AND_BACK:
+                return "there_and_back"
+        case "dualpipe":
+            if pipeline_parallel % 2 == 0 and virtual_stages == 1:
+                return "both_ends"
+        case _:
+            assert_never(schedule)
+    return "round"
+
+
+_THERE_AND_BACK = 2
+"""Chunks of a rank in a pipeline that goes there and back."""
+ROUND: tuple[ScheduleName, ...] = ("1f1b", "zb_h1")
+"""Schedules of pipelines that go round and round."""
 
 
 def model_chunks(
-    stage_layers: tuple[int, ...], virtual_stages: int, chunk_layers: tuple[int, ...] = ()
+    stage_layers: tuple[int, ...],
+    virtual_stages: int,
+    chunk_layers: tuple[int, ...] = (),
+    schedule: ScheduleName = "1f1b",
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     """(first layer, layers) of every model chunk of every pipeline rank.
 
@@ -383,10 +430,17 @@ def model_chunks(
     list the chunks of a rank are equal; a rank whose layers they do not divide has one chunk.
     """
     v, p = virtual_stages, len(stage_layers)
+    shape = pipeline_shape(schedule, p, v)
     sizes = stage_layers
     if len(chunk_layers) == v * p:
         sizes = chunk_layers
     elif v > 1 and not any(layers % v for layers in stage_layers):
-        sizes = tuple(layers // v for layers in stage_layers) * v
+        each = tuple(layers // v for layers in stage_layers)
+        sizes = (*each, *each[::-1]) if shape == "there_and_back" else each * v
     starts = (0, *accumulate(sizes))
+    if shape == "there_and_back" and len(sizes) == 2 * p:
+        return tuple(tuple((starts[at], sizes[at]) for at in (rank, 2 * p - 1 - rank)) for rank in range(p))
+    if shape == "both_ends":
+        ends = (sorted((rank, p - 1 - rank)) for rank in range(p))
+        return tuple(tuple((starts[at], sizes[at]) for at in pair) for pair in ends)
     return tuple(tuple((starts[at], sizes[at]) for at in range(rank, len(sizes), p)) for rank in range(p))

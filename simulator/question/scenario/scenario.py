@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -28,8 +29,8 @@ class Calibrated(Protocol):
     def coefficients(self) -> Coefficients:
         """The set that the formulas take."""
 
-    def judged(self, scenario: Scenario, estimate: Any) -> Any:
-        """The estimate of a layout with intervals, the probability that it fits, and where its numbers come from."""
+    def judged(self, scenario: Scenario, estimates: Sequence[Any]) -> Any:
+        """Estimates of layouts with intervals, the probability that they fit, and where their numbers come from."""
 
     def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
         """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""

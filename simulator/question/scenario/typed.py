@@ -11,7 +11,13 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
+from simulator.question.vocabulary import (
+    Offload,
+    RecomputeMethod,
+    RecomputeMode,
+    RecomputeModule,
+    ScheduleName,
+)
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
@@ -23,6 +29,8 @@ class Columns:
 
     pipeline_parallel: int
     virtual_stages: int
+    schedule: ScheduleName
+    """Index into 1f1b, zb_h1, zb_v, dualpipe, dualpipev."""
     recompute_layer_list: tuple[int, ...]
     stage_layers: tuple[int, ...]
     chunk_layers: tuple[int, ...]
@@ -66,6 +74,8 @@ class Axes:
     """Default: every number that divides the layers of a rank."""
     layers_per_virtual_stage: tuple[int, ...] | None = None
     """Default: the same, given as layers per chunk."""
+    schedule: tuple[ScheduleName, ...] | None = None
+    """Default: 1f1b."""
     micro_batch_size: tuple[int, ...] | None = None
     """Default: 1, 2, 4, 8."""
     zero_stage: tuple[int, ...] | None = None
@@ -108,6 +118,7 @@ class LayoutFields(TypedDict, total=False):
     virtual_stages: int | None
     vpp: int | None
     layers_per_virtual_stage: int | None
+    schedule: ScheduleName | None
     micro_batch_size: int | None
     zero_stage: int | None
     sequence_parallel: bool | None

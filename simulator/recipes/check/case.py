@@ -77,7 +77,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     if missing or model is None or given is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
     machines = _cluster(told, like, model)
-    given, more = _as_launched(told, given)
+    given, more = _as_launched(told, _with_experts(told, given, model))
     framework = asked.framework or recipe.framework
     # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
     usual = machines.stacks if recipe.is_question else ()
@@ -302,6 +302,16 @@ def _resized(told: _Told, like: Case) -> Cluster:
         calibration=scenario.calibration,
         stacks=(scenario.framework.stack,),
     )
+
+
+def _with_experts(told: _Told, layout: Layout, model: ModelSpec) -> Layout:
+    """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives."""
+    recipe = told.recipe
+    own = recipe.model is not None or "num_experts" in recipe.model_fields
+    fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(told.asked.layout)
+    if recipe.framework != "megatron" or recipe.is_question or fixed or not model.is_moe:
+        return layout
+    return replace(layout, expert_tensor_parallel=layout.tensor_parallel)
 
 
 def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:

@@ -86,7 +86,7 @@ def _best(found: _Tries, limit: int) -> Iterator[Change]:
     for candidate, change in sorted(found, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
         if candidate.axes not in seen and len(seen) < limit:
             seen.add(candidate.axes)
-            yield replace(change, estimate=with_intervals(candidate.case.scenario, change.estimate))
+            yield replace(change, estimate=with_intervals(candidate.case.scenario, [change.estimate])[0])
 
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
@@ -115,7 +115,7 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
         if findings(case.launch(marks), estimate.violations):
             continue
         if gates.min_fit_probability is not None:  # else only what is shown is judged
-            estimate = with_intervals(case.scenario, estimate)
+            (estimate,) = with_intervals(case.scenario, [estimate])
         if gates.broken(estimate):
             continue
         ratio = estimate.throughput.tokens_per_second_per_device / reference

@@ -18,6 +18,7 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import NODES_ASSUMED, Blocked, Case, ContradictionError, case_of
 from simulator.recipes.check.changes import changes_for, nodes_that_pass
+from simulator.recipes.check.counted import counted, with_counts
 from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
@@ -47,10 +48,20 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
     _check_asked(asked)
+
+    def read(file: str) -> Sequence[Recipe]:
+        """The recipes of a file; where it counts devices, with those of the hardware that is asked about."""
+        recipes = read_recipe(file, settings or {}, environment, root)
+        each = cluster(asked.hardware, None, None, asked.calibration).hardware.devices_per_node
+        values = counted(recipes, each, asked.nodes or 1)
+        if not values:
+            return recipes
+        return with_counts(read_recipe(file, {**(settings or {}), **values}, environment, root), values)
+
     found: list[Checked] = []
     for file in files:
         try:
-            recipes: Sequence[Recipe] = read_recipe(file, settings or {}, environment, root)
+            recipes = read(file)
         except NoRecipeError as error:
             failed = _failed(file, "", error)
             found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simulator.recipes.recipe import Recipe, Remark
+from simulator.recipes.shell.example import ASSIGNED
 
 _MOST_BYTES = 2_000_000
-_ASSIGNED = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
-"""`NAME=$1`, `export NAME="${1:-x}"`."""
 _NUMBER = re.compile(r"[0-9]{1,3}")
 """Parameters that `--set` takes."""
 
@@ -39,6 +38,6 @@ def _names(file: str) -> dict[int, str]:
     except (OSError, ValueError):
         return {}
     found: dict[int, str] = {}
-    for match in _ASSIGNED.finditer(text):
+    for match in ASSIGNED.finditer(text):
         found.setdefault(int(match[2]), match[1])
     return found

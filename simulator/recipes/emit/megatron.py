@@ -33,6 +33,7 @@ _EXPRESSIBLE = (
     "mtp",
     "expert_dispatch",
     "overlap_expert_exchange",
+    "splits_last_backward",
 )
 _DATA = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
 
@@ -181,9 +182,35 @@ def _layout(case: Case) -> Iterator[str]:
         raise UnsupportedError(f"--zero-stage {layout.zero_stage}: the distributed optimizer of Megatron-LM is stage 1")
     if layout.zero_stage:
         yield "--use-distributed-optimizer"
-    yield from _stages(case)
+    yield from _scheduled(case)
     yield from megatron_recompute(case)
     yield from _offload(case)
+
+
+def _scheduled(case: Case) -> Iterator[str]:
+    """The order of passes. Raises UnsupportedError for one that it has none for."""
+    name = case.layout.schedule
+    match name:
+        case "1f1b":
+            yield from _stages(case)
+        case "dualpipev":
+            if not even_cut(case) or case.scenario.framework.stack != "mindspeed-llm":
+                raise UnsupportedError(
+                    "--schedule dualpipev: MindSpeed has it (--stack mindspeed-llm), in equal chunks"
+                )
+            if case.scenario.framework.overlap_grad_reduce or case.layout.context_parallel > 1:
+                raise UnsupportedError(
+                    "--schedule dualpipev: MindSpeed has it without overlapped gradients and context parallelism "
+                    "(--option overlap_grad_reduce=false --cp 1)"
+                )
+            yield "--use-mcore-models --use-flash-attn --use-fused-swiglu --use-fused-rmsnorm"
+            yield "--use-fused-rotary-pos-emb --schedules-method dualpipev"
+            if case.scenario.framework.splits_last_backward:
+                yield "--dualpipev-dw-detach"
+        case "zb_h1" | "zb_v" | "dualpipe":
+            raise UnsupportedError(f"--schedule {name}: Megatron-LM has 1F1B and the interleaved schedule")
+        case _:
+            assert_never(name)
 
 
 def _stages(case: Case) -> Iterator[str]:

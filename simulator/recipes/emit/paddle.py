@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from simulator.errors import UnsupportedError
+from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import load_model
 from simulator.question.vocabulary import Offload
 from simulator.recipes.check.case import Case
@@ -100,6 +101,8 @@ def _layout(case: Case) -> Iterator[str]:
     yield flag("pipeline_parallel_degree", layout.pipeline_parallel)
     if layout.pipeline_parallel > 1:
         yield '--pipeline_parallel_config "disable_partial_send_recv disable_batch_p2p_comm"'
+    if layout.schedule != BY_NAME["schedule"].default:
+        raise UnsupportedError(f"--schedule {layout.schedule}: the trainer has 1F1B and the interleaved schedule")
     if layout.virtual_stages > 1:
         yield flag("virtual_pp_degree", layout.virtual_stages)
     if not default_cut_only(case):

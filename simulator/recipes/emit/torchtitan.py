@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.question.frameworks.profile import PROFILES
+from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.recompute import torchtitan_recompute
 from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches, shipped_name
@@ -141,11 +143,29 @@ def _pipeline(case: Case) -> Iterator[str]:
     layout = case.layout
     if not default_cut_only(case):
         raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
-    schedule = "1F1B" if layout.virtual_stages == 1 else "Interleaved1F1B"
-    yield f'pipeline_parallel_schedule = "{schedule}"'
+    yield f'pipeline_parallel_schedule = "{_schedule(layout)}"'
     yield f"pipeline_parallel_microbatch_size = {layout.micro_batch_size}"
     if layout.virtual_stages > 1:
         yield f"pipeline_parallel_layers_per_stage = {layout.stage_layers[0] // layout.virtual_stages}"
+
+
+def _schedule(layout: Layout) -> str:
+    """Its name in torch.distributed.pipelining. Raises UnsupportedError for one it has none for."""
+    match layout.schedule:
+        case "1f1b":
+            return "1F1B" if layout.virtual_stages == 1 else "Interleaved1F1B"
+        case "zb_h1":
+            if layout.virtual_stages == 1:
+                raise UnsupportedError("--schedule zb_h1: torchtitan's InterleavedZeroBubble needs --vpp 2 or more")
+            return "InterleavedZeroBubble"
+        case "zb_v":
+            return "ZBVZeroBubble"
+        case "dualpipev":
+            return "DualPipeV"
+        case "dualpipe":
+            raise UnsupportedError("--schedule dualpipe: torchtitan has DualPipeV (--schedule dualpipev)")
+        case _:
+            assert_never(layout.schedule)
 
 
 def _compile(case: Case) -> Iterator[str]:

@@ -15,7 +15,7 @@ from simulator.recipes.readers.configuration import Configuration, configuration
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given, half_precision
 from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.named import QUANTIZED, named_model
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.readers.unread import remark_keys
@@ -41,7 +41,7 @@ _VALUES: Final = {
     "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
     "dtype": "precision (DeepSpeed-Chat)",
     "lora_dim": "LoRA rank (DeepSpeed-Chat)",
-    "quantization_bit": "refused: quantized weights are not modelled",
+    "quantization_bit": "priced in 16 bits under adapters with checkpoints; else refused",
     "lora_r": "LoRA rank",
     "lora_rank": "LoRA rank",
     "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",
@@ -317,7 +317,7 @@ def _precision(given: Given) -> str | None:
 def _lora(given: Given) -> int | None:
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
-            given.remark("not-modelled", "error", "quantized weights are not modelled", name)
+            given.remark("not-modelled", "error", QUANTIZED, name)
     kind = given.text("lora_rank", "finetuning_type")
     given.places.pop("lora_rank", None)
     if kind not in (None, "full", "lora"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.errors import InputError
@@ -278,6 +278,18 @@ class Given:
         """Say something about a flag."""
         entry = self.entry(*names) if names else None
         self.remarks.append(Remark(rule, severity, message, entry.value_place if entry else None, fix))
+
+    def complete_names(self) -> None:
+        """Take a name that only one flag starts with for that flag, as argparse does unless it is told not to."""
+        known = {*self.table, *self.known}
+        for name in [name for name in self.entries if name not in known]:
+            longer = [one for one in known if one.startswith(name)]
+            if len(longer) == 1:
+                last = self.entries[name][-1]
+                said = f"{last.spelled} is taken for {longer[0]}, the only flag that starts so"
+                self.remarks.append(Remark("abbreviated-flag", "note", said, last.place))
+                whole = [replace(entry, name=longer[0], spelled=longer[0]) for entry in self.entries.pop(name)]
+                self.entries.setdefault(longer[0], []).extend(whole)
 
     def remark_repeated(self) -> None:
         """Say which flags are given more than once."""

@@ -17,6 +17,7 @@ from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
 from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.named import with_fewer_bits
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -123,4 +124,4 @@ def _recipe(
     if not given.switch("packing", "packing") and not given.switch("packing", "neat_packing"):
         note_samples(given, "cutoff_len")
     title = "" if launch is None else "llamafactory-cli train"
-    return trainer_recipe(given, title, dialect, nodes, devices, deepspeed=deepspeed)
+    return with_fewer_bits(trainer_recipe(given, title, dialect, nodes, devices, deepspeed=deepspeed))

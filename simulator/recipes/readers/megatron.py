@@ -64,10 +64,17 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     """The recipe of a launch with these flags."""
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
-    kind = _NO_DECODER.search(title.lower())
-    if kind is not None:
-        given.remark("not-modelled", "error", f"{title[:60]}: models with an encoder are not modelled ({kind[0]})")
+    folder = PurePath(launch.script.text).parent.name
+    other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
+    if other:
+        given.remark("not-modelled", "error", other)
     return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
+
+
+def no_decoder(title: str) -> str:
+    """What to say of a script or a configuration whose name tells another model than a decoder; empty of others."""
+    kind = _NO_DECODER.search(title.lower())
+    return f"{title[:60]}: models with an encoder are not modelled ({kind[0]})" if kind else ""
 
 
 def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
@@ -86,7 +93,7 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
     cut = cut_of(given, places, pipeline)
     layout = _layout(given, places, pipeline, cut)
     precision = _precision(given)
-    global_batch = given.integer("global_batch_size", "global-batch-size", high=2**27)
+    global_batch = given.integer("global_batch_size", "global-batch-size", high=2**27) or _largest_batch(given)
     recipe = Recipe(
         file=given.file,
         title=title,
@@ -108,6 +115,26 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
     )
     _contradictions(given, recipe)
     return finished(given, recipe)
+
+
+_STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
+
+
+def _largest_batch(given: Given) -> int | None:
+    """The largest batch of `--step-batch-size-schedule "0:768 250B:1536"`, which no global batch may stand beside.
+
+    Fewer micro batches keep no more in flight, so it holds for the whole run (arguments.py:680 of core_v0.19.0).
+    """
+    text = given.text("global_batch_size", "step-batch-size-schedule")
+    if text is None:
+        return None
+    steps = [_STEP.fullmatch(step) for step in text.strip("\"'").split()]
+    sizes = [int(step[1]) for step in steps if step]
+    if len(sizes) != len(steps) or not sizes:
+        given.remark("not-modelled", "error", "step-batch-size-schedule: not read", "step-batch-size-schedule")
+        return None
+    given.remark("not-modelled", "warning", "the largest batch of the schedule is priced", "step-batch-size-schedule")
+    return max(sizes)
 
 
 def _key_value_heads(model: str | None, fields: Mapping[str, Any]) -> int | None:
@@ -147,6 +174,7 @@ def _layout(given: Given, places: int | None, pipeline: int, cut: Cut) -> Layout
         expert_parallel=expert,
         expert_tensor_parallel=expert_tensor,
         virtual_stages=cut.chunks,
+        schedule=cut.schedule,
         micro_batch_size=given.integer("micro_batch_size", "micro-batch-size", "batch-size", high=2**16) or 1,
         sequence_parallel=given.switch("sequence_parallel", "sequence-parallel"),
         zero_stage=_fsdp(given) or int(sharded),
@@ -339,9 +367,10 @@ def _priced_otherwise(given: Given) -> None:
     if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
-    if given.switch("schedule", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:
-        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take.
-        said = "--moe-fb-overlap: the pipeline schedule is not priced"
+    if given.switch("fb_overlap", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:
+        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take. A
+        # run of MindSpeed-LLM (deepseek_v3_mcore_tp2_pp2_ep2_dualpipev_fb) takes a fifth more than the passes hold.
+        said = "--moe-fb-overlap: what its layers keep for the overlap is not priced"
         given.remark("not-modelled", "error", said, "moe-fb-overlap")
-    for option in ("stage", "spec", "schedule"):
+    for option in ("stage", "spec", "fb_overlap"):
         given.places.pop(option, None)

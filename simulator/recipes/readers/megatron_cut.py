@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.question.scenario.layout import model_chunks, rank_layers
+from simulator.question.vocabulary import ScheduleName
 from simulator.recipes.readers.given import Given
 
 _MOST_SYMBOLS: Final = 100_000
@@ -26,6 +27,7 @@ class Cut:
     """Where the recipe gives them, and nothing else makes the chunks unequal."""
     chunk_layers: tuple[int, ...] = ()
     """Layers of every chunk in the order of the model, where they are unequal."""
+    schedule: ScheduleName = "1f1b"
 
 
 def idle_layers(given: Given) -> frozenset[int]:
@@ -38,6 +40,11 @@ def cut_of(given: Given, places: int | None, pipeline: int) -> Cut:
     per_chunk = given.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
     named = ("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
     chunks = given.integer("vpp", *named, high=2**16) or 1
+    schedule = _schedule(given, pipeline)
+    if schedule == "dualpipev":
+        chunks = 2
+        sizes = _kept(idle_layers(given), places or 0, pipeline * chunks)
+        return replace(_listed(sizes, pipeline, schedule) if sizes else Cut(chunks=chunks), schedule=schedule)
     if per_chunk and places and places % (pipeline * per_chunk) == 0:
         chunks = places // (pipeline * per_chunk)
     text = given.text("stage_layers", "pipeline-model-parallel-layout")
@@ -50,18 +57,30 @@ def cut_of(given: Given, places: int | None, pipeline: int) -> Cut:
             raise given.refusal(given.entry("num-layer-list"), problem)
         return Cut(tuple(listed) if len(set(listed)) > 1 else (), chunks) if chunks > 1 else _listed(listed, pipeline)
     idle = idle_layers(given)
-    if idle and places and places % (pipeline * chunks) == 0:
-        return _around_idle(idle, places, pipeline, chunks)
+    sizes = _kept(idle, places or 0, pipeline * chunks)
+    if idle and sizes:
+        return _listed(sizes, pipeline)
     accounted = _accounted(given, places, pipeline, chunks, per_chunk)
     if accounted is not None:
         return accounted
     return Cut(_ends(given, places, pipeline), chunks, per_chunk)
 
 
-def _around_idle(idle: frozenset[int], places: int, pipeline: int, chunks: int) -> Cut:
-    size = places // (pipeline * chunks)
-    kept = Counter(place // size for place in range(places) if place not in idle)
-    return _listed([kept[chunk] for chunk in range(pipeline * chunks)], pipeline)
+def _schedule(given: Given, pipeline: int) -> ScheduleName:
+    """MindSpeed's `--schedules-method`; 1F1B without it, and without a pipeline."""
+    method = given.text("schedule", "schedules-method")
+    if method not in (None, "dualpipev"):
+        said = f"--schedules-method {method}: MindSpeed has dualpipev"
+        given.remark("not-modelled", "error", said, "schedules-method")
+    return "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
+
+
+def _kept(idle: frozenset[int], places: int, chunks: int) -> list[int]:
+    """Layers of each chunk but those that do nothing; nothing where the chunks are not equal with them."""
+    if not places or places % chunks:
+        return []
+    kept = Counter(place * chunks // places for place in range(places) if place not in idle)
+    return [kept[chunk] for chunk in range(chunks)]
 
 
 def _described(given: Given, text: str, pipeline: int) -> Cut:
@@ -85,11 +104,12 @@ def _expanded(given: Given, text: str) -> str:
     return text
 
 
-def _listed(sizes: list[int], pipeline: int) -> Cut:
+def _listed(sizes: list[int], pipeline: int, schedule: ScheduleName = "1f1b") -> Cut:
     """The cut of a list of chunks in the order of the model."""
     listed, chunks = tuple(sizes), len(sizes) // pipeline
-    stages = rank_layers(listed, pipeline)
-    if min(stages) > 0 and model_chunks(stages, chunks) == model_chunks(stages, chunks, listed):
+    stages = rank_layers(listed, pipeline, schedule)
+    equal = model_chunks(stages, chunks, (), schedule)
+    if min(stages) > 0 and equal == model_chunks(stages, chunks, listed, schedule):
         return Cut(stages if len(set(stages)) > 1 else (), chunks)
     return Cut(stages, chunks, chunk_layers=listed)
 

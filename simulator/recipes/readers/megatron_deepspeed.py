@@ -67,13 +67,18 @@ def _with_engine(recipe: Recipe, given: Given, launch: TrainingCommand) -> Recip
     # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
     kind = aside.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
     wide = recipe.precision == "fp32" or (recipe.precision == "bf16" and kind == "fp32")
+    # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
+    split = given.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
     layout = recipe.layout
     if layout is not None:
         offload = "optimizer_tensorwise" if host else layout.offload
-        layout = dataclasses.replace(layout, zero_stage=min(stage, 1), offload=offload)
+        layout = dataclasses.replace(
+            layout, zero_stage=min(stage, 1), offload=offload, context_parallel=layout.context_parallel * split
+        )
     if stage > 1:
         place = recipe.places.get("zero_stage")
         said = f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
         aside.remarks.append(Remark("upper-bound", "warning", said, place))
-    options = {**recipe.options, "gradient_dtype": "fp32" if wide else "bf16"}
+    exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
+    options = {**recipe.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16"}
     return dataclasses.replace(recipe, layout=layout, options=options, remarks=(*recipe.remarks, *aside.remarks))

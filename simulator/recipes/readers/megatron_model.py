@@ -162,8 +162,9 @@ def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str
     vocabulary, assumed = _vocabulary(given)
     shape = {**fields, **({"vocab_size": vocabulary} if vocabulary else {})}
     model = models.by_shape(shape)
-    if model is not None and not vocabulary and _other_parts(model, fields):
-        # Another model of equal sizes: its vocabulary would be a guess.
+    unknown = given.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
+    if model is not None and not vocabulary and (unknown or _other_parts(model, fields)):
+        # Another model of equal sizes, or a tokenizer that is not known: the vocabulary would be a guess.
         model = None
     padding = given.integer("vocab_size", "make-vocab-size-divisible-by") or 128
     padding *= given.integer("tp", "tensor-model-parallel-size", "model-parallel-size") or 1
@@ -235,7 +236,7 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
     given.incomplete.discard("tokenizer")
     given.places.pop("tokenizer", None)
     known, _ = models.by_name(name) if name else (None, False)
-    if known:
+    if known and known not in models.BY_NAME_ALONE:
         return models.load_model(known).vocab_size, ""
     plain = given.integer("vocab_size", "vocab-size")
     if plain:
@@ -254,4 +255,16 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
         for part, count in TOKENIZERS.items():
             if part in text.lower() and not text.lower().endswith("qwen2tokenizer"):
                 return count, PurePath(text).name
-    return None, ""
+    return _beside_weights(given)
+
+
+def _beside_weights(given: Given) -> tuple[int | None, str]:
+    """The vocabulary beside the weights that are loaded, and their name.
+
+    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5).
+    """
+    weights = given.entry("load")
+    if not given.has("patch-tokenizer-type") or weights is None or weights.causes:
+        return None, ""
+    known, _ = models.by_name(weights.text)
+    return (models.load_model(known).vocab_size, PurePath(weights.text).name) if known else (None, "")

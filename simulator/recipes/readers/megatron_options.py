@@ -9,7 +9,7 @@ from typing import Final
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP8_RECIPES
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.mindspeed import is_legacy, mindspeed_options
+from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -21,6 +21,13 @@ _FLASH: Final = (
     "use-flash-attn-triton",
     "use-flash-attn-builder",
 )
+_SWITCHES: Final = {
+    "tp_comm_overlap": "tp-comm-overlap",
+    "overlap_grad_reduce": "overlap-grad-reduce",
+    "overlap_param_gather": "overlap-param-gather",
+    "fused_cross_entropy": "cross-entropy-loss-fusion",
+}
+"""Flags that turn a switch on."""
 _UNFUSED: Final = {
     "overlap_p2p": "no-overlap-p2p-communication",
     "fused_rotary": "no-rope-fusion",
@@ -28,6 +35,8 @@ _UNFUSED: Final = {
     "fused_swiglu": "no-bias-swiglu-fusion",
 }
 """Flags that turn a switch off."""
+_ALL: Final = 2**31
+"""Micro batches that are put off where no limit is told."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 
 
@@ -42,16 +51,14 @@ def options_of(
         if switch not in given.incomplete:
             found[switch] = str(value != opposite).lower()
 
-    flag("tp_comm_overlap", "tp-comm-overlap")
-    flag("overlap_grad_reduce", "overlap-grad-reduce")
-    flag("overlap_param_gather", "overlap-param-gather")
-    flag("fused_cross_entropy", "cross-entropy-loss-fusion")
+    for switch, name in _SWITCHES.items():
+        flag(switch, name)
     if environment is not None:
         found |= _allocator(given, environment) | _communicators(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
-    found |= _exchange(given, layout, heads) | _expert_exchange(given)
+    found |= _exchange(given, layout, heads) | _expert_exchange(given) | _deferred(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
     groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
@@ -60,10 +67,7 @@ def options_of(
     for switch, name in _UNFUSED.items():
         if given.has(name):
             flag(switch, name, opposite=True)
-    if is_legacy(given):
-        flag("fused_rms_norm", "use-fused-rmsnorm")
-        flag("fused_swiglu", "use-fused-swiglu")
-    return found
+    return found | overlapped(found)
 
 
 def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]:
@@ -81,6 +85,14 @@ def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
     size = environment.get("HCCL_BUFFSIZE")
     known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
     return {"communicator_buffer_mib": size.text} if size is not None and known else {}
+
+
+def _deferred(given: Given) -> dict[str, str]:
+    """Micro batches whose gradient of the output layer waits; all where no limit is told."""
+    if not given.switch("deferred_head_gradients", "defer-embedding-wgrad-compute"):
+        return {}
+    limit = given.integer("deferred_head_gradients", "wgrad-deferral-limit", low=0)
+    return {"deferred_head_gradients": str(limit or _ALL)}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
@@ -144,6 +156,8 @@ def _expert_exchange(given: Given) -> dict[str, str]:
         found["expert_dispatch"] = backend
     if given.switch("overlap_expert_exchange", "overlap-moe-expert-parallel-comm"):
         found["overlap_expert_exchange"] = "true"
+    if given.switch("splits_last_backward", "dualpipev-dw-detach"):
+        found["splits_last_backward"] = "true"
     return found
 
 

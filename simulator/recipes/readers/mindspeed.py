@@ -64,11 +64,40 @@ def mindspeed_options(given: Given, layout: Layout, places: int | None) -> Mappi
     if not is_mindspeed(given):
         return {}
     found = {name: _text(value) for name, value in MINDSPEED[release_of(given)].items()}
-    return found | _kept(given) | _again(given, layout, places) | _trained(given)
+    return found | _kept(given) | _again(given, layout, places) | _trained(given) | _kernels(given)
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_FUSED_EVERYWHERE: Final = {"fused_rotary": "use-fused-rotary-pos-emb"}
+_FUSED_IN_LEGACY: Final = {"fused_rms_norm": "use-fused-rmsnorm", "fused_swiglu": "use-fused-swiglu"}
+"""Kernels that models of Megatron's core have by default, the older ones where a flag asks for them."""
+
+
+def _kernels(given: Given) -> dict[str, str]:
+    """What runs as one kernel: rotation, a collective with its product (MC2), a device's experts, moving their tokens.
+
+    MindSpeed v1.0.RC3_core_r0.6.0, docs/features: rotary-embedding, mc2, megatron_moe/megatron-moe-gmm and
+    megatron-moe-allgather-dispatcher. MC2 is for sequence parallelism. Experts without grouped products are sliced up
+    to core 0.8; gathers by element are what `--moe-permutation-async-comm` gives the all-gather dispatcher there.
+    """
+    asked = _FUSED_EVERYWHERE | (_FUSED_IN_LEGACY if is_legacy(given) else {})
+    found = {switch: str(given.switch(switch, name)).lower() for switch, name in asked.items()}
+    if any(given.switch("fused_collectives", name) for name in ("use-mc2", "use-ascend-mc2")):
+        found["fused_collectives"] = "true"
+    if given.has("num-experts") and release_of(given) == next(iter(MINDSPEED)):
+        found["sliced_experts"] = str(not given.has("moe-grouped-gemm")).lower()
+        gathers = given.text("expert_dispatch", "moe-token-dispatcher-type") == "allgather"
+        permutes = given.switch("indexed_dispatch", "moe-permutation-async-comm")
+        found["indexed_dispatch"] = str(gathers and permutes).lower()
+    return found
+
+
+def overlapped(options: Mapping[str, str]) -> dict[str, str]:
+    """Fused collectives are overlapped, whatever Megatron's own flag says."""
+    return {"tp_comm_overlap": "true"} if options.get("fused_collectives") == "true" else {}
 
 
 def _kept(given: Given) -> dict[str, str]:
@@ -148,7 +177,7 @@ def _trained(given: Given) -> dict[str, str]:
     found: dict[str, str] = {}
     stage = given.text("stage", "stage")
     if stage in PREFERENCES:
-        found["frozen_reference"] = "true"
+        found |= {"frozen_reference": "true", "reference_forward": "true"}
     if given.switch("sequences_per_sample", "is-pairwise-dataset"):
         found["sequences_per_sample"] = "2"
     if stage in SCORES:

@@ -13,7 +13,7 @@ from simulator.question.specs.huggingface import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.readers.home import kept_inside
 
-__all__ = ["beside", "by_name", "by_shape", "differing", "load_model", "model_names"]
+__all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
 _ALIASES: Final = {
     "ernie-4.5-lite": "ernie-4.5-21b-a3b",
@@ -57,6 +57,8 @@ _DECIMAL: Final = re.compile(r"(?<=\d)p(?=\d)")
 """A point in a name that holds none: `4p5`."""
 _SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
 _LLAMA: Final = re.compile(r"(?:meta-)?llama-?(\d(?:\.\d)?)-(\d+b)$")
+BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
+"""Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
     "num_hidden_layers",
@@ -127,7 +129,8 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
     given = [key for key in _SHAPE if key in fields]
     if not {"num_hidden_layers", "hidden_size"} <= set(given):
         return None
-    found = [spec for spec in _shipped() if all(getattr(spec, key) == fields[key] for key in given)]
+    found = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
+    found = [spec for spec in found if all(getattr(spec, key) == fields[key] for key in given)]
     kinds = ("mixers", "feed_forwards")
     found = [spec for spec in found if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
     if "num_experts" not in fields:
@@ -140,6 +143,13 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
         return len(alike) + int(longest == fields.get("max_position_embeddings"))
 
     return max(found, key=likeness).name if found else None
+
+
+def shares_sizes(model: str) -> bool:
+    """Whether another shipped model has a model's sizes, so that only a name or a vocabulary tells them apart."""
+    spec = load_model(model)
+    others = (load_model(name) for name in BY_NAME_ALONE)
+    return any(all(getattr(other, key) == getattr(spec, key) for key in _SHAPE) for other in others)
 
 
 def differing(model: str, fields: Mapping[str, object]) -> dict[str, object]:

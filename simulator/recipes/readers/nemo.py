@@ -15,13 +15,14 @@ from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.interpolation import Interpolation
-from simulator.recipes.readers.megatron import megatron_recipe
+from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.nemo_sections import OWN_PASSED, SECTIONS
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Place, Recipe, Remark, Severity
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import EMPTY, Value, text_value
 
@@ -86,54 +87,6 @@ _OTHER_MODEL: Final = re.compile(
 """Parts of the path of a model beside the one that is trained."""
 _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
 """Parts of the path of what does not train."""
-_SECTIONS: Final = frozenset(
-    [
-        "exp_manager",
-        "experiment",
-        "ub_tp_comm_overlap_cfg",
-        "selective_tuning",
-        "p_tuning",
-        "adapter_tuning",
-        "ia3_tuning",
-        "tokenizer",
-        "data",
-        "dataset",
-        "checkpoint",
-        "checkpointing",
-        "logger",
-        "log",
-        "logging",
-        "run",
-        "results",
-        "rng",
-        "scheduler",
-        "sched",
-        "hydra",
-        "nsys_profile",
-        "profiling",
-        "launcher",
-        "cluster",
-        "env_vars",
-        "dist",
-        "defaults",
-    ]
-)
-"""Sections whose keys change neither memory nor speed, but for those that are flags."""
-_PASSED: Final = frozenset(
-    [
-        "contiguous_param_buffer",
-        "gradient_clip_algorithm",
-        "limit_train_batches",
-        "no_shared_fs",
-        "norm_init_weight",
-        "lora_tuning",
-        "max_time",
-        "num_sanity_val_steps",
-        "precision_config",
-        "sequence_length",
-    ]
-)
-"""Keys of its trainer and of older versions, in no table, that change neither memory nor speed."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
 _STAGES: Final = ("training", "fine_tuning", "peft")
 """Sections in which the launcher of NeMo 1 keeps one configuration each."""
@@ -158,7 +111,7 @@ def is_nemo(keys: Iterable[Key]) -> bool:
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a configuration file, and the settings that it used."""
     filled = Interpolation(keys, settings)
-    return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | _PASSED), filled, None), filled.used
+    return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | OWN_PASSED), filled, None), filled.used
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
@@ -174,7 +127,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
             f"{file}:{max(named.line, 1)}: --recipe: Megatron-Bridge keeps what it sets in Python, which is not run; "
             "read are its configuration files that name the model and its layout"
         )
-    given = Given(file, MEGATRON_FLAGS, PASSED | _PASSED)
+    given = Given(file, MEGATRON_FLAGS, PASSED | OWN_PASSED)
     keys: dict[tuple[str, ...], Key] = {}
     base = _base(given, launch, file)
     for key in (*base, *_overrides(launch)):
@@ -268,7 +221,7 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
             shared = text.lower() not in OFF
         elif key.name == "_target_" and _CLASS.search(text):
             target = text
-        elif not _translate(given, key, text):
+        elif not _trained(given, key, text) and not _translate(given, key, text):
             unread.append((key.name, key))
     remark_keys(given, unread, "nemo", "bridge")
     _drop_parts(given)
@@ -285,7 +238,50 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
     recipe = _in_wide_weights(dataclasses.replace(recipe, lora_rank=rank), chosen)
     if recipe.precision == "fp32":
         recipe = _in_full_precision(recipe, chosen)
-    return _with_model(recipe, target) if recipe.model is None and target else recipe
+    recipe = _as_restored(recipe, chosen)
+    recipe = _with_model(recipe, target)
+    return recipe if launch else _as_part(recipe, {key.path[0] for key in chosen if len(key.path) > 1})
+
+
+def _as_part(recipe: Recipe, sections: set[str]) -> Recipe:
+    """A file of Megatron-Bridge that names no model and gives none of its sizes, with a remark that it is a part."""
+    sized = recipe.model is not None or {"num_hidden_layers", "hidden_size"} & recipe.model_fields.keys()
+    if sized or not {"train", "model"} <= sections:
+        return recipe
+    message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+    part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
+    return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
+
+
+_RESTORED: Final = ("run", "model_train_name")
+"""What the launcher of NeMo 1 calls the weights that a run starts from."""
+
+
+def _trained(given: Given, key: Key, text: str) -> bool:
+    """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
+    if key.path == ("name",):
+        if other := no_decoder(text):
+            _remark(given, key, "not-modelled", "error", other)
+    elif key.name == "num_soft_negatives":
+        _remark(given, key, "not-modelled", "error", f"{key.name}: the retrieval model is not priced")
+    elif key.path[-2:] == ("train_ds", "max_seq_length"):
+        _add_samples(given, key)
+    else:
+        return False
+    return True
+
+
+def _add_samples(given: Given, key: Key) -> None:
+    """The longest sample, where the weights that are restored keep how long a sequence is."""
+    if given.has("seq-length") or not key.values or not key.values[0].known:
+        return
+    given.add("--seq-length", key.values, key.line, key.file)
+    message = "max_seq_length bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    _remark(given, key, "activations-bound", "warning", message)
+
+
+def _remark(given: Given, key: Key, rule: str, severity: Severity, message: str) -> None:
+    given.remarks.append(Remark(rule, severity, message, Place(key.file or given.file, max(key.line, 1))))
 
 
 _COUNTS: Final = {
@@ -324,7 +320,7 @@ def _chosen(keys: Iterable[Key], given: Given) -> list[Key]:
             found[name] = min(found.get(name, key), key, key=_nearness)
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
-        given.remarks.append(Remark("not-modelled", "warning", message, Place(key.file or given.file, key.line)))
+        _remark(given, key, "not-modelled", "warning", message)
     return sorted((*kept, *found.values()), key=lambda key: key.line)
 
 
@@ -336,6 +332,13 @@ def _is_flag(name: str) -> bool:
     return name in _TRANSLATED or _KEYS.get(name, name).replace("-", "_") in MEGATRON_FLAGS
 
 
+def _is_rank(key: Key, scheme: str, *, inside: bool) -> bool:
+    """Whether a key is LoRA's rank: in NeMo's sections, or by FlagScale's name."""
+    return key.name == "lora_dim" or (
+        inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
+    )
+
+
 def _lora(given: Given, keys: Iterable[Key]) -> int | None:
     """LoRA rank, where the run trains adapters only."""
     rank: int | None = None
@@ -343,10 +346,10 @@ def _lora(given: Given, keys: Iterable[Key]) -> int | None:
     for key in keys:
         text = key.values[0].text if key.values else ""
         inside = "peft" in key.path or "lora_tuning" in key.path
-        if key.name == "peft_scheme" or (inside and key.name == "_target_"):
+        if key.name in ("peft_scheme", "peft_type") or (inside and key.name == "_target_"):
             scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in OFF else ""
             given.places["lora_rank"] = Place(key.file or given.file, key.line)
-        elif inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower():
+        elif _is_rank(key, scheme, inside=inside):
             rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
     if scheme and scheme != "lora":
         place = given.places.pop("lora_rank")
@@ -380,18 +383,35 @@ def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
     return dataclasses.replace(recipe, precision="fp32" if said else None, remarks=remarks)
 
 
+def _as_restored(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
+    """The recipe with the model of the weights that it starts from, where the launcher's name for them tells it."""
+    name = next((key.values[0].text for key in keys if key.path == _RESTORED and key.values), "")
+    known = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
+    return recipe if known else _named(recipe, name)
+
+
 def _with_model(recipe: Recipe, target: str) -> Recipe:
-    """The recipe with the model that a class name means."""
+    """The recipe with the model that a class name means, where nothing else tells it."""
     match = _CLASS.search(target)
-    family, version, size = match.groups() if match else ("", "", "")
+    if recipe.model is not None or match is None:
+        return recipe
+    family, version, size = match.groups()
     dotted = ".".join(re.findall(r"\d", version))
-    for name in (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}"):
-        model, _ = models.by_name(name)
-        if model:
-            remarks = tuple(remark for remark in recipe.remarks if remark.rule != "no-vocabulary")
-            remarks = tuple(remark for remark in remarks if remark.place or remark.rule != "not-modelled")
-            return dataclasses.replace(recipe, model=model, model_fields={}, remarks=remarks)
-    return recipe
+    names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
+    return _named(recipe, *names)
+
+
+def _named(recipe: Recipe, *names: str) -> Recipe:
+    """The recipe with the first model that one of the names means; its experts are split like its other layers."""
+    model = next((model for model, _ in map(models.by_name, names) if model), None)
+    if model is None:
+        return recipe
+    remarks = tuple(remark for remark in recipe.remarks if remark.rule != "no-vocabulary")
+    remarks = tuple(remark for remark in remarks if remark.place or remark.rule != "not-modelled")
+    layout = recipe.layout
+    if layout and models.load_model(model).is_moe and "etp" not in recipe.places:
+        layout = dataclasses.replace(layout, expert_tensor_parallel=layout.tensor_parallel)
+    return dataclasses.replace(recipe, model=model, model_fields={}, remarks=remarks, layout=layout)
 
 
 def _translate(given: Given, key: Key, text: str) -> bool:
@@ -420,9 +440,7 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
     elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
         given.add("--grad-reduce-in-bf16", [], line, key.file)
     elif name == "fsdp" and on:
-        place = Place(key.file or given.file, max(line, 1))
-        message = "fsdp: torch FSDP of Megatron's layers is not modelled"
-        given.remarks.append(Remark("not-modelled", "error", message, place))
+        _remark(given, key, "not-modelled", "error", "fsdp: torch FSDP of Megatron's layers is not modelled")
     elif name == "activation":
         _add_activation(given, key, lowered.removeprefix("fast-"))
     elif name == "bias" and not on:
@@ -441,9 +459,8 @@ def _add_activation(given: Given, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         given.add(f"--{lowered}", [], key.line, key.file)
     elif lowered not in ("gelu", ""):
-        place = Place(key.file or given.file, max(key.line, 1))
         message = f"activation {lowered[:40]}: networks with this activation are not modelled"
-        given.remarks.append(Remark("not-modelled", "error", message, place))
+        _remark(given, key, "not-modelled", "error", message)
 
 
 def _add_optimizer(given: Given, key: Key, lowered: str) -> None:
@@ -468,7 +485,7 @@ def _add_flag(given: Given, key: Key, lowered: str) -> bool:
     own = flags_of("nemo", "bridge").get(key.name.lower())
     flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
-        silent = name in PASSED | _PASSED or lowered in OFF or (_SECTIONS & set(key.path[:-1]))
+        silent = name in PASSED | OWN_PASSED or lowered in OFF or (SECTIONS & set(key.path[:-1]))
         return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in given.known
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
         add_key(given, name, key.values, key.line, key.file)

@@ -16,6 +16,7 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.tables import passed_of
 from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.values import Cause, text_value
@@ -54,6 +55,10 @@ def is_neox(names: Iterable[str]) -> bool:
     return "pipe_parallel_size" in found or ({"num_layers", "hidden_size"} <= found and bool(found & _OWN))
 
 
+_TRAINS: Final = frozenset([*_PRECISIONS, "optimizer.type"])
+"""Keys of which every run has some."""
+
+
 def read_neox(
     path: Path, keys: Iterable[Key], document: Mapping[str, Any], settings: Mapping[str, str]
 ) -> tuple[Recipe, set[str]]:
@@ -74,7 +79,7 @@ def read_neox(
     _add_shape(given, found)
     _add_state(given, found)
     _add_attention(given, found, document)
-    remark_keys(given, ((key.path[0], key) for key in found.values()), "neox")
+    remark_keys(given, ((_passed_on(key), key) for key in found.values()), "neox")
     remark_keys(given, ((key.name, key) for key in found.values() if key.path[0] == "zero_optimization"), "deepspeed")
     impl = found.get("train_impl")
     if impl is not None and _text(impl) != "normal":
@@ -83,16 +88,31 @@ def read_neox(
         _refuse(given, found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
     if "tokenizer_type" not in found:
         given.add("tokenizer-type", [text_value(_tokenizer(found), 1)], 1)
-    if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & found.keys():
-        given.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
-    if not set(_PRECISIONS) & found.keys():
-        given.need([Cause(1, "precision")], "precision")
+    _need_rest(given, found)
     recipe = megatron_recipe(given, None, "neox-yaml", "", _count(found.get("num_nodes")) or None, None)
     if _on(found.get("gpt_j_residual")):
         shared = _on(found.get("gpt_j_tied"))
         fields = {**recipe.model_fields, "parallel_residual": True, "shared_norm": shared}
         recipe = dataclasses.replace(recipe, model_fields=fields)
     return _with_deepspeed(recipe, found, given), used
+
+
+def _need_rest(given: Given, found: Mapping[str, Key]) -> None:
+    """Ask for what another file gives, and say so where this one is but a part."""
+    batch = {"train_batch_size", "train_micro_batch_size_per_gpu"} & found.keys()
+    if not batch:
+        given.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
+    if not set(_PRECISIONS) & found.keys():
+        given.need([Cause(1, "precision")], "precision")
+    if not batch and not _TRAINS & found.keys():
+        message = "no batch, no precision and no optimizer: GPT-NeoX puts such a file together with another one"
+        given.remarks.append(Remark("base-configuration", "warning", message, Place(given.file, 1)))
+
+
+def _passed_on(key: Key) -> str:
+    """The name that a key counts by: its section's, or what is handed to DeepSpeed, where that has no effect."""
+    inner = key.path[1] if key.path[0] == "deepspeed_extra_args" and len(key.path) > 1 else ""
+    return inner if inner in passed_of("neox") else key.path[0]
 
 
 def _tokenizer(found: Mapping[str, Key]) -> str:

@@ -15,6 +15,7 @@ from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given, half_precision
 from simulator.recipes.readers.megatron import finished
+from simulator.recipes.readers.named import QUANTIZED, with_fewer_bits
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
@@ -45,9 +46,12 @@ _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|r
 _REFERENCE: Final = ("dpo", "kto")
 """Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or
 where adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
-kto/run_kto.py."""
+kto/run_kto.py; 136516b, paddlenlp/trl/dpo_trainer.py (`_wrap_ref_model`: 16-bit weights, cut as the model is)."""
 _NO_REFERENCE: Final = ("or", "orpo", "simpo")
 """Losses of DPO's trainer that have no such copy: the same file."""
+_REWARD: Final = ("reward", "rm")
+"""Reward models: one score a token in place of logits, of pairs in one packed sequence. PaddleNLP ee302b6,
+llm/alignment/rm/flashmask/reward_model.py."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -112,6 +116,7 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
     given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
+    given.complete_names()
     model = _model(given, path)
     spec = models.load_model(model) if model in models.model_names() else None
     fields = _fields(given)
@@ -120,7 +125,7 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
     steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
     lora_rank = _lora(given)
-    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank, layout)
+    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank)
     recipe = Recipe(
         file=given.file,
         title=title,
@@ -134,14 +139,22 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
         or (1 if batch is None and "gradient_accumulation_steps" not in given.incomplete else None),
         precision=_precision(given),
         lora_rank=lora_rank,
-        options=options_of(given, layout) | purpose,
+        options=options_of(given, layout) | purpose | _network(spec),
         layout=layout,
         nodes=nodes,
         devices_per_node=devices,
     )
     _schedule(given, layout)
     _contradictions(given, layout, whole_sends=whole_sends)
-    return finished(given, recipe)
+    return with_fewer_bits(finished(given, recipe))
+
+
+def _network(spec: ModelSpec | None) -> dict[str, str]:
+    """What Paddle's own network of a model does whatever the flags say: ChatGLM2's has no flash kernel.
+
+    `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
+    """
+    return {"flash_attention": "false"} if spec is not None and spec.architecture == "glm" else {}
 
 
 def _fields(given: Given) -> dict[str, Any]:
@@ -153,8 +166,11 @@ def _fields(given: Given) -> dict[str, Any]:
     return fields
 
 
-def _purpose(given: Given, names: str, lora_rank: int | None, layout: Layout) -> dict[str, str]:
-    """The switch of a frozen copy of the model; what trains neither a language model nor on preferences is refused."""
+def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
+    """The switches of a frozen copy of the model, on every pipeline rank of its own stage, and of its pass.
+
+    What trains neither a language model nor on preferences is refused.
+    """
     stage = (given.text("stage", "stage") or "").upper()
     named = _PREFERENCE.search(names)
     kind = stage.lower() or (named[1] if named else "dpo" if given.has("loss_type") else "")
@@ -164,14 +180,17 @@ def _purpose(given: Given, names: str, lora_rank: int | None, layout: Layout) ->
         free = given.switch("frozen_reference", "reference_free") or loss in _NO_REFERENCE
         if lora_rank is None and not free:
             found["frozen_reference"] = "true"
-        if not free and layout.pipeline_parallel > 1:
-            said = "training on preferences over a pipeline is not modelled"
-            given.remark("not-modelled", "error", said, "loss_type")
+        if not free:
+            found["reference_forward"] = "true"
+    elif kind in _REWARD:
+        found["score_head"] = "true"
     elif stage and stage not in _STAGES:
-        said = f"stage {stage[:40]}: only pretraining, fine-tuning, DPO and KTO of a language model are modelled"
+        said = (
+            f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of language models are modelled"
+        )
         given.remark("not-modelled", "error", said, "stage")
     elif kind and stage not in _STAGES:
-        said = f"training on preferences by {kind}, with a model that generates or scores, is not modelled"
+        said = f"training on preferences by {kind}, with a model that generates, is not modelled"
         given.remark("not-modelled", "error", said, "loss_type")
     given.incomplete.discard("stage")
     given.places.pop("stage", None)
@@ -363,7 +382,7 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
 
 def _precision(given: Given) -> str | None:
     if given.has("weight_quantize_algo"):
-        given.remark("not-modelled", "error", "quantized weights are not modelled", "weight_quantize_algo")
+        given.remark("not-modelled", "error", QUANTIZED, "weight_quantize_algo")
     kind = given.text("precision", "compute_type")
     if kind in ("bf16", "fp16", "fp8"):
         return kind

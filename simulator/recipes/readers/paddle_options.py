@@ -30,7 +30,9 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
     found |= _state(given, layout) | _overlap(given) | _loss(given)
     if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
         found["cp_communication"] = "all_to_all"
-    if any(given.integer("mtp", name, low=0) for name in _MTP):
+    # PaddleFleet, models/gpt: a prediction module's stage holds a copy of the input table ("mtp_embed").
+    shared = given.switch("mtp", "enable_mtp_magic_send")
+    if shared or any(given.integer("mtp", name, low=0) for name in _MTP):
         found["mtp"] = "true"
     for switch in given.incomplete & set(found):
         del found[switch]

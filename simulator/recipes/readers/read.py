@@ -38,7 +38,8 @@ from simulator.recipes.shell.values import Value
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
-_NAME: Final = re.compile(r"[^\n=]{1,200}")
+_NAME: Final = re.compile(r"[^\n=]{1,200}|[$`][^\n]{1,200}")
+"""A variable, a parameter, a file; or a command as the script has it, which may hold the sign that ends a name."""
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A line that is continued where the file ends: bash takes it as it is."""
 
@@ -125,15 +126,28 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 """Trainers whose files are known and not read, by sections that only they have."""
 
 
+_SECTION: Final = re.compile(r"^([A-Za-z_]\w{0,60}):", re.MULTILINE | re.ASCII)
+"""A section of a YAML file, at its top."""
+
+
+def _refuse_others(path: Path, found: set[str]) -> None:
+    for name, sections in _OTHERS:
+        if sections <= found:
+            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+
+
 def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     """The recipe of a configuration file, and the settings that it used."""
-    content = read_document(path)
+    try:
+        content = read_document(path)
+    except InputError:
+        # A file of another trainer is refused by its name, also where what it holds is wrong.
+        _refuse_others(path, set(_SECTION.findall(read_text(path))))
+        raise
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     document = _Document(path, content, keys, frozenset(names), settings)
-    for name, sections in _OTHERS:
-        if sections <= set(content):
-            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
+    _refuse_others(path, set(content))
     for recognised, read in _FORMATS:
         if recognised(document):
             return read(document)

@@ -18,7 +18,7 @@ from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, tra
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
-from simulator.recipes.readers.named import named_model
+from simulator.recipes.readers.named import named_model, with_fewer_bits
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -146,14 +146,15 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
-        message = f"{shown}: a model spread by device_map is not modelled"
-        given.remark("not-modelled", "error", message)
+        message = f"{shown}: a model spread by device_map is priced whole on one device"
+        given.remark("upper-bound", "warning", message)
     if not given.switch("packing", "packing"):
         note_samples(given, "max_length")
     if given.has("optimizer"):
         given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed = add_deepspeed(given, launch)
-    recipe = trainer_recipe(given, f"swift {launch.script.text}", "swift-shell", nodes, devices, deepspeed=deepspeed)
+    title = f"swift {launch.script.text}"
+    recipe = with_fewer_bits(trainer_recipe(given, title, "swift-shell", nodes, devices, deepspeed=deepspeed))
     if given.has("gradient_accumulation_steps") or recipe.layout is None or not (nodes and devices):
         return recipe
     steps = max(1, math.ceil(_STEP / recipe.layout.micro_batch_size / nodes / devices))

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.question.scenario.layout import Layout, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import ScheduleName
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 
+SCHEDULES: Final[Mapping[str, ScheduleName]] = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "1f1b",
+    "interleavedzerobubble": "zb_h1",
+    "zbvzerobubble": "zb_v",
+    "dualpipev": "dualpipev",
+}
+"""Names of torch.distributed.pipelining in small letters (`get_schedule_class` takes any)."""
 FLAGS: Final = {
     name: Flag(about)
     for name, about in {
@@ -36,7 +46,7 @@ FLAGS: Final = {
         "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
         "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
         "parallelism.pipeline_parallel_degree": "pipeline parallel size",
-        "parallelism.pipeline_parallel_schedule": "virtual stages: two for Interleaved1F1B; others are refused",
+        "parallelism.pipeline_parallel_schedule": "schedule; virtual stages: two where its ranks have several",
         "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
         "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
         "parallelism.context_parallel_degree": "context parallel size",
@@ -112,8 +122,8 @@ def add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 
 def torchtitan_recipe(given: Given) -> Recipe:
     """The recipe of torchtitan's keys."""
-    model = _model(given)
-    layers = models.load_model(model).num_hidden_layers if model else None
+    model, shape = _model(given)
+    layers = models.load_model(model).num_hidden_layers if model else _count(shape)
     layout, steps = _layout(given, layers)
     virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     batch = given.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
@@ -128,6 +138,7 @@ def torchtitan_recipe(given: Given) -> Recipe:
             framework="torch",
             dialect="torchtitan-toml",
             model=model,
+            model_fields=shape,
             seq_length=given.integer("seq_length", "training.seq_len", high=2**27) or 2048,
             global_batch_size=batch,
             gradient_accumulation_steps=None if batch else steps,
@@ -139,9 +150,19 @@ def torchtitan_recipe(given: Given) -> Recipe:
     )
 
 
-def _model(given: Given) -> str | None:
+def _count(shape: Mapping[str, object]) -> int | None:
+    layers = shape.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
+
+
+def _model(given: Given) -> tuple[str | None, dict[str, object]]:
+    """The model of a name and a flavor: one that is shipped, or the shape of a flavor that is nobody's model."""
     name, flavor = given.text("model", "model.name"), given.text("model", "model.flavor")
     wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    # v0.1.0 counts the entries of the tokenizer, whose path it names so.
+    shape = shape_of(wanted.lower(), with_table=not given.has("model.tokenizer_path"))
+    if shape:
+        return None, shape
     model, guessed = models.by_name(wanted)
     if model is None or guessed:
         given.remark(
@@ -152,8 +173,8 @@ def _model(given: Given) -> str | None:
             "model.name",
             fix="--model NAME",
         )
-        return None
-    return model
+        return None, {}
+    return model, {}
 
 
 def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
@@ -168,9 +189,9 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         steps = max(local // micro, 1)
     replicas, shards = _data_parallel(given)
     mode, method, listed = _recompute(given, layers)
-    schedule = given.text("vpp", "parallelism.pipeline_parallel_schedule") or "1F1B"
-    chunks = 2 if schedule.lower().startswith("interleaved") else 1
-    if pipeline > 1 and schedule.lower() not in ("1f1b", "interleaved1f1b"):
+    schedule = given.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    chunks = 1 if schedule.lower() == "1f1b" else 2
+    if pipeline > 1 and schedule.lower() not in SCHEDULES:
         given.remark(
             "not-modelled",
             "error",
@@ -188,6 +209,7 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
         expert_tensor_parallel=degree("etp", "expert_tensor"),
         data_parallel=replicas * shards,
         virtual_stages=chunks if pipeline > 1 else 1,
+        schedule=SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b",
         micro_batch_size=micro,
         sequence_parallel=tensor > 1,
         zero_stage=_zero_stage(given, pipeline),

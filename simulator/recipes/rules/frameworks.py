@@ -88,12 +88,18 @@ _BLAME: dict[str, tuple[str, ...]] = {
 """Settings that decide a layout rule."""
 
 
+_WHOLE_KEY_VALUES = {"llama": "LLaMA", "gemma": "Gemma", "glm": "ChatGLM2"}
+"""Networks of PaddleNLP 2.8.1 that keep key-value heads whole where they do not divide: llama/modeling.py:692, alike
+gemma/modeling.py and chatglm_v2/modeling.py, which never splits them."""
+
+
 def _whole_key_values(launch: LaunchFacts) -> str:
-    """Key-value heads that Paddle's LLaMA keeps whole on every rank, with a warning (modeling.py:692, 2.8.1)."""
+    """Key-value heads that a network of Paddle's keeps whole on every rank, with a warning; empty for another."""
     model = launch.scenario.model
-    if model.architecture != "llama" or model.num_attention_heads % launch.layout.tensor_parallel:
+    name = _WHOLE_KEY_VALUES.get(model.architecture)
+    if name is None or model.num_attention_heads % launch.layout.tensor_parallel:
         return ""
-    return "Paddle's LLaMA keeps key-value heads that do not divide whole on every rank: that is not modelled"
+    return f"Paddle's {name} keeps key-value heads that do not divide whole on every rank: that is not modelled"
 
 
 _NOT_MODELLED: dict[tuple[str, str], Callable[[LaunchFacts], str]] = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
+from simulator.recipes.shell.example import Example
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Cause, Value, alike, hole, joined, one_of, text_value
 
@@ -93,8 +94,9 @@ class Machine:
         settings: Mapping[str, str],
         environment: Mapping[str, str],
         scheduled: Mapping[str, Value] | None = None,
+        example: Example | None = None,
     ) -> None:
-        """`scheduled` are variables that the scheduler sets, as the script asks it to."""
+        """`scheduled` are variables that the scheduler sets, as the script asks it to; `example` starts it."""
         self.file = file
         self.state = State()
         self.settings = settings
@@ -119,6 +121,10 @@ class Machine:
         given = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
+        self.used_settings |= {str(number) for number in given}
+        if example is not None:
+            self.used_settings |= example.taken
+            given = {**example.words, **given}
         self._by_number = self._given_parameters(given) if given else None
         """Parameters told one by one: what comes after the last of them was not told, which is not to say that it is
         missing."""
@@ -130,7 +136,6 @@ class Machine:
 
     def _given_parameters(self, given: Mapping[int, str]) -> tuple[Value, ...]:
         """Parameters by number; a number left out stays unknown."""
-        self.used_settings |= {str(number) for number in given}
         return tuple(
             text_value(given[n], 0) if n in given else hole(f"${n}", 0, [Cause(0, str(n))])
             for n in range(1, max(given) + 1)

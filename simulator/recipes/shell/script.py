@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from simulator.errors import InputError
 from simulator.recipes.recipe import Remark
 from simulator.recipes.shell.capture import captured
+from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.run import Runner
@@ -38,7 +39,11 @@ def read_script(text: str, file: str, settings: Mapping[str, str], environment: 
     for name, value in (("the script", text), *settings.items(), *environment.items()):
         if any(is_hole(mark) for mark in value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")
-    machine = Machine(file, settings, environment, slurm_variables(text))
+    example = example_of(text, file, settings)
+    machine = Machine(file, settings, environment, slurm_variables(text), example)
+    if example is not None:
+        shown = f"started as its comment says, with {len(example.words)} arguments"
+        machine.remark("example-arguments", "note", shown, example.line, "--set 1=VALUE")
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     try:
         runner = Runner(machine, Source(file, text_value(text, 1)), [])

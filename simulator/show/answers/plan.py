@@ -14,6 +14,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.layout import check_count, layout_object
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
+from simulator.search.rank import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
 from simulator.show.answers.availability import Availability, Goodput, goodput
 from simulator.show.answers.command import estimate_command
@@ -166,7 +167,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     precisions: Sequence[str] = ("bf16",),
     availability: Availability | None = None,
     space: Space | None = None,
-    min_fit_probability: float = api.MIN_FIT_PROBABILITY,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[api.WorkloadFields],
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.

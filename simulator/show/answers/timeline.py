@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cost.pricing.estimate import Estimate, StageTime
+from simulator.cost.pricing.estimate import ChunkTime, Estimate, StageTime
 from simulator.cost.schedule.events import EventRun, PipelineWork, run
-from simulator.cost.schedule.registry import schedule_of
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 
@@ -56,8 +55,8 @@ class Timeline:
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
 
-def _equal_chunks(stage: StageTime, chunks: int) -> tuple[tuple[float, float], ...]:
-    return ((stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks
+def _equal_chunks(stage: StageTime, chunks: int) -> tuple[ChunkTime, ...]:
+    return (ChunkTime(stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
@@ -70,21 +69,23 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     layout, speed = estimate.layout, estimate.throughput
     count = estimate.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
     shown = count if micro_batches is None else min(count, micro_batches)
-    ranks, chunks = layout.pipeline_parallel, layout.virtual_stages
+    block = block_of([layout])
+    ranks, chunks = block.pipeline_parallel, block.chunks
     if 2 * shown * ranks * chunks > MOST_PASSES:
         raise UnsupportedError(
             f"timeline: {2 * shown * ranks * chunks:,} passes, at most {MOST_PASSES:,} are shown; a smaller "
             "--global-batch-size shows the same schedule"
         )
     parts = speed.parts_seconds
-    schedule = schedule_of(block_of([layout]))
+    schedule = speed.schedule
     sends = schedule.sends(ranks, chunks)
     # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
     seconds = [stage.chunk_seconds or _equal_chunks(stage, chunks) for stage in speed.stages]
     pipeline = PipelineWork(
-        forward_seconds=[[forward for forward, _ in of_rank] for of_rank in seconds],
-        backward_seconds=[[backward for _, backward in of_rank] for of_rank in seconds],
+        forward_seconds=[[chunk.forward_seconds for chunk in of_rank] for of_rank in seconds],
+        backward_seconds=[[chunk.backward_seconds for chunk in of_rank] for of_rank in seconds],
+        weight_seconds=[[chunk.weight_seconds for chunk in of_rank] for of_rank in seconds],
         micro_batches=shown,
         send_seconds=send,
     )

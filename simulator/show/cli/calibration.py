@@ -10,7 +10,7 @@ import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.evidence.calibration.assessment import assess, chosen_families
-from simulator.evidence.calibration.own import TEMPLATE, fit_own, own_errors, unused
+from simulator.evidence.calibration.own import fit_own, own_errors, template, unused
 from simulator.evidence.calibration.run import fit_family, prepared
 from simulator.evidence.calibration.sources import judge_sources
 from simulator.evidence.calibration.store import calibration_text
@@ -23,6 +23,7 @@ from simulator.evidence.measurements.rows import (
     shipped_tables,
     write_rows,
 )
+from simulator.question.specs.catalogue import load_hardware
 from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
@@ -51,7 +52,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     check_probe_options(values)
 
     if values["template"]:
-        write(TEMPLATE, None)
+        write(template(load_hardware(values["hardware"]) if values["hardware"] else None), None)
         return
     logged = _logged(values)
     if values["rows_only"]:

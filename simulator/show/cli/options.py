@@ -160,7 +160,7 @@ def calibrate_options() -> list[click.Parameter]:
             section=ROWS,
             is_flag=True,
             default=False,
-            help="Print a table of the ten columns that a run needs, with one example.",
+            help="Print a table of the columns that a run needs, with one example, on --hardware where given.",
         ),
         Option(
             "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
@@ -186,7 +186,7 @@ def _log_options() -> list[click.Parameter]:
             "--hardware",
             section=ROWS,
             type=SpecName("hardware"),
-            help="Hardware that the logs ran on, or that is probed.",
+            help="Hardware that the logs or the template's run ran on, or that is probed.",
         ),
         Option(
             "--model",

@@ -363,13 +363,21 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
     names = [f"rank {rank}" for rank in range(len(found.passes.events))]
     every = [event for events in found.passes.events for event in events]
     data = []
-    for kind, colour in (("forward", _COLOURS[4]), ("backward", _COLOURS[0])):
+    colours = {
+        "forward": _COLOURS[4],
+        "backward": _COLOURS[0],
+        "input_gradient": _COLOURS[1],
+        "weight_gradient": _COLOURS[2],
+    }
+    for kind, colour in colours.items():
         passes = [event for event in every if event.ran.kind == kind]
+        if not passes:
+            continue
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": kind,
+                "name": words(kind),
                 "y": [names[event.rank] for event in passes],
                 "base": [round(event.start_seconds, 6) for event in passes],
                 "x": [round(event.end_seconds - event.start_seconds, 6) for event in passes],

@@ -10,11 +10,14 @@ import numpy as np
 
 from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sources import DRAWS, FEW, SEED, Residual, RowJudged, SourcesJudged, chosen, summary
+from simulator.evidence.calibration.vendors import LEAST_TAU, WITHIN
 from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.scenario.layout import layout_object
 from simulator.question.units import GIB
 from simulator.show.report.as_json import significant
 from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
+from simulator.show.report.text import layout_text
 
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory", "time": "Speed"}
 _ERRORS = ("fitted %", "source\nleft out %", "organisation\nleft out %", f"{FEW} own\nrows %")
@@ -45,6 +48,7 @@ def source_sections(found: SourcesJudged, table: str | None) -> Iterator[Section
     by_class = _table(rows, lambda row: (row.platform, row.sort))
     yield Section(f"{title} by class", (), ("platform", "class", "rows", *_ERRORS, *_COVERAGE), by_class, (0, 1))
     yield from _choices(found, table)
+    yield from _published(found, table)
     yield _every(found.kind, rows)
 
 
@@ -91,6 +95,31 @@ def _choices(found: SourcesJudged, table: str | None) -> Iterator[Section]:
     yield Section("Every choice", (), ("rows", "layouts", "regret %", "tau"), rows, wrapped=("rows",))
 
 
+def _published(found: SourcesJudged, table: str | None) -> Iterator[Section]:
+    kept = [one for one in found.published if table is None or one.key.startswith(f"{table}:")]
+    if not kept:
+        return
+    near, ordered = sum(one.within for one in kept), [one for one in kept if one.tau is not None]
+    text = (
+        f"Rows that vendors publish as tuned, the fastest of each question, under the shipped coefficients and the "
+        f"row's own switches. Short: predicted speed behind that of the best layout that is likely to fit, at most "
+        f"{100 * WITHIN:.0f} %: {near} of {len(kept)}. Faster: layouts predicted to be. Tau of three ways of running "
+        f"the question and more, at least {LEAST_TAU}: "
+        f"{sum((one.tau or 0.0) >= LEAST_TAU for one in ordered)} of {len(ordered)}."
+    )
+    lines = [
+        [
+            *(one.key, one.question, layout_text(one.layout), "yes" if one.fits else "no"),
+            *(f"{100 * one.error:+.1f}", f"{100 * one.lacks:.1f}", str(one.faster)),
+            *("-" if one.tau is None else f"{one.tau:.2f}", layout_text(one.best) if one.faster else "the same"),
+        ]
+        for one in kept
+    ]
+    headers = ("row", "question", "published", "fits", "speed %", "short %", "faster", "tau", "predicted best")
+    wide = ("question", "published", "predicted best")
+    yield Section("Layouts that vendors publish", (text,), headers, lines, text_columns=(0, 1, 2, 3, 8), wrapped=wide)
+
+
 def _every(kind: CoefficientKind, rows: Sequence[RowJudged]) -> Section:
     unit = "GiB" if kind == "memory" else "TFLOPS"
     lines = [
@@ -135,6 +164,21 @@ def _object(found: SourcesJudged, table: str | None) -> dict[str, Any]:
         "by_class": _summaries(rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
         "choices": [dataclasses.asdict(choice) for choice in found.choices],
         "chosen": [dataclasses.asdict(one) for one in chosen(found.choices)],
+        "published": [
+            {
+                "row": one.key,
+                "question": one.question,
+                "layout": layout_object(one.layout),
+                "fits": one.fits,
+                "error": significant(one.error),
+                "short": significant(one.lacks),
+                "faster": one.faster,
+                "best": layout_object(one.best),
+                "layouts": one.layouts,
+                "tau": one.tau,
+            }
+            for one in found.published
+        ],
         "rows": [
             {
                 "row": row.sample.key,

@@ -154,6 +154,8 @@ def layout_text(layout: Layout) -> str:
         for field in FIELDS
         if field.group == "size" and (field.name != "expert_tensor_parallel" or layout.expert_tensor_parallel > 1)
     ]
+    if layout.schedule != BY_NAME["schedule"].default:
+        words.append(f"schedule {layout.schedule}")
     words.append(f"recompute {recompute_text(layout)}")
     if layout.offload != "none":
         words.append(f"offload {layout.offload}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from simulator.cost.schedule.events import Event
+from simulator.cost.schedule.schedule import HELD, PASSES
 from simulator.show.answers.timeline import Timeline
 from simulator.show.report.as_json import significant
 from simulator.show.report.text import layout_text, words
@@ -43,23 +43,14 @@ def _names(found: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _passes(found: Timeline) -> Iterator[dict[str, Any]]:
-    ranks = len(found.passes.events)
     for events in found.passes.events:
         for one in events:
             seconds = one.end_seconds - one.start_seconds
             told = {"args": {"micro_batch": one.ran.micro_batch, "chunk": one.ran.chunk}}
-            yield {**_slice((_RANKS, one.rank), one.ran.kind, one.start_seconds, seconds), **told}
-            if ranks > 1 and found.send_seconds > 0 and _is_sent(one, found):
-                sent = _slice((_SENDS, one.rank), f"send {one.ran.kind}", one.end_seconds, found.send_seconds)
+            yield {**_slice((_RANKS, one.rank), words(one.ran.kind), one.start_seconds, seconds), **told}
+            if found.send_seconds > 0 and one.sent:
+                sent = _slice((_SENDS, one.rank), f"send {words(one.ran.kind)}", one.end_seconds, found.send_seconds)
                 yield {**sent, **told}
-
-
-def _is_sent(one: Event, found: Timeline) -> bool:
-    """Whether another rank waits for the result: not for the loss, and not for the gradient of the input."""
-    ranks, chunks = len(found.passes.events), found.estimate.layout.virtual_stages
-    if one.ran.kind == "forward":
-        return not (one.rank == ranks - 1 and one.ran.chunk == chunks - 1)
-    return not (one.rank == 0 and one.ran.chunk == 0)
 
 
 def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> dict[str, Any]:
@@ -82,7 +73,7 @@ def _bytes(found: Timeline) -> Iterator[dict[str, Any]]:
         step, alive = found.bytes_of_a_pass(rank), found.resident_bytes(rank)
         yield _counter(rank, 0.0, alive)
         for one in events:
-            alive += step if one.ran.kind == "forward" else -step
+            alive += step * float(HELD[PASSES.index(one.ran.kind)])
             at = one.start_seconds if one.ran.kind == "forward" else one.end_seconds
             yield _counter(rank, at, alive)
 

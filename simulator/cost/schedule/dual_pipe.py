@@ -1,0 +1,122 @@
+"""DualPipe (DeepSeek-V3 technical report, arXiv:2412.19437, section 3.2.1) and its half, DualPipeV.
+
+Order of deepseek-ai/DualPipe (dualpipe.py, dualpipev.py), which torch's ScheduleDualPipeV (PyTorch 2.10), MindSpeed's
+`--schedules-method dualpipev` (2.0) and Paddle's `use_dualpipev` (3.1) follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, Schedule, Turns
+from simulator.cost.schedule.zero_bubble import PassList, there_and_back
+
+
+@dataclass(frozen=True)
+class DualPipeV(Schedule):
+    """Two chunks a rank, there and back, whose forward and backward passes meet on every rank.
+
+    Every rank holds 2 p + 1 chunk passes. For equal chunks with F = B - W = W the bubble is `(p - 1) (F + 2 B - 3 W)`
+    where they run under each other, and `(p - 1) (F + B - 2 W)` where they do not.
+    """
+
+    combined: bool = False
+    """Whether a forward and a backward pass run under each other, or one after the other as torch does by itself."""
+    splits_at_end: bool = True
+    """Whether the last backward passes are split as well (`--dualpipev-dw-detach` of MindSpeed)."""
+
+    by_run = True
+    splits = True
+
+    def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
+        """There and back: chunk 1 of rank i is stage `2 p - 1 - i`."""
+        return there_and_back(ranks, chunks)
+
+    def least_micro_batches(self, ranks: int) -> int:
+        """`2 p`, as many as stages."""
+        return 2 * ranks
+
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
+        """The eight steps of the published code."""
+        del chunks
+        return _listed(rank, ranks, micro_batches, splits_at_end=self.splits_at_end).turns()
+
+    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
+        """Pairs of the steady state, but for the turning rank's first."""
+        del chunks
+        listed = _listed(rank, ranks, micro_batches, splits_at_end=self.splits_at_end)
+        return np.array(listed.together) if self.combined else None
+
+
+@dataclass(frozen=True)
+class DualPipe(DualPipeV):
+    """Stages i and p - 1 - i on rank i and on rank p - 1 - i: half of the micro batches start at either end.
+
+    Either half of the ranks does what `DualPipeV` does on p / 2 of them, for half of the micro batches, and holds all
+    weights. The bubble is `(p / 2 - 1) (F + 2 B - 3 W)`, and every rank holds p + 1 micro batches of one stage.
+    """
+
+    combined: bool = True
+
+    def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
+        """The earlier stage of the pair is chunk 0, the later one chunk 1."""
+        del chunks
+        first = np.minimum(np.arange(ranks), np.arange(ranks)[::-1])
+        return np.column_stack((first, ranks - 1 - first))
+
+    def least_micro_batches(self, ranks: int) -> int:
+        """`2 p`, an even number."""
+        return 2 * ranks
+
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
+        """Micro batches of the other end are numbered behind those of the first."""
+        half, found = ranks // 2, super().turns(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)
+        found = found.copy()
+        found[:, 1] += micro_batches // 2 * (found[:, 2] != (rank >= half))
+        return found
+
+    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
+        """As on half of the ranks."""
+        return super().together(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)
+
+    def sends(self, ranks: int, chunks: int) -> float:
+        """A micro batch passes through one of a rank's chunks."""
+        del chunks
+        return 2.0 if ranks > 1 else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -> PassList:
+    passes, rest = PassList(), ranks - rank - 1
+    for _ in range(2 * rest):
+        passes.add(FORWARD, 0)
+    for _ in range(rank + 1):
+        passes.add(FORWARD, 0)
+        passes.add(FORWARD, 1)
+    for _ in range(rest):
+        passes.add(INPUT_GRADIENT, 1)
+        passes.weight()
+        passes.add(FORWARD, 1)
+    for pair in range(micro_batches - 2 * ranks + rank + 1):
+        passes.add(FORWARD, 0)
+        passes.add(BACKWARD, 1, together=pair > 0 or rest > 0)
+        passes.add(FORWARD, 1)
+        passes.add(BACKWARD, 0, together=True)
+    for _ in range(rest):
+        passes.add(BACKWARD, 1)
+        passes.add(FORWARD, 1)
+        passes.add(BACKWARD, 0, together=True)
+    # From half of what is left on, weight gradients come later.
+    for index in range(2 * (rank + 1)):
+        split = splits_at_end and index >= 2 * ((rank + 1) // 2) + (1 - rank % 2)
+        passes.add(INPUT_GRADIENT if split else BACKWARD, 1 - index % 2)
+    for _ in range(rest):
+        passes.weight()
+        passes.add(INPUT_GRADIENT if splits_at_end else BACKWARD, 0)
+    while passes.weight():
+        pass
+    return passes

@@ -1,0 +1,134 @@
+"""Zero bubble schedules (Qi et al. 2023, arXiv:2401.10241): weight gradients fill the time in which ranks would wait.
+
+Orders as torch.distributed.pipelining builds them (schedules.py of PyTorch 2.6 and later), to which a test holds them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Schedule, Turns
+
+
+class PassList:
+    """The passes of one rank as they are listed: which micro batch is next follows from what was listed."""
+
+    def __init__(self) -> None:
+        self.listed: list[tuple[int, int, int]] = []
+        self.together: list[bool] = []
+        self._next: Counter[tuple[int, int]] = Counter()
+        self._pending: list[tuple[int, int]] = []
+
+    def add(self, kind: int, chunk: int, *, together: bool = False) -> None:
+        """The next pass of a kind through a chunk; input gradients leave a weight gradient behind."""
+        counted = BACKWARD if kind == INPUT_GRADIENT else kind
+        number = self._next[counted, chunk]
+        self._next[counted, chunk] += 1
+        self.listed.append((kind, number, chunk))
+        self.together.append(together)
+        if kind == INPUT_GRADIENT:
+            self._pending.append((number, chunk))
+
+    def weight(self, chunk: int | None = None) -> bool:
+        """The oldest weight gradient left, or that of a chunk; False where none is."""
+        at = next((at for at, (_, of) in enumerate(self._pending) if chunk in (None, of)), None)
+        if at is None:
+            return False
+        number, of = self._pending.pop(at)
+        self.listed.append((WEIGHT_GRADIENT, number, of))
+        self.together.append(False)
+        return True
+
+    def count(self, kind: int, chunk: int) -> int:
+        """How many of a kind have been listed of a chunk."""
+        return self._next[kind, chunk]
+
+    def turns(self, micro_batches: int | None = None) -> Turns:
+        """All of them, or those of so many micro batches."""
+        found = np.array(self.listed, dtype=np.intp)
+        return found if micro_batches is None else found[found[:, 1] < micro_batches]
+
+
+@dataclass(frozen=True)
+class ZeroBubbleH1(Schedule):
+    """ZB-H1 (ZB1P): as 1F1B with chunks, rank i doing weight gradients i passes later: torch's InterleavedZeroBubble.
+
+    With one chunk and equal stages the bubble is `(p - 1) (F + B - 2 W)`, and every rank holds p micro batches.
+    """
+
+    by_run = True
+    splits = True
+
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
+        """`(v - 1) p + p - i - 1` forward passes ahead; weight gradients begin i input gradients after the first."""
+        passes, total = PassList(), micro_batches * chunks
+        group = micro_batches // max(micro_batches // ranks, 1)
+        ahead = min((chunks - 1) * group + ranks - rank - 1, total)
+        for index in range(total + ahead):
+            if index < total:
+                passes.add(FORWARD, index // group % chunks)
+            if index >= ahead:
+                passes.add(INPUT_GRADIENT, chunks - 1 - (index - ahead) // group % chunks)
+                if index - ahead >= rank:
+                    passes.weight()
+        while passes.weight():
+            pass
+        return passes.turns()
+
+
+@dataclass(frozen=True)
+class ZeroBubbleV(Schedule):
+    """ZB-V: two chunks, the second from the last rank back to the first; no bubble where F = B - W = W.
+
+    A rank holds 2 p chunk passes of 1 / 2 p of the model each, as much as the first rank of 1F1B.
+    """
+
+    by_run = True
+    splits = True
+
+    def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
+        """There and back: chunk 1 of rank i is stage `2 p - 1 - i`."""
+        return there_and_back(ranks, chunks)
+
+    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
+        """Listed for `2 p - 1` micro batches at least; passes of those that are not there are left out."""
+        del chunks
+        passes, count = PassList(), max(2 * ranks - 1, micro_batches)
+        for _ in range(2 * (ranks - rank) - 1):
+            passes.add(FORWARD, 0)
+        for _ in range(rank):
+            passes.add(FORWARD, 1)
+            passes.add(FORWARD, 0)
+        for _ in range(ranks - rank):
+            _all_of(passes, 1, forward=True)
+        while passes.count(FORWARD, 1) < passes.count(FORWARD, 0) or passes.count(FORWARD, 0) < count:
+            _all_of(passes, 0, forward=passes.count(FORWARD, 0) < count)
+            _all_of(passes, 1, forward=True)
+        for _ in range(rank):
+            passes.add(INPUT_GRADIENT, 0)
+            passes.add(INPUT_GRADIENT, 1)
+        for _ in range(ranks - rank):
+            passes.add(INPUT_GRADIENT, 0)
+            passes.weight(0)
+        for chunk in (1, 0):
+            while passes.weight(chunk):
+                pass
+        return passes.turns(micro_batches)
+
+
+def _all_of(passes: PassList, chunk: int, *, forward: bool) -> None:
+    """A forward pass of a chunk, and a whole backward pass in two."""
+    if forward:
+        passes.add(FORWARD, chunk)
+    passes.add(INPUT_GRADIENT, chunk)
+    passes.weight(chunk)
+
+
+def there_and_back(ranks: int, chunks: int) -> NDArray[np.intp]:
+    """Stages of two chunks a rank, the second ones in the other direction."""
+    rank = np.arange(ranks)[:, None]
+    return np.where(np.arange(chunks) == 0, rank, 2 * ranks - 1 - rank)

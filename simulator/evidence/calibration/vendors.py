@@ -1,0 +1,114 @@
+"""Where a search puts the layouts that vendors publish as tuned for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from simulator.cost.pricing.price import FITS, price
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.sample import Sample, predict
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.layout import Layout
+from simulator.search.rank import MIN_FIT_PROBABILITY, faster_than
+from simulator.search.space import Space
+
+WITHIN = 0.05
+"""Of the predicted speed of the best layout: what a published layout may lack."""
+LEAST_TAU = 0.8
+"""Of three measured layouts and more: how far their order is kept."""
+_ORDERED_LAYOUTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLayout:
+    """A question for which a vendor publishes a layout, and the order of those measured of it."""
+
+    key: str
+    """Table and number of the row measured fastest."""
+    question: str
+    layout: Layout
+    best: Layout
+    """What a search predicts to be fastest under the same switches."""
+    error: float
+    """Predicted over measured speed of the published layout, less one."""
+    lacks: float
+    """Predicted speed of the published layout, short of the best's, as a share."""
+    faster: int
+    """Layouts that are likely to fit, as a ranking asks, and are predicted faster."""
+    fits: bool
+    """Whether the need of the published layout fits."""
+    layouts: int
+    """Layouts and ways of running them that were measured."""
+    tau: float | None
+    """Kendall's rank correlation of their predicted with their measured speed; None for fewer than three."""
+
+    @property
+    def within(self) -> bool:
+        """Whether the published layout is near the best."""
+        return self.lacks <= WITHIN
+
+
+def published_layouts(samples: Iterable[Sample]) -> Iterator[PublishedLayout]:
+    """Judge every question with rows that are published as tuned, under the shipped coefficients."""
+    groups: dict[tuple[object, ...], list[Sample]] = {}
+    for sample in samples:
+        if sample.row.tuned and sample.row.speed_counts and sample.measured_tflops is not None:
+            groups.setdefault(_question(sample), []).append(sample)
+    for key, members in groups.items():
+        yield _judged(f"{key[1]}, {key[2]} x {key[3]}, {key[4]} tokens, batch {key[5]}, {key[6]}", members)
+
+
+def _question(sample: Sample) -> tuple[object, ...]:
+    scenario = sample.scenario
+    return (
+        *(sample.row.table, scenario.model.name, scenario.devices, scenario.hardware.name),
+        *(scenario.seq_length, scenario.global_batch_size, scenario.precision),
+    )
+
+
+def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
+    first = max(members, key=lambda one: one.measured_tflops or 0.0)
+    hardware = first.scenario.hardware
+    known = applied(hardware.family, None, hardware.name)
+    scenario = replace(first.scenario, coefficients=known.coefficients(), calibration=known)
+    found = faster_than(scenario, Space(), first.layout, least=MIN_FIT_PROBABILITY)
+    priced = price(scenario, block_of([first.layout]))
+    predicted = float(
+        predict("time", replace(first, scenario=scenario), scenario.coefficients, (), np.zeros((0, 1)))[0]
+    )
+    return PublishedLayout(
+        key=first.key,
+        question=name,
+        layout=first.layout,
+        best=found.best,
+        error=predicted / (first.measured_tflops or predicted) - 1.0,
+        lacks=1.0 - found.best_seconds / found.seconds,
+        faster=found.layouts,
+        fits=bool(priced.verdict[0] == FITS),
+        layouts=len({(one.layout, one.scenario.framework) for one in members}),
+        tau=_order(members),
+    )
+
+
+def _order(members: Sequence[Sample]) -> float | None:
+    """Kendall's tau over ways of running that differ; of equal ones measured again the fastest counts."""
+    fastest: dict[object, Sample] = {}
+    for one in sorted(members, key=lambda one: -(one.measured_tflops or 0.0)):
+        fastest.setdefault((one.layout, one.scenario.framework), one)
+    if len(fastest) < _ORDERED_LAYOUTS:
+        return None
+    hardware = members[0].scenario.hardware
+    coefficients = applied(hardware.family, None, hardware.name).coefficients()
+    speeds = [
+        (
+            one.measured_tflops or 0.0,
+            1.0 / float(price(replace(one.scenario, coefficients=coefficients), one.block).step.total[0]),
+        )
+        for one in fastest.values()
+    ]
+    signs = [np.sign(a[0] - b[0]) * np.sign(a[1] - b[1]) for a, b in combinations(speeds, 2) if a[0] != b[0]]
+    return float(np.mean(signs)) if signs else None

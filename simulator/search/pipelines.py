@@ -1,0 +1,111 @@
+"""Which layouts break a rule about their pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.schedule.registry import schedule_of
+from simulator.question.arrays import Mask
+from simulator.question.scenario.block import LayoutBlock
+from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, pipeline_shape, rank_layers
+from simulator.question.scenario.scenario import Scenario
+
+
+def mask(condition: Any) -> Mask:
+    """A condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
+    return np.asarray(condition, dtype=np.bool_)
+
+
+def every(block: LayoutBlock, *, broken: bool) -> Mask:
+    """The same for every layout of a block."""
+    return np.full(len(block), broken)
+
+
+def cut(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Every rank has a layer, and the cut adds up."""
+    cut = block.stage_layers
+    total, listed = scenario.model.num_hidden_layers, block.chunk_layers
+    if listed and (
+        len(listed) != block.pipeline_parallel * block.virtual_stages
+        or rank_layers(listed, block.pipeline_parallel, block.schedule) != cut
+    ):
+        return every(block, broken=True)
+    least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
+    return every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < least)
+
+
+def node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
+    if len(scenario.groups) < 2:
+        return every(block, broken=False)
+    p = block.pipeline_parallel
+    ends, end = [], 0
+    for group in scenario.groups:
+        end += group.devices
+        ends.append(end)
+    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
+    return every(block, broken=straddles)
+
+
+def virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Chunks need a pipeline, layers that divide and micro batches that do."""
+    v = block.virtual_stages
+    if v == 1:
+        return every(block, broken=False)
+    chunks = model_chunks(block.stage_layers, v, block.chunk_layers, block.schedule)
+    sizes = {layers for of_rank in chunks for _, layers in of_rank}
+    unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
+    if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
+        return every(block, broken=True)
+    if pipeline_shape(block.schedule, block.pipeline_parallel, v) == "there_and_back":
+        return every(block, broken=False)
+    return mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
+
+
+def schedule(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Framework, ranks, chunks and micro batches are those of the schedule."""
+    p, name = block.pipeline_parallel, block.schedule
+    if name == BY_NAME["schedule"].default:
+        return every(block, broken=False)
+    shape = pipeline_shape(name, p, block.virtual_stages)
+    if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
+        return every(block, broken=True)
+    m = micro_batches(scenario, block)
+    odd = (m % 2 != 0) & (shape == "both_ends")
+    return mask((m < schedule_of(scenario, block).least_micro_batches(p)) | odd)
+
+
+def refused_schedule(scenario: Scenario, layout: Layout) -> str:
+    """Why a schedule is refused."""
+    profile, name = scenario.framework, layout.schedule
+    if name not in profile.limits.schedules:
+        stack = "" if profile.stack == "default" else f" ({profile.stack})"
+        return f"schedule {name}: {profile.name}{stack} has {', '.join(profile.limits.schedules)}"
+    count = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+    needs = {
+        "zb_v": "2 virtual stages",
+        "dualpipev": "2 virtual stages and micro batches of twice the pipeline ranks",
+        "dualpipe": "an even number of ranks without virtual stages, and of micro batches, twice the ranks or more",
+    }.get(name, "no more")
+    return (
+        f"schedule {name} needs 2 pipeline ranks and {needs}; the layout has pipeline parallel "
+        f"{layout.pipeline_parallel}, virtual stages {layout.virtual_stages}, {count:g} micro batches"
+    )
+
+
+def two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Two ranks interleave chunks only where sends overlap."""
+    profile = scenario.framework
+    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    return every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+
+
+def expert_overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
+    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
+        return every(block, broken=False)
+    alone = block.pipeline_parallel > 1 and block.chunks == 1
+    return mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))

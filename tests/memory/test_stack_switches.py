@@ -1,0 +1,263 @@
+"""What a stack's switches add to or take from a rank's memory, against sums worked by hand.
+
+Models and sizes of tests.pricing.test_memory_arithmetic: h 64, f 160, four layers, T 64 tokens a micro batch of two
+sequences of 32, a vocabulary of 8 unless said. H is the residual stream of a micro batch in bytes.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory.parameters import training_state
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.stages import stage_contents
+from simulator.question.specs.model import ModelSpec
+from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, MOE, NORMS, NOTHING, T, question, stage
+from tests.scenario.cases import block, small_dense, small_moe
+
+H = 2 * T * 64
+LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160
+WHOLE = 4 * (LAYER + 128) + 2 * 8 * 64 + 64
+"""Parameters of the dense model."""
+PIPED = {"devices": 2, "pipeline_parallel": 2}
+
+
+def memory(model: ModelSpec, options: dict[str, str], **fields: Any) -> MemoryByStage:
+    asked = {name: fields.pop(name) for name in ("devices", "lora_rank", "precision", "profile") if name in fields}
+    scenario = question(model, options=options, **asked)
+    here = block(scenario, **({"micro_batch_size": 2} | fields))
+    return memory_by_stage(scenario, here, stage_contents(scenario, here))
+
+
+def dense(**changes: Any) -> ModelSpec:
+    return small_dense(vocab_size=8, **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "expected"),
+    [
+        ({}, PIPED, [0, 0]),
+        # A byte for every score: of one sequence, of a fixed mask, of every layer of a rank.
+        ({"attention_mask": "sequence"}, PIPED, [32**2] * 2),
+        ({"attention_mask": "compressed"}, PIPED, [2048**2] * 2),
+        ({"attention_mask": "layers"}, PIPED | {"stage_layers": (3, 1)}, [3 * 32**2, 32**2]),
+        # Two bytes for every score of four heads, for each layer and sequence, over tensor-parallel ranks.
+        ({"position_bias_tables": "true"}, PIPED, [2 * 2 * 4 * 32**2 * 2] * 2),
+        ({"position_bias_tables": "true"}, {"devices": 2, "tensor_parallel": 2}, [4 * 2 * 4 * 32**2 * 2 / 2]),
+        # Received and sent: nothing on the first rank of one chunk; of two chunks both on either.
+        ({"kept_boundaries": "true"}, {}, [0]),
+        ({"kept_boundaries": "true"}, PIPED, [0, 2 * H]),
+        ({"kept_boundaries": "true"}, PIPED | {"virtual_stages": 2}, [2 * 2 * H, 2 * 3 * H]),
+        ({"kept_boundaries": "true", "frozen_reference": "true"}, PIPED, [0, 2 * 2 * H]),
+    ],
+)
+def test_what_stays_between_steps(options: dict[str, str], fields: dict[str, Any], expected: list[float]) -> None:
+    found = memory(dense(), options, **fields)
+    assert found.retained[:, 0].tolist() == expected
+    temporary = found.parts()["temporary"][:, 0] - memory(dense(), {}, **fields).parts()["temporary"][:, 0]
+    if "frozen_reference" not in options:
+        assert temporary.tolist() == expected
+        after = found.after_step - memory(dense(), {}, **fields).after_step
+        assert after[:, 0].tolist() == expected
+
+
+def test_a_dispatcher_keeps_tokens_where_there_are_experts() -> None:
+    """Three hidden states of a micro batch; the first of four ranks has the dense layer alone."""
+    model, options = small_moe(vocab_size=8), {"kept_dispatches": "3"}
+    found = memory(model, options, devices=4, pipeline_parallel=4)
+    assert found.retained[:, 0].tolist() == [0, 3 * H, 3 * H, 3 * H]
+    assert memory(dense(), options).retained[0, 0] == 0
+
+
+def test_attention_swapped_to_the_host_leaves_two_layers() -> None:
+    plain, swapped = memory(dense(), {}).parts(), memory(dense(), {"swapped_attention": "true"}).parts()
+    assert swapped["activations"][0, 0] == T * 4 * (DENSE - ATTENTION)
+    assert swapped["temporary"][0, 0] - plain["temporary"][0, 0] == 2 * T * ATTENTION
+
+
+@pytest.mark.parametrize(
+    ("name", "of_dense", "of_experts"),
+    [
+        ("recomputed_expert_share", 0, 2 * (2 * 2 * 64 + 6 * 48)),
+        ("recomputed_network_share", 6 * 160, MOE - NORMS - ATTENTION),
+    ],
+)
+def test_networks_done_again_keep_a_share_and_come_back_one_at_a_time(
+    name: str, of_dense: float, of_experts: float
+) -> None:
+    model = small_moe(vocab_size=8)
+    plain, less = memory(model, {}).parts(), memory(model, {name: "0.25"}).parts()
+    saved = plain["activations"] - less["activations"]
+    assert saved[0, 0] == T * (of_dense + 3 * of_experts) / 4
+    assert (less["temporary"] - plain["temporary"])[0, 0] == T * max(of_dense, of_experts) / 4
+
+
+def test_both_shares_of_experts_multiply() -> None:
+    model, both = small_moe(vocab_size=8), {"recomputed_expert_share": "0.5", "recomputed_network_share": "0.5"}
+    copies, rest = 2 * (2 * 2 * 64 + 6 * 48), 2 * 4 * 8 + 6 * 48
+    expected = 4 * (NORMS + ATTENTION) + 6 * 160 / 2 + 3 * (copies / 4 + rest / 2)
+    assert memory(model, both).parts()["activations"][0, 0] == T * expected
+
+
+@pytest.mark.parametrize(("bytes_kept", "precision", "each"), [("8", "bf16", 8), ("6", "bf16", 6), ("6", "fp32", 8)])
+def test_a_composed_norm_keeps_copies_of_its_input(bytes_kept: str, precision: str, each: int) -> None:
+    """In fp32 training no copy is of 16 bits."""
+    options = {"fused_rms_norm": "false", "composed_norm_bytes": bytes_kept}
+    found = memory(dense(), options, precision=precision).parts()["activations"][0, 0]
+    wide = 2 if precision == "fp32" else 1
+    usual = wide * (DENSE - 2 * 4 - 4 * 4) + 2 * 4 + 4 * 4
+    assert found == T * 4 * (usual + 2 * (each - 2 * wide) * 64)
+
+
+def test_a_quantised_base_takes_4_bits_and_a_scale_for_64() -> None:
+    plain, narrow = (
+        memory(dense(), {"quantised_base": word}, lora_rank=8).state.parameters[0, 0] for word in ("false", "true")
+    )
+    assert plain - narrow == 4 * LAYER * (2 - 0.5 - 2 / 64)
+    # Without adapters there is no base.
+    assert memory(dense(), {"quantised_base": "true"}).state.parameters[0, 0] == 2 * WHOLE
+
+
+@pytest.mark.parametrize(("zero_stage", "gradients"), [(0, 2), (1, 1)])
+def test_a_frozen_reference_doubles_parameters(zero_stage: int, gradients: int) -> None:
+    """Without ZeRO Megatron gives it a gradient buffer too; adapters have one model of gradients."""
+    state = memory(dense(), {"frozen_reference": "true"}, zero_stage=zero_stage).state
+    assert state.parameters[0, 0] == 2 * 2 * WHOLE
+    assert state.gradients[0, 0] == gradients * 4 * WHOLE
+    plain, beside = (
+        memory(dense(), {"frozen_reference": word}, zero_stage=0, lora_rank=8).state for word in ("false", "true")
+    )
+    assert beside.gradients[0, 0] == plain.gradients[0, 0]
+    assert beside.parameters[0, 0] - plain.parameters[0, 0] == 2 * WHOLE
+
+
+@pytest.mark.parametrize("devices", [1, 64])
+def test_a_step_widens_its_largest_tensor(devices: int) -> None:
+    """Gate and up are one tensor of 64 x 320; a rank's part of all parameters may be less."""
+    options = {"largest_tensor_step": "true"}
+    state = memory(dense(), options, devices=devices, zero_stage=1, micro_batch_size=1).state
+    assert state.step_temporary[0, 0] == 4 * min(64 * 320, WHOLE / devices)
+    all_at_once = memory(dense(), {"foreach_optimizer": "true"}, zero_stage=1).state.step_temporary[0, 0]
+    assert all_at_once == 4 * WHOLE
+    assert memory(dense(), {}).state.step_temporary[0, 0] == 0
+
+
+def test_the_largest_tensor_holds_the_experts_of_a_rank() -> None:
+    """Gate and up of eight experts, 8 x 64 x 96, over two ranks; or of a wide vocabulary the table."""
+    options = {"largest_tensor_step": "true"}
+    found = memory(small_moe(vocab_size=8), options, devices=2, expert_parallel=2, zero_stage=0)
+    assert found.state.step_temporary[0, 0] == 4 * max(8 * 64 * 96 / 2, 64 * 320)
+    wide = memory(small_dense(), options, zero_stage=0)
+    assert wide.state.step_temporary[0, 0] == 4 * 1000 * 64
+
+
+@pytest.mark.parametrize(
+    ("options", "widened"),
+    [({}, 4), ({"gradient_dtype": "fp32"}, 0), ({"master_weights": "false"}, 0), ({"widened_gradients": "false"}, 0)],
+)
+def test_16_bit_gradients_are_widened_for_master_weights(options: dict[str, str], widened: int) -> None:
+    """Until the next step begins."""
+    all_options = {"widened_gradients": "true", "gradient_dtype": "bf16"} | options
+    found = memory(dense(), all_options, zero_stage=0)
+    assert found.state.widened[0, 0] == widened * WHOLE
+    state = found.state
+    before = state.parameters + state.gradients + state.optimizer
+    assert found.after_step[0, 0] - before[0, 0] == widened * WHOLE
+
+
+def test_the_optimizer_step_holds_the_state_alone() -> None:
+    """Parameters of 2 bytes, gradients of 4, 12 of state; no activation, no temporary."""
+    found = memory(dense(), {}, zero_stage=0)
+    step = found.moments[-1]
+    assert step.name == "optimizer step"
+    assert step.total(found.has)[0, 0] == (2 + 4 + 12) * WHOLE
+
+
+@pytest.mark.parametrize("gradient_dtype", ["bf16", "fp32"])
+def test_master_gradients_stand_beside_16_bit_ones(gradient_dtype: str) -> None:
+    """A rank's part of them in fp32; fp32 ones are master gradients already."""
+    options = {"master_gradients": "true", "gradient_dtype": gradient_dtype}
+    state = memory(dense(), options, devices=2, zero_stage=1, micro_batch_size=1).state
+    assert state.gradients[0, 0] == (2 * WHOLE + 4 * WHOLE / 2 if gradient_dtype == "bf16" else 4 * WHOLE)
+
+
+def test_the_loss_holds_what_the_output_layer_keeps() -> None:
+    """The last norm's input and output and a number of each token, beside the logits."""
+    found = memory(small_dense(), {})
+    assert found.moment_name(0, 0) == "loss"
+    assert found.parts()["temporary"][0, 0] == T * (4 * 64 + 4)
+
+
+def test_gradients_of_wide_heads_outweigh_the_network_s() -> None:
+    """Queries, keys and values of 64 a head; of a network of 16 features gate and up."""
+    found = memory(dense(head_dim=64, intermediate_size=16), {})
+    assert found.moment_name(0, 0) == "backward"
+    assert found.parts()["temporary"][0, 0] == T * 2 * (4 * 64 + 2 * 64 + 2 * 64 + 64)
+
+
+@pytest.mark.parametrize(("modules", "in_turn", "logits"), [(0, False, 1), (1, False, 2), (2, False, 3), (2, True, 1)])
+def test_losses_of_prediction_layers(modules: int, in_turn: bool, logits: int) -> None:
+    """T logits over 1000 tokens at 8 bytes, of every module and of the model: together, or one after the other."""
+    options = {"mtp": "true", "losses_in_turn": str(in_turn).lower()}
+    found = memory(small_dense(num_nextn_predict_layers=modules), options)
+    assert found.moment_name(0, 0) == "loss"
+    assert found.parts()["logits"][0, 0] == logits * 8 * T * 1000
+
+
+def test_a_pair_of_answers_is_two_sequences() -> None:
+    one, two = (stage(question(dense(), options={"sequences_per_sample": n})) for n in ("1", "2"))
+    assert two.parts_bytes["activations"] == 2 * one.parts_bytes["activations"] == 2 * T * 4 * DENSE
+
+
+def test_a_score_in_place_of_the_output_layer() -> None:
+    """One weight a feature; a tied table is not shared with it, and the loss has one number a token."""
+    for tied in (False, True):
+        model = small_dense(tie_word_embeddings=tied)
+        state = memory(model, {"score_head": "true"}, zero_stage=0).state
+        assert state.parameters[0, 0] == 2 * (4 * (LAYER + 128) + 1000 * 64 + 64 + 64)
+
+
+@pytest.mark.parametrize(("tensor", "more"), [(1, 0), (2, 6)])
+def test_logits_split_over_the_vocabulary_have_further_copies(tensor: int, more: int) -> None:
+    fields = {"devices": tensor, "tensor_parallel": tensor}
+    plain, split = (
+        memory(small_dense(), {"split_loss_bytes_per_logit": each}, **fields).moments[1].logits for each in ("0", "6")
+    )
+    assert np.asarray(split - plain)[0, 0] == more * T * 1000 / tensor
+
+
+def test_workspaces_and_pipeline_buffers_are_alive_in_every_pass() -> None:
+    """One workspace, and for each chunk two tensors of the residual stream; not in the optimizer step."""
+    values = replace(NOTHING, memory=replace(NOTHING.memory, workspace_bytes=5e6, pipeline_buffers_per_chunk=2))
+    for fields, chunks in (({}, 0), ({"pipeline_parallel": 2}, 1), ({"pipeline_parallel": 2, "virtual_stages": 2}, 2)):
+        scenario = question(dense(), devices=2, coefficients=values)
+        bare = question(dense(), devices=2)
+        here = block(scenario, micro_batch_size=2, **fields)
+        with_them, without = (memory_by_stage(one, here, stage_contents(one, here)) for one in (scenario, bare))
+        added = [
+            float(np.max(one.total(with_them.has) - other.total(without.has)))
+            for one, other in zip(with_them.moments, without.moments, strict=True)
+        ]
+        assert added == [5e6 + chunks * 2 * H] * 3 + [0]
+
+
+@pytest.mark.parametrize(("zero_stage", "away"), [(2, False), (3, True)])
+def test_parameters_are_on_the_host_under_zero_3_alone(zero_stage: int, away: bool) -> None:
+    scenario = question(dense(), "torch", devices=2, options={"offload_parameters": "true"})
+    here = block(scenario, zero_stage=zero_stage)
+    state = training_state(scenario, here, stage_contents(scenario, here))
+    assert (state.parameters_on_host[0, 0] > 0) == away
+    assert (state.parameters[0, 0] == 0) == away
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_activations_on_the_host_leave_two_of_the_largest_layers(layers: int) -> None:
+    """The one computed and the one copied; of a single layer that one. All of them travel."""
+    model = small_moe(vocab_size=8, num_hidden_layers=layers)
+    found = memory(model, {}, offload="activations").activations
+    whole = DENSE + (layers - 1) * MOE
+    assert found.one_micro_batch[0, 0] == T * min(2 * MOE, whole)
+    assert found.offload_traffic[0, 0] == T * whole
+    assert memory(model, {}).activations.offload_traffic[0, 0] == 0

@@ -1,0 +1,131 @@
+"""What an estimate says of a priced layout: text, rows, verdicts at their bounds, FLOPs, notes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.pricing.estimate import layout_sizes
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.search.build import bare_estimates, estimate_layout, fit, provenance
+from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
+
+
+def test_an_estimate_on_one_line() -> None:
+    scenario = scenario_of(small_dense(), devices=8)
+    for recompute, tail in (("none", ""), ("full", " recompute full")):
+        layout = layout_of(scenario, pipeline_parallel=2, recompute=recompute)
+        assert layout_sizes(layout) == f"tp1 pp2 cp1 ep1 dp4 vp1 mbs1{tail}"
+    found = estimate_layout(scenario, layout_of(scenario))
+    found = replace(
+        found,
+        memory=replace(found.memory, device_bytes=2.0 * 2**30, capacity_bytes=8.0 * 2**30),
+        throughput=replace(found.throughput, step_seconds=1.23456),
+    )
+    start = "<Estimate small-dense on 8 x z2000, bf16, megatron: tp1 pp1 cp1 ep1 dp8 vp1 mbs1"
+    assert repr(found) == f"{start}, fits, 2.0 of 8.0 GiB, 1.235 s a step>"
+
+
+def test_a_row_for_each_rank() -> None:
+    scenario = scenario_of(small_dense(), devices=8)
+    found = estimate_layout(scenario, layout_of(scenario, pipeline_parallel=2, stage_layers=(3, 1)))
+    rows = found.rows()
+    assert [(row["stage"], row["layers"]) for row in rows] == [(0, 3), (1, 1)]
+    for row, stage in zip(rows, found.memory.stages, strict=True):
+        assert row["parameters_bytes"] == stage.parts_bytes["parameters"]
+        assert (row["allocated_bytes"], row["device_bytes"]) == (stage.allocated_bytes, stage.device_bytes)
+        assert (row["reserved_bytes"], row["moment"]) == (stage.reserved_bytes, stage.moment)
+
+
+def test_a_layout_that_breaks_a_rule_is_refused_whatever_it_needs() -> None:
+    scenario = scenario_of(small_dense(), devices=8)
+    found = estimate_layout(scenario, layout_of(scenario, data_parallel=4))
+    assert (found.verdict, [one.rule for one in found.violations]) == ("refused", ["devices"])
+    assert found.memory.device_bytes < found.memory.capacity_bytes
+
+
+def test_verdicts_at_their_bounds() -> None:
+    scenario = scenario_of(small_dense())
+    values = scenario.coefficients.memory
+    low, high = values.starved_from, values.starved_to
+    assert low < high
+    shares = np.array([low, np.nextafter(low, 2), high, np.nextafter(high, 2)])
+    assert verdicts(scenario, shares).tolist() == [FITS, STARVED, STARVED, DOES_NOT_FIT]
+
+
+def test_the_rank_that_needs_most_of_its_device_binds() -> None:
+    scenario = scenario_of("llama3.1-8b", devices=8)
+    layouts = [layout_of(scenario, pipeline_parallel=2, tensor_parallel=t) for t in (1, 2, 4)]
+    priced = price(scenario, block_of(layouts))
+    estimates = bare_estimates(scenario, layouts)
+    for at, found in enumerate(estimates):
+        worst = max(found.memory.stages, key=lambda stage: stage.device_bytes)
+        assert found.memory.binding_stage == worst.stage == priced.binding_stage[at]
+        assert priced.device_bytes[at] == found.memory.device_bytes == worst.device_bytes
+        assert (found.memory.allocated_bytes, found.memory.reserved_bytes) == (
+            worst.allocated_bytes,
+            worst.reserved_bytes,
+        )
+        outside = found.memory.outside_parts_bytes
+        assert sum(outside.values()) == pytest.approx(found.memory.parts_bytes["outside_allocator"])
+        beside = outside["context"] + outside["communicators"]
+        assert worst.device_bytes - worst.reserved_bytes == pytest.approx(beside)
+    assert fit(scenario, layouts) == [found.verdict == "fits" for found in estimates]
+
+
+def test_utilisation_divides_by_the_mean_peak_of_a_mixed_cluster() -> None:
+    one, two = (scenario_of(small_dense(), name, devices=8) for name in ("h800-sxm-80g", "bi150-64g"))
+    mixed = replace(one, devices=24, groups=(NodeGroup(one.hardware, 8), NodeGroup(two.hardware, 16)))
+    for scenario, peak in (
+        (one, one.hardware.peak("bf16")),
+        (mixed, (one.hardware.peak("bf16") + 2 * two.hardware.peak("bf16")) / 3),
+    ):
+        layout = layout_of(scenario, pipeline_parallel=1 if scenario is one else 3, stage_layers=())
+        found = estimate_layout(scenario, layout).throughput
+        assert found.mfu == pytest.approx(found.flops_per_second_per_device / peak)
+        rate = scenario.tokens_per_step / found.step_seconds / scenario.devices
+        assert found.tokens_per_second_per_device == pytest.approx(rate)
+
+
+def added(scenario: Scenario, **fields: Any) -> float:
+    """FLOPs per token that recomputation adds."""
+    found = estimate_layout(scenario, layout_of(scenario, **fields)).throughput
+    more = found.hardware_flops_per_second_per_device - found.flops_per_second_per_device
+    return more / found.tokens_per_second_per_device
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_hardware_flops_count_the_layers_that_are_done_again(pipeline: int) -> None:
+    """The dense layer and three with experts: each forward pass once more, of a chunk's first layers or of a list."""
+    scenario = scenario_of(small_moe(), seq_length=32)
+    dense = 2 * 43_008 + 4 * 32 * 64
+    experts = 2 * (12_288 + 512 + 3 * 9216) + 4 * 32 * 64
+    piped = {"pipeline_parallel": pipeline, "recompute": "full"}
+    assert added(scenario, **piped) == pytest.approx(dense + 3 * experts)
+    leading = added(scenario, recompute_method="block", recompute_layers=1, **piped)
+    assert leading == pytest.approx(dense + (pipeline - 1) * experts)
+    listed = added(scenario, recompute_method="list", recompute_layer_list=(1, 3), **piped)
+    assert listed == pytest.approx(2 * experts)
+    assert added(scenario, pipeline_parallel=pipeline) == 0
+    core = added(scenario, pipeline_parallel=pipeline, recompute="selective")
+    assert core == pytest.approx(4 * 4 * 32 * 64)
+
+
+def test_notes_say_what_the_numbers_rest_on() -> None:
+    def notes(**fields: Any) -> tuple[str, ...]:
+        model = small_dense(note="a model of tests") if fields.pop("noted", False) else small_dense()
+        return provenance(scenario_of(model, **fields)).notes
+
+    assert notes() == ()
+    assert notes(noted=True) == ("small-dense: a model of tests",)
+    (fp8,) = notes(precision="fp8")
+    assert fp8.startswith("MFU divides by the dense fp8 peak")
+    (fp32,) = notes(precision="fp32")
+    assert fp32.startswith("fp32 runs at the fp32 peak")
+    (adapters,) = notes(lora_rank=8)
+    assert adapters.startswith("adapters on every linear layer")
+    found = provenance(scenario_of(small_dense()))
+    assert (found.calibration, found.status) == (scenario_of(small_dense()).coefficients.name, "analytic")

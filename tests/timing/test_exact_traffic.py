@@ -1,0 +1,271 @@
+"""What replicas exchange and what communication hides behind, to the last microsecond of latency.
+
+The small model with experts on Z2000: NVLink at 75 % of 450 GB/s, 2 us a step. D parameters are held by 8 replicas, R
+by the 2 ranks that have the same experts. m = 128 micro batches.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.extents import Extents, routed_tokens
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.stages import stage_contents
+from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
+from simulator.cost.timing.flops import expert_launches
+from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
+from simulator.question.scenario.block import block_of
+from simulator.question.scenario.scenario import NodeGroup, Scenario
+from tests.scenario.cases import ROUND, block, layer_kind, layout_of, only, priced, scenario_of, small_dense, small_moe
+from tests.timing.test_collectives import US, group
+
+M = 128
+LINEAR, LINEAR_ROUTED = 43_008 + 3 * (12_288 + 512 + 9216), 3 * 73_728
+D, R = LINEAR + 2 * 64_000 + (4 * 2 + 1) * 64, LINEAR_ROUTED / 4
+WAITS = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
+
+
+def asked(*, options: dict[str, str] | None = None, time: dict[str, float] | None = None, **fields: Any) -> Scenario:
+    values = {"shard_overhead_seconds": 0.0} | (time or {})
+    coefficients = replace(ROUND, time=replace(ROUND.time, **values))
+    model = fields.pop("model", small_moe())
+    return scenario_of(model, coefficients=coefficients, options=WAITS | (options or {}), **fields)
+
+
+def exchanged(scenario: Scenario, **fields: Any) -> float:
+    return only(priced(scenario, **({"expert_parallel": 4} | fields)).step.data_parallel)
+
+
+def per_byte(ranks: int) -> float:
+    """Of a gather over neighbours in a node, latency spread over a gibibyte."""
+    return (ranks - 1) / ranks / 337.5e9 + (ranks - 1) * 2 * US / 2**30
+
+
+@pytest.mark.parametrize("slow", [1, 3])
+@pytest.mark.parametrize(
+    ("zero_stage", "scatters", "extra", "gathers"), [(0, 1, 1, 0), (1, 1, 0, 1), (2, M, 0, 1), (3, M, 0, 2 * M)]
+)
+def test_each_class_of_parameters_over_its_own_replicas(
+    zero_stage: int, scatters: int, extra: int, gathers: int, slow: int
+) -> None:
+    """fp32 gradients are reduced, as slow as said; without ZeRO gathered too; 16-bit parameters gathered."""
+    found = exchanged(asked(time={"reduce_slowdown": slow}), zero_stage=zero_stage)
+    both = per_byte(8) * D + per_byte(2) * R
+    assert found == pytest.approx((4 * scatters * (slow + extra) + 2 * gathers) * both)
+
+
+def test_fp8_gathers_linear_weights_in_8_bits() -> None:
+    options = {"fp8_param_gather": "true", "fp8_recipe": "delayed"}
+    found = exchanged(asked(options=options, precision="fp8"), zero_stage=1)
+    wide = (4 + 2) * (per_byte(8) * D + per_byte(2) * R)
+    assert found == pytest.approx(wide - per_byte(8) * LINEAR - per_byte(2) * LINEAR_ROUTED / 4)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_shards_of_several_groups_are_summed(zero_stage: int) -> None:
+    """Pairs shard: of the dense parameters' halves four groups, a scatter and a gather; of experts' one pair is all."""
+    found = exchanged(asked(options={"sharding_degree": "2"}), zero_stage=zero_stage)
+    within = per_byte(2) * D
+    # Experts' replicas in proportion: 2 x 2 / 8 is less than one.
+    between = 2 * 4 * (per_byte(4) * D / 2 + per_byte(2) * R)
+    expected = (4 + 2) * within + between if zero_stage else 4 * 2 * within
+    assert found == pytest.approx(expected)
+
+
+def test_communication_that_overlaps_hides_behind_its_own_pass() -> None:
+    """Nothing is exposed but what outlasts: gathers beside forward passes, reductions beside backward passes."""
+    options = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
+    scenario = asked(options=options, time={"data_exposed": 0.0}, seq_length=32)
+    both = per_byte(8) * D + per_byte(2) * R
+    for zero_stage, gathered, reduced, turns in ((1, 2, 4, 1), (3, 2, 2 + 4, M)):
+        answer = priced(scenario, expert_parallel=4, zero_stage=zero_stage)
+        forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
+        left = max(gathered * both - forward, 0) + max(reduced * both - backward, 0)
+        assert only(answer.step.data_parallel) == pytest.approx(turns * left)
+
+
+def test_slow_collectives_move_fewer_bytes_a_second() -> None:
+    """Twice the bytes' time; starts take what they took, DeepEP's too."""
+    usual, slow = asked(), asked(time={"collective_slowdown": 2.0})
+    eight = group(8)
+    size = eight.size * 1e9
+    for seconds, start in ((gather_seconds, 7 * 2 * US), (once_seconds, 40 * US)):
+        found = [only(seconds(scenario, eight, size)) - start for scenario in (usual, slow)]
+        assert found[1] == pytest.approx(2 * found[0])
+
+
+def test_reductions_of_layers_are_as_slow_as_said() -> None:
+    """Two gathers and two scatters of a dense layer in either pass."""
+    options = {"tp_comm_overlap": "false"}
+    found = []
+    for slow in (1.0, 3.0):
+        scenario = asked(model=small_dense(), options=options, time={"reduce_slowdown": slow})
+        timer = LayerTimer(scenario, block(scenario, tensor_parallel=2, sequence_parallel=True))
+        layer = timer.layer(scenario.model.layer_kinds[0])
+        found.append([only(one["tensor_parallel"]) for one in (layer.forward, layer.backward)])
+    assert found[1] == pytest.approx([2 * seconds for seconds in found[0]])
+
+
+@pytest.mark.parametrize(("flash", "factor"), [("true", 2.5), ("false", 2.0)])
+def test_attention_s_backward_pass(flash: str, factor: float) -> None:
+    """Five products for two; without a flash kernel four; slower by a factor."""
+    for slow in (1.0, 1.5):
+        scenario = asked(options={"flash_attention": flash}, time={"attention_backward_slowdown": slow})
+        layer = LayerTimer(scenario, block(scenario)).layer(scenario.model.layer_kinds[0])
+        assert only(layer.backward["attention"]) == pytest.approx(slow * factor * only(layer.forward["attention"]))
+
+
+def test_an_optimizer_of_several_kernels_takes_as_many_passes() -> None:
+    one, three = (
+        only(priced(asked(time={"optimizer_slowdown": slow}), expert_parallel=4).step.optimizer) for slow in (1.0, 3.0)
+    )
+    assert one == pytest.approx(30 * (D / 8 + R / 2) / 1675e9)
+    assert three == pytest.approx(3 * one)
+
+
+@pytest.mark.parametrize(("share", "outlasts"), [(0.0, True), (1.0, False)])
+def test_an_overlapped_exchange_hides_behind_products_attention_and_their_exchanges(
+    share: float, outlasts: bool
+) -> None:
+    """Tiny layers over two nodes: latency outlasts compute and what tensor and context parallelism leave exposed."""
+    fields: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2}
+    fields |= {"expert_parallel": 8, "expert_tensor_parallel": 2}
+    plain, beside = (
+        asked(
+            options={"overlap_expert_exchange": word, "tp_comm_overlap": "true"},
+            time={"expert_exposed": share},
+            seq_length=64,
+            devices=16,
+        )
+        for word in ("false", "true")
+    )
+    kind = layer_kind(plain.model, moe=True)
+    layers = [LayerTimer(scenario, block(scenario, **fields)).layer(kind) for scenario in (plain, beside)]
+    for index, name in enumerate(("forward", "backward")):
+        alone, hidden = (getattr(layer, name) for layer in layers)
+        assert index == 0 or only(alone["gemm"]) > 0
+        exchange = only(alone["expert_parallel"]) - 0.5e-3
+        others = sum(only(alone[part]) for part in ("gemm", "tensor_parallel", "attention", "context_parallel"))
+        left = max(share * exchange, exchange - others)
+        assert (left > share * exchange) == outlasts
+        assert only(hidden["expert_parallel"]) == pytest.approx(left + 0.22 * 0.5e-3)
+
+
+def test_a_group_of_one_exchanges_nothing_once() -> None:
+    scenario = asked()
+    alone = RankGroup(group(1).size, group(1).stride)
+    assert only(once_seconds(scenario, alone, alone.size * 1e9)) == 0
+
+
+@pytest.mark.parametrize(("fused", "rank"), [("true", None), ("false", None), ("true", 8)])
+@pytest.mark.parametrize(("precision", "narrow"), [("bf16", 2), ("fp8", 1)])
+def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: int | None) -> None:
+    """64 tokens, two copies each, eight experts of 64 x 48: all are bound by memory, but the experts' add both.
+
+    Dense weights are read in 16 bits, experts' in as many as their inputs; in the backward pass the gradients' types
+    change places. Accumulated gradients are read and written by the product, or by a kernel that reads new ones too.
+    """
+    options = {"fused_gradient_accumulation": fused}
+    scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
+    layer = LayerTimer(scenario, block(scenario)).layer(layer_kind(scenario.model, moe=True))
+    dense, routed, copies, rate = 12_288 + 512 + 9216, 8 * 9216, 128, 1675e9
+    entered, left = 64 + 48, 2 * 48 + 64
+    computed = 2 * copies * 9216 / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
+    forward = 2 * dense / rate + computed + (narrow * routed + (narrow * entered + 2 * left) * copies) / rate
+    backward = 2 * dense / rate + computed + (narrow * routed + (narrow * left + 2 * entered) * copies) / rate
+    added = 0.0
+    if rank is None:
+        each = 2 * 4 if fused == "true" else 2 + (2 + 2 * 4)
+        backward += computed + (narrow * (entered + left) * copies + each * (dense + routed)) / rate
+    else:
+        # q, k, v; o; router; gate and up, down of the shared and of two routed experts.
+        pairs = (64 + 128) + (64 + 64) + (64 + 8) + 3 * ((64 + 2 * 48) + (48 + 64))
+        added = 2 * 64 * rank * pairs / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
+    assert only(layer.forward["gemm"]) == pytest.approx(forward + added, rel=1e-9)
+    assert only(layer.backward["gemm"]) == pytest.approx(backward + 2 * added, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe", "casts"), [("bf16", "delayed", 0), ("fp8", "delayed", 4), ("fp8", "tensorwise", 20)]
+)
+def test_kernels_that_a_layer_with_experts_starts(precision: Any, recipe: str, casts: int) -> None:
+    """103, and of each of the rank's four experts six products and the casts."""
+    scenario = asked(precision=precision, options={"fp8_recipe": recipe})
+    assert only(expert_launches(scenario, block(scenario, expert_parallel=2))) == 103 + (6 + casts) * 4
+
+
+@pytest.mark.parametrize(("sequence", "tensor", "copies"), [(True, 2, 64), (False, 2, 64), (False, 1, 128)])
+def test_copies_of_a_rank_s_experts(sequence: bool, tensor: int, copies: int) -> None:
+    """32 tokens, two copies each: expert tensor parallel 2 gathers those of ranks that hold different tokens."""
+    scenario = asked(seq_length=32)
+    here = block(scenario, tensor_parallel=tensor, sequence_parallel=sequence, expert_tensor_parallel=2)
+    assert only(routed_tokens(scenario, here)) == copies
+
+
+def test_gathered_keys_and_values_hide_behind_a_rank_s_own_tokens() -> None:
+    """Of attention over four parts of the sequence the first; what outlasts it waits."""
+    scenario = asked(model=small_dense(), options={"cp_communication": "gathered_ring"}, time={"context_exposed": 0.0})
+    layer = LayerTimer(scenario, block(scenario, context_parallel=4)).layer(scenario.model.layer_kinds[0])
+    # Each of four ranks brings 2 x 2 k a token of 2048, three quarters over NVLink; backward twice as much.
+    gathered = 3 / 4 * 4 * 2048 * 2 * 2 * 32 / 337.5e9 + 3 * 2 * US
+    for found, volume in ((layer.forward, 1), (layer.backward, 2)):
+        behind = only(found["attention"]) / 4
+        assert 0 < behind < volume * gathered
+        assert only(found["context_parallel"]) == pytest.approx(volume * gathered - behind)
+
+
+def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
+    """Unequal chunks: the idle time of a layout that may win is run, of others a bound stays."""
+    scenario = asked(model=small_dense(num_hidden_layers=6), devices=2, global_batch_size=8)
+    layouts = [
+        layout_of(
+            scenario,
+            pipeline_parallel=2,
+            virtual_stages=2,
+            chunk_layers=(2, 1, 1, 2),
+            stage_layers=(3, 3),
+            recompute=mode,
+        )
+        for mode in ("none", "full")
+    ]
+    here = block_of(layouts)
+    memory = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    work = stage_work(scenario, here, memory.has, memory.plan)
+    bound = pipeline_seconds(scenario, here, memory.has, work)
+    both, one, none = (
+        with_waits(scenario, here, memory.has, work, bound, np.array(where)).fill
+        for where in ((True, True), (False, True), (False, False))
+    )
+    assert bound.fill.tolist() == none.tolist() == [0, 0]
+    assert (both > 0).all()
+    assert one.tolist() == [0, both[1]]
+
+
+def test_ranks_of_a_pipeline_lie_on_the_groups_of_a_mixed_cluster() -> None:
+    """Of three ranks of eight devices the first is on one kind, the others on another."""
+    one, two = (scenario_of(small_dense(), name, devices=8) for name in ("h800-sxm-80g", "bi150-64g"))
+    mixed = replace(one, devices=24, groups=(NodeGroup(one.hardware, 8), NodeGroup(two.hardware, 16)))
+    has = stage_contents(mixed, block(mixed, pipeline_parallel=3, stage_layers=(2, 1, 1)))
+    assert has.group[has.kind].tolist() == [0, 1, 1]
+    assert stage_contents(one, block(one, pipeline_parallel=2)).group.tolist() == [0, 0]
+
+
+def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> None:
+    """Over four ranks: of three sliding heads, of two others; keys and values with their gradients, while gathered."""
+    own = {"sliding_attention_heads": 6, "sliding_key_value_heads": 3}
+    model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=8, **own)
+    scenario = asked(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
+    extents = Extents(scenario, block(scenario, context_parallel=4))
+    for kind, heads in zip(model.layer_kinds, (3, 2), strict=True):
+        (amount,) = (
+            one
+            for operation in layer_operations(conditions_of(scenario), kind)
+            for one in operation.temporary
+            if one.spread.endswith("context")
+        )
+        assert only(extents.of(amount.spread)) * amount.amount == 128 * 2 * 2 * (2 * heads * 16)
