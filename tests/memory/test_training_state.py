@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.elements import optimizer_bytes_per_parameter
+from simulator.cost.memory.fully_shard import shards_by_unit
 from simulator.cost.memory.parameters import (
     device_parameters,
     largest_state_tensor,
@@ -146,6 +147,17 @@ def test_fp32_parameters_by_zero_stage() -> None:
     stored = [state(scenario, zero_stage=stage)[0] / DENSE for stage in range(4)]
     # Whole and its 16-bit copy; from 1 on an eighth, below 3 beside the gathered copy.
     assert stored == [6, 4 / 8 + 2, 4 / 8 + 2, 4 / 8]
+    # Cast by autocast they are sharded from 2 on.
+    scenario = scenario_of(small_dense(), profile="torch", options={"fully_shard": "false"})
+    assert [state(scenario, zero_stage=stage)[0] / DENSE for stage in range(4)] == [6, 6, 4 / 8 + 2, 4 / 8]
+
+
+def test_units_are_sharded_where_all_weights_train_on_the_device_in_fp32() -> None:
+    assert shards_by_unit(scenario_of(small_dense(), profile="torch"))
+    assert not shards_by_unit(scenario_of(small_dense(), profile="torch", lora_rank=8))
+    for options in ({"offload_parameters": "true"}, {"parameter_dtype": "bf16"}, {"fully_shard": "false"}):
+        assert not shards_by_unit(scenario_of(small_dense(), profile="torch", options=options))
+    assert not shards_by_unit(scenario_of(small_dense()))
 
 
 def test_fp8_adds_two_bytes_per_linear_parameter() -> None:

@@ -195,6 +195,19 @@ def test_full_recompute_keeps_the_inputs_of_its_units() -> None:
     assert idle.parts_bytes == stage(scenario).parts_bytes
 
 
+def test_chunks_of_different_layers_are_in_flight_each_as_often_as_it_ran() -> None:
+    """Two chunks a rank, four micro batches: of five passes three through the dense layer, two through one of experts.
+
+    The second rank has three in flight, all of layers with experts.
+    """
+    scenario = question(small_moe(vocab_size=8), devices=2, global_batch_size=8)
+    fields = {"pipeline_parallel": 2, "virtual_stages": 2}
+    first, second = (stage(scenario, rank, **fields) for rank in (0, 1))
+    assert first.moment == second.moment == "backward"
+    assert first.parts_bytes["activations"] == T * (3 * DENSE + 2 * MOE)
+    assert second.parts_bytes["activations"] == 3 * T * MOE
+
+
 def test_a_unit_done_again_is_that_of_the_largest_layers() -> None:
     """Of the dense layer and those with experts the latter; not of a layer that keeps what it has."""
     scenario = question(small_moe(vocab_size=8))

@@ -256,16 +256,45 @@ def test_ranks_of_a_pipeline_lie_on_the_groups_of_a_mixed_cluster() -> None:
 
 
 def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> None:
-    """Over four ranks: of three sliding heads, of two others; keys and values with their gradients, while gathered."""
-    own = {"sliding_attention_heads": 6, "sliding_key_value_heads": 3}
+    """Of three sliding heads or of two others a rank of four has one; with their gradients, of the whole context."""
+    own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
     model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=8, **own)
     scenario = asked(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
-    extents = Extents(scenario, block(scenario, context_parallel=4))
-    for kind, heads in zip(model.layer_kinds, (3, 2), strict=True):
+    extents = Extents(scenario, block(scenario, context_parallel=2, tensor_parallel=4))
+    for kind in model.layer_kinds:
         (amount,) = (
             one
             for operation in layer_operations(conditions_of(scenario), kind)
             for one in operation.temporary
             if one.spread.endswith("context")
         )
-        assert only(extents.of(amount.spread)) * amount.amount == 128 * 2 * 2 * (2 * heads * 16)
+        assert only(extents.of(amount.spread)) * amount.amount == pytest.approx(128 * 2 * 2 * (2 * 16))
+
+
+@pytest.mark.parametrize(
+    ("context", "window", "tensor", "tokens"),
+    [(2, 8, 1, 2 * 8), (4, 8, 1, 2 * 8 / 3), (2, 512, 1, 64), (2, 8, 4, 2 * 8 / 3)],
+)
+def test_a_ring_passes_on_what_lies_inside_a_window(context: int, window: int, tensor: int, tokens: float) -> None:
+    """Both ends of a rank's piece over the steps, at most all of its 64 tokens; over ranks that share three heads."""
+    own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
+    model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=window, **own)
+    scenario = asked(model=model, seq_length=128)
+    extents = Extents(scenario, block(scenario, context_parallel=context, tensor_parallel=tensor))
+    assert only(extents.of("window")) == pytest.approx(tokens)
+    held = 128 / context
+    assert only(extents.of("sliding_key_value")) == held / min(tensor, 3)
+    assert only(extents.of("key_value")) == held / min(tensor, 2)
+
+
+def test_cut_tiles_of_a_window_weigh_more() -> None:
+    """Half a tile at each edge: 16 tokens over a window of 8, or over the 32 of a sequence."""
+    window = small_dense(mixers=("sliding",), sliding_window=8)
+    seconds = []
+    for model, tile in ((small_dense(), 0.0), (small_dense(), 16.0), (window, 0.0), (window, 16.0)):
+        scenario = asked(model=model, time={"attention_tile_tokens": tile}, seq_length=32)
+        seconds.append(only(LayerTimer(scenario, block(scenario)).layer(model.layer_kinds[0]).forward["attention"]))
+    assert seconds[1] == pytest.approx(seconds[0] * (1 + 16 / 32))
+    share = (32 * 8 - 8**2 / 2) / (32**2 / 2)
+    assert seconds[2] == pytest.approx(seconds[0] * share)
+    assert seconds[3] == pytest.approx(seconds[0] * share * (1 + 16 / 8))

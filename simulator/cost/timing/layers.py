@@ -363,11 +363,11 @@ def collective_seconds(scenario: Scenario, block: LayoutBlock, extents: Extents,
         case "reduce" | "reduce_each":
             return scenario.coefficients.time.reduce_slowdown * gather_seconds(scenario, group, size)
         case "once":
-            return np.where(group.size > 1.0, once_seconds(scenario, group, size), 0.0)
+            return once_seconds(scenario, group, size)
         case "all_to_all":
-            return np.where(group.size > 1.0, all_to_all_seconds(scenario, group, size), 0.0)
+            return all_to_all_seconds(scenario, group, size)
         case "ring":
-            return np.where(group.size > 1.0, (group.size - 1.0) * neighbour_seconds(scenario, group, size), 0.0)
+            return (group.size - 1.0) * neighbour_seconds(scenario, group, size)
     assert_never(one.pattern)
 
 
