@@ -98,7 +98,7 @@ def test_choices_follow_the_speeds(judged: tuple[SourcesJudged, ...]) -> None:
 
 def test_layouts_that_vendors_publish_are_judged(judged: tuple[SourcesJudged, ...]) -> None:
     found = judged[0].published
-    assert len({one.question for one in found}) == len(found) >= 15
+    assert len({one.key for one in found}) == len(found) >= 15
     for one in found:
         assert (one.faster == 0) == (one.layout == one.best) == (one.lacks == 0.0)
         assert 0.0 <= one.lacks < 0.5

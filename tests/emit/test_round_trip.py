@@ -172,6 +172,19 @@ def test_every_framework_has_a_writer_and_layouts() -> None:
     assert {target for target, _ in LAYOUTS} == set(WRITERS)
 
 
+def test_a_schedule_gives_its_chunks() -> None:
+    asked = "emit --framework torchtitan --model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"
+    written = run(*asked.split())
+    assert written.exit_code == 0, written.stderr
+    assert 'pipeline_parallel_schedule = "ZBVZeroBubble"' in written.stdout
+    assert "pipeline_parallel_layers_per_stage = 4" in written.stdout
+    question = ["--model", "llama3.1-8b", "--nodes", "2", "--framework", "torch", "--zero-stage", "2"]
+    ranked = run(*question, "--pp", "4", "--schedule", "zb_h1", "--top", "1")
+    header, _, _, best, *_ = ranked.stdout.split("\n\n")[1].splitlines()
+    assert "schedule" in header
+    assert " zb_h1 " in best
+
+
 def test_options_alone_and_stdin(tmp_path: Path) -> None:
     words = ["--model", "llama3.1-8b", "--tp", "2", "--dp", "4"]
     file, _ = estimated("megatron", words, tmp_path)

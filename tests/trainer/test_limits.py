@@ -37,6 +37,7 @@ def test_a_sound_layout_is_not_refused(layout: dict[str, Any]) -> None:
         ({"context_parallel": 2}, {}, "context_parallel 2"),
         ({"expert_parallel": 2}, {}, "expert_parallel 2"),
         ({"offload": "optimizer"}, {}, "offload optimizer"),
+        ({"pipeline_parallel": 2, "schedule": "zb_h1"}, {}, "schedule zb_h1"),
         ({"recompute": "full", "recompute_layers": 2}, {}, "recompute_layers 2"),
         ({"tensor_parallel": 8}, {}, "num_key_value_heads 4"),
         ({"tensor_parallel": 3}, {}, "num_attention_heads 8"),

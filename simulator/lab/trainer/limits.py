@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simulator.errors import UnsupportedError
 from simulator.lab.trainer.job import TrainingJob
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision, RecomputeMode
 
@@ -53,6 +53,8 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
     for name in ("context_parallel", "expert_parallel"):
         if getattr(layout, name) != 1:
             yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
+    if layout.schedule != BY_NAME["schedule"].default:
+        yield f"schedule {layout.schedule}: the reference trainer has 1f1b only"
     if layout.offload != "none":
         yield f"offload {layout.offload}: the reference trainer has none only"
     if layout.recompute not in _RECOMPUTED:

@@ -12,7 +12,7 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.complete import Question, Wording, named, resolve
-from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut, pipeline_shape
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.specs.model import ModelSpec
@@ -142,7 +142,9 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
     pipeline = found.get("pipeline_parallel", base.pipeline_parallel)
     _recut(base, found, pipeline)
     if pipeline == 1 and base.virtual_stages > 1:
-        found.setdefault("virtual_stages", 1)
+        found |= {"virtual_stages": 1, "schedule": BY_NAME["schedule"].default} | found
+    elif "schedule" in found and pipeline_shape(found["schedule"], 2, 2) == "there_and_back":
+        found.setdefault("virtual_stages", 2)
     if found.get("recompute_method", "list") != "list":
         found.setdefault("recompute_layer_list", ())
     if found.get("recompute", "full") != "full":

@@ -61,6 +61,7 @@ class _Choice:
 
 
 _CHOICES = (
+    _Choice("schedule", lambda layout: layout.schedule, lambda _: "1f1b"),
     _Choice("ETP", lambda layout: str(layout.expert_tensor_parallel), lambda _: "1"),
     _Choice(
         "ZeRO", lambda layout: str(layout.zero_stage), lambda e: str(PROFILES[e.framework].limits.default_zero_stage)
