@@ -223,10 +223,20 @@ class LayerTimer:
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
-        if work.products.routed:
-            host = values.launch_seconds * expert_launches(scenario, block) / 3.0 * repeats
-            parts["overhead"] = parts["overhead"] + np.maximum(host - sum_parts(parts), 0.0)
+        host = self._host(work) / 3.0 * repeats
+        beside = 0.0 if scenario.framework.blocking_launches else sum_parts(parts)
+        parts["overhead"] = parts["overhead"] + np.maximum(host - beside, 0.0)
         return parts
+
+    def _host(self, work: Work) -> Array | float:
+        """Seconds of the host for both passes, where it cannot run ahead or is the slower: a pass takes no less."""
+        profile, values = self.scenario.framework, self.scenario.coefficients.time
+        host: Array | float = 0.0
+        if profile.host_paced_layers or profile.blocking_launches:
+            host = work.calls * values.host_layer_seconds
+        if work.products.routed:
+            host = np.maximum(host, values.launch_seconds * expert_launches(self.scenario, self.block))
+        return host
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
@@ -377,7 +387,9 @@ def attention_rate(scenario: Scenario) -> float:
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
-            share = values.attention_efficiency_unfused * unaligned_rate(scenario)
+            if not loaded_by_tensor_cores(scenario):
+                return scenario.hardware.peak("fp32") * values.attention_unaligned
+            share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
         case "sdpa":
@@ -391,14 +403,13 @@ def attention_rate(scenario: Scenario) -> float:
     return scenario.hardware.peak(_wide(scenario)) * share
 
 
-def unaligned_rate(scenario: Scenario) -> float:
-    """Share of their rate that products of single heads keep, where a head's width decides how they are loaded.
+def loaded_by_tensor_cores(scenario: Scenario) -> bool:
+    """Whether products of single heads run on tensor cores, which load rows that are multiples of 16 bytes.
 
-    Tensor cores take operands whose rows are multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's
-    Guide, "Requirements to use Tensor Cores"). Fused kernels fill a head up.
+    (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".) Others add up in fp32,
+    as PyTorch asks of 16-bit products, at the rate of the units for fp32. Fused kernels fill a head up.
     """
-    row = element_bytes(scenario) * scenario.model.head_dim
-    return 1.0 if row % _LOADED_BYTES == 0.0 else scenario.coefficients.time.attention_unaligned
+    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
 
 
 def _wide(scenario: Scenario) -> str:

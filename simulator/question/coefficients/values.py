@@ -154,13 +154,12 @@ class TimeCoefficients:
         "rate of the products of attention without a fused kernel, on all of the scores",
     )
     attention_unaligned: float = coefficient(
-        0.25,
-        "times that rate",
-        0.01,
+        0.70,
+        "share of the fp32 peak",
+        0.05,
         1.0,
-        0.8,
-        "the same where a head's width is no multiple of 16 bytes, which tensor cores load: the rate of plain fp16 "
-        "over that of tensor cores (A100: 78 of 312 TFLOP/s)",
+        0.3,
+        "the same where a head's width is no multiple of 16 bytes, which tensor cores load: on the units for fp32",
     )
     product_waves: float = coefficient(
         1.1,
@@ -188,6 +187,14 @@ class TimeCoefficients:
         5e-3,
         0.7,
         "time of a layer, both passes together, that no rate explains: launches and small kernels",
+    )
+    host_layer_seconds: float = coefficient(
+        5e-3,
+        "seconds per layer and micro batch",
+        0.0,
+        5e-2,
+        0.4,
+        "host time of a layer's operations, both passes together, where that shows: stacks whose host is slow, or waits",
     )
     launch_seconds: float = coefficient(
         3e-5,

@@ -181,6 +181,11 @@ class FrameworkProfile:
     master_gradients: bool = switch(
         default=False, about="a rank keeps an fp32 copy of its part of 16-bit gradients through the whole step"
     )
+    gradient_copies: bool = switch(
+        default=False,
+        about="16-bit gradients of all parameters stay beside the accumulated fp32 ones, and neither is sharded "
+        "(BF16_Optimizer of DeepSpeed)",
+    )
     quantised_base: bool = switch(
         default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
     )
@@ -287,6 +292,21 @@ class FrameworkProfile:
     )
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
+    )
+    scattered_sends: bool = switch(
+        default=False,
+        about="tensor-parallel ranks that hold one activation send a part each to the next pipeline rank, which gathers "
+        "it (DeepSpeed's pipeline; Megatron-LM before sequence parallelism)",
+    )
+    host_paced_layers: bool = switch(
+        default=False,
+        about="no layer takes less than the host needs for its operations (Megatron-LM and Megatron-DeepSpeed on PyTorch "
+        "1, with their checkpointing)",
+    )
+    blocking_launches: bool = switch(
+        default=False,
+        about="the host waits for every kernel to end before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs "
+        "for a layer's operations adds to what the device does",
     )
     expandable_segments: bool = switch(
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
