@@ -196,6 +196,8 @@ class LayerTimer:
         if scenario.framework.tp_comm_overlap:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
             products = products + tensor
+        elif index and scenario.framework.overlap_tensor_gradients:
+            tensor = self._behind_weight_gradients(work, tensor, gemm)
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
             + exposed(
@@ -227,6 +229,18 @@ class LayerTimer:
         beside = 0.0 if scenario.framework.blocking_launches else sum_parts(parts)
         parts["overhead"] = parts["overhead"] + np.maximum(host - beside, 0.0)
         return parts
+
+    def _behind_weight_gradients(self, work: Work, tensor: Array, gemm: Array) -> Array:
+        """What is left of a backward pass's collectives beside the gradients of weights that are cut by outputs.
+
+        Their input gradients' reductions run meanwhile: all of a backward pass's bytes, or with sequence parallelism half,
+        as the gradients that come in are gathered before anything else can run.
+        """
+        weights = sum(one.inputs * one.outputs for one in work.shapes)
+        beside = sum(one.inputs * one.outputs for one in work.shapes if one.split == "column") / max(weights, 1)
+        runs = tensor * np.where(self.block.sequence_parallel > 0.0, 0.5, 1.0)
+        share = self.scenario.coefficients.time.tensor_exposed
+        return tensor - runs + exposed(share, runs, beside / 2.0 * gemm)
 
     def _host(self, work: Work) -> Array | float:
         """Seconds of the host for both passes, where it cannot run ahead or is the slower: a pass takes no less."""

@@ -269,6 +269,11 @@ class FrameworkProfile:
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
     )
+    overlap_tensor_gradients: bool = switch(
+        default=False,
+        about="in the backward pass collectives of input gradients run under the weight gradients' products "
+        "(LinearWithGradAccumulationAndAsyncCommunication of Megatron-LM since 2022, TransformerEngine)",
+    )
     cp_communication: str = switch(
         "ring",
         "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
@@ -372,6 +377,8 @@ MEGATRON = FrameworkProfile(
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
+    # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
+    overlap_tensor_gradients=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
