@@ -28,11 +28,14 @@ class OutsideAllocator:
     """Buffers of the context-parallel exchange."""
     fragmentation: StageArray
     """Space the caching allocator holds but cannot use."""
+    streams: StageArray | float = 0.0
+    """Blocks that the caching allocator keeps for streams that do not use them at the peak."""
 
     @property
     def total(self) -> StageArray:
         """Everything outside the tensors."""
-        return self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
+        held = self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
+        return held + self.streams
 
 
 def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageArray) -> OutsideAllocator:
