@@ -402,7 +402,9 @@ def attention_rate(scenario: Scenario) -> float:
     match attention_kernel(scenario):
         case "unfused":
             if not loaded_by_tensor_cores(scenario):
-                return scenario.hardware.peak("fp32") * values.attention_unaligned
+                peaks = scenario.hardware.peak_flops_per_second
+                # Where a data sheet leaves it out a sixteenth, as of A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
+                return peaks.get("fp32", peaks[_wide(scenario)] / 16.0) * values.attention_unaligned
             share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1

@@ -26,6 +26,7 @@ _UNFUSED: Final = {
     "fused_rotary": "no-rope-fusion",
     "fused_gradient_accumulation": "no-gradient-accumulation-fusion",
     "fused_swiglu": "no-bias-swiglu-fusion",
+    "overlap_tensor_gradients": "no-async-tensor-model-parallel-allreduce",
 }
 """Flags that turn a switch off."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
@@ -47,7 +48,7 @@ def options_of(
     flag("overlap_param_gather", "overlap-param-gather")
     flag("fused_cross_entropy", "cross-entropy-loss-fusion")
     if environment is not None:
-        found |= _allocator(given, environment) | _communicators(environment)
+        found |= _allocator(given, environment) | _communicators(environment) | _launches(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
@@ -81,6 +82,12 @@ def _communicators(environment: Mapping[str, Value]) -> dict[str, str]:
     size = environment.get("HCCL_BUFFSIZE")
     known = size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII)
     return {"communicator_buffer_mib": size.text} if size is not None and known else {}
+
+
+def _launches(environment: Mapping[str, Value]) -> dict[str, str]:
+    """Whether the host waits for every kernel."""
+    waits = environment.get("CUDA_LAUNCH_BLOCKING")
+    return {"blocking_launches": "true"} if waits is not None and waits.known and waits.text == "1" else {}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:
