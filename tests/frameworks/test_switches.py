@@ -32,6 +32,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"model": "deepseek-v3", "devices": 64},
         {"expert_parallel": 8, "recompute": "selective", "recompute_modules": ("mla_up_proj",)},
     ),
+    (
+        {"model": "llama3.1-8b", "devices": 16},
+        {"tensor_parallel": 4, "pipeline_parallel": 2, "sequence_parallel": False},
+    ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
     ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),

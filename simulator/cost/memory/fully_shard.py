@@ -66,9 +66,10 @@ def idle_stream_bytes(
 ) -> StageArray | float:
     """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then.
 
-    A caching allocator gives a block back to the stream it was taken for. Units are gathered into blocks of one stream,
-    of which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
-    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_all_gather, foreach_reduce). Without a pipeline.
+    A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
+    which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
+    (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_all_gather, foreach_reduce). Without a
+    pipeline.
     """
     streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
     if not scenario.hardware.caching_allocator or not streams.any():

@@ -62,6 +62,11 @@ class MemoryByStage:
         """
         return self.device - self.outside.context - self.outside.communicators
 
+    @property
+    def need(self) -> StageArray:
+        """What there must be room for: all but blocks that streams do not use, which the allocator gives back."""
+        return self.device - self.outside.streams
+
     def moment_name(self, stage: int, index: int) -> str:
         """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
         return self.moments[int(self.moment[stage, index])].name

@@ -233,11 +233,11 @@ class LayerTimer:
     def _behind_weight_gradients(self, work: Work, tensor: Array, gemm: Array) -> Array:
         """What is left of a backward pass's collectives beside the gradients of weights that are cut by outputs.
 
-        Their input gradients' reductions run meanwhile: all of a backward pass's bytes, or with sequence parallelism half,
-        as the gradients that come in are gathered before anything else can run.
+        Input gradients are reduced meanwhile: all of the pass's bytes, or with sequence parallelism half, as gradients
+        that come in are gathered first.
         """
-        weights = sum(one.inputs * one.outputs for one in work.shapes)
-        beside = sum(one.inputs * one.outputs for one in work.shapes if one.split == "column") / max(weights, 1)
+        sizes = [(one.inputs * one.outputs, one.split == "column") for one in work.shapes]
+        beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
         runs = tensor * np.where(self.block.sequence_parallel > 0.0, 0.5, 1.0)
         share = self.scenario.coefficients.time.tensor_exposed
         return tensor - runs + exposed(share, runs, beside / 2.0 * gemm)
@@ -245,9 +245,8 @@ class LayerTimer:
     def _host(self, work: Work) -> Array | float:
         """Seconds of the host for both passes, where it cannot run ahead or is the slower: a pass takes no less."""
         profile, values = self.scenario.framework, self.scenario.coefficients.time
-        host: Array | float = 0.0
-        if profile.host_paced_layers or profile.blocking_launches:
-            host = work.calls * values.host_layer_seconds
+        shows = profile.host_paced_layers or profile.blocking_launches
+        host: Array | float = shows * work.calls * values.host_layer_seconds
         if work.products.routed:
             host = np.maximum(host, values.launch_seconds * expert_launches(self.scenario, self.block))
         return host

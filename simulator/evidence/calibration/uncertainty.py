@@ -89,11 +89,11 @@ def _figures(kind: CoefficientKind, scenario: Scenario, moved: Scenario, block: 
 def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> MemoryEstimate:
     """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
     spread = relative_deviation("memory", scenario, estimate.layout, part)
-    need, capacity = estimate.memory.device_bytes, estimate.memory.capacity_bytes
+    memory = estimate.memory
     return replace(
-        estimate.memory,
-        interval_bytes=_interval(need, spread),
-        fit_probability=normal_below(math.log(capacity / need) / spread),
+        memory,
+        interval_bytes=_interval(memory.device_bytes, spread),
+        fit_probability=normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / spread),
     )
 
 

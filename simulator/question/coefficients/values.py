@@ -194,7 +194,7 @@ class TimeCoefficients:
         0.0,
         5e-2,
         0.4,
-        "host time of a layer's operations, both passes together, where that shows: stacks whose host is slow, or waits",
+        "host time of a layer's operations, both passes together, where it shows: it is slow, or waits for kernels",
     )
     launch_seconds: float = coefficient(
         3e-5,

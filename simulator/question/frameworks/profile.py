@@ -7,13 +7,13 @@ A switch exists because measured runs, or the saved tensors of real implementati
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.limits import FrameworkLimits
+from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CONTEXT_EXCHANGES,
@@ -300,18 +300,18 @@ class FrameworkProfile:
     )
     scattered_sends: bool = switch(
         default=False,
-        about="tensor-parallel ranks that hold one activation send a part each to the next pipeline rank, which gathers "
-        "it (DeepSpeed's pipeline; Megatron-LM before sequence parallelism)",
+        about="tensor-parallel ranks that hold one activation send a part each to the next pipeline rank, where it is "
+        "gathered (DeepSpeed's pipeline; Megatron-LM before sequence parallelism)",
     )
     host_paced_layers: bool = switch(
         default=False,
-        about="no layer takes less than the host needs for its operations (Megatron-LM and Megatron-DeepSpeed on PyTorch "
-        "1, with their checkpointing)",
+        about="no layer takes less than the host needs for its operations (Megatron-LM and Megatron-DeepSpeed of 2022, "
+        "on PyTorch 1)",
     )
     blocking_launches: bool = switch(
         default=False,
-        about="the host waits for every kernel to end before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs "
-        "for a layer's operations adds to what the device does",
+        about="the host waits for every kernel before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs for a "
+        "layer's operations adds to what the device does",
     )
     expandable_segments: bool = switch(
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
@@ -468,37 +468,5 @@ def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> Framework
             raise InputError(
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
             )
-        changes[key] = _switch_value(known[key], text, getattr(profile, key))
+        changes[key] = switch_value(known[key], text, getattr(profile, key))
     return dataclasses.replace(profile, **changes)
-
-
-def _switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
-    """`text` as the switch's own type, checked against its choices or range."""
-    if isinstance(current, bool):
-        words = {
-            "true": True,
-            "1": True,
-            "on": True,
-            "yes": True,
-            "false": False,
-            "0": False,
-            "off": False,
-            "no": False,
-        }
-        if text.lower() not in words:
-            raise InputError(f"--option {spec.name}={text}: allowed are true and false")
-        return words[text.lower()]
-    if isinstance(current, str):
-        if text not in spec.metadata["choices"]:
-            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
-        return text
-    kind = int if isinstance(current, int) else float
-    low, high = spec.metadata["low"], spec.metadata["high"]
-    try:
-        value: float = kind(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        what = "a whole number" if kind is int else "a number"
-        raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
-    return value
