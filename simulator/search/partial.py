@@ -1,7 +1,7 @@
 """As little recomputation as fits: full recompute of the first layers of every chunk, their number solved from memory.
 
 What a device needs falls with the layers that are done again, and time grows with them, so the smallest number that
-fits is the fastest; it is found by halving, for all layouts of a block at once.
+fits is the fastest; it is found by dividing the range, for all layouts of a block and several numbers at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import Space
 
+_PRICED_AT_ONCE = 256
+"""Layouts up to which a block takes about as long as one layout."""
 PassesLimit = Callable[[LayoutBlock], Mask]
 """Whether each layout of a block has memory enough; true of more recomputed layers where true of fewer."""
 
@@ -46,8 +48,7 @@ def solved(scenario: Scenario, sized: Sized) -> LayoutBlock | None:
     def fits(of: LayoutBlock) -> Mask:
         return np.asarray(size(scenario, of).verdict == FITS)
 
-    block = block.take(~fits(_with_layers(block, np.zeros(len(block)))))
-    return _fewest(block, np.zeros(len(block)), most, fits)
+    return _fewest(block, np.full(len(block), -1.0), most, fits)
 
 
 def raised(block: LayoutBlock, passes: PassesLimit) -> LayoutBlock | None:
@@ -68,14 +69,18 @@ def _most(block: LayoutBlock) -> int:
 
 
 def _fewest(block: LayoutBlock, low: Array, most: int, passes: PassesLimit) -> LayoutBlock | None:
-    """The fewest layers above `low`, shape (n,), with which each layout passes, where those are fewer than `most`."""
+    """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not `most`."""
     high = np.full(len(block), float(most))
     while len(block) and np.any(high - low > 1.0):
-        middle = np.floor((low + high) / 2.0)
-        enough = passes(_with_layers(block, np.maximum(middle, 1.0)))
-        low, high = np.where(enough, low, middle), np.where(enough, np.maximum(middle, 1.0), high)
-    fewer = high < most
-    return _with_layers(block.take(fewer), high[fewer]) if fewer.any() else None
+        parts = min(max(_PRICED_AT_ONCE // len(block), 1), int(np.max(high - low)) - 1) + 1
+        steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
+        tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
+        each = np.tile(np.arange(len(block), dtype=np.intp), parts - 1)
+        enough = passes(_with_layers(block.take(each), tried.ravel())).reshape(tried.shape)
+        low = np.max(np.where(enough, low, tried), axis=0)
+        high = np.min(np.where(enough, tried, high), axis=0)
+    some = (high > 0.0) & (high < most)
+    return _with_layers(block.take(some), high[some]) if some.any() else None
 
 
 def _with_layers(block: LayoutBlock, layers: Array) -> LayoutBlock:

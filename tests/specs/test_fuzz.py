@@ -138,3 +138,15 @@ def test_mutated_configs(name: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         document = mutated(document, data)
     attempt(load_model, ".json", json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_list_is_laid_out_for_layers_that_no_model_has(name: str, tmp_path: Path) -> None:
+    """Some family makes a list as long as each of these keys says: the answer is an error, not gigabytes."""
+    counts = ("num_hidden_layers", "n_layer", "n_layers", "first_k_dense_replace", "moe_layer_interval")
+    for key in counts:
+        if key in CONFIGS[name] or key == "num_hidden_layers":
+            path = tmp_path / "config.json"
+            path.write_text(json.dumps(CONFIGS[name] | {key: 10**15}))
+            with pytest.raises(SimulateError):
+                load_model(str(path))

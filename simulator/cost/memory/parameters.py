@@ -316,17 +316,19 @@ def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> Kin
     return np.broadcast_to(weights + gradients, ends.shape) + ends
 
 
+def resident_optimizer(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> KindArray:
+    """Optimizer state on the device between optimizer steps, shape (kinds, n)."""
+    away = block.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
+    return optimizer - optimizer * away
+
+
 def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
     """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
-    whole = block.offloads("optimizer")
-    by_tensor = block.offloads("optimizer_tensorwise")
-    away = optimizer * scenario.framework.offload_fraction
-    resident = np.where(whole | by_tensor, optimizer - away, optimizer)
-    in_step = optimizer
-    if by_tensor.any():
-        brought = np.minimum(largest_state_tensor(scenario, block), away)
-        in_step = np.where(by_tensor, resident + brought, in_step)
-    return resident, in_step
+    resident, by_tensor = resident_optimizer(scenario, block, optimizer), block.offloads("optimizer_tensorwise")
+    if not by_tensor.any():
+        return resident, optimizer
+    brought = np.minimum(largest_state_tensor(scenario, block), optimizer - resident)
+    return resident, np.where(by_tensor, resident + brought, optimizer)
 
 
 def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
@@ -335,11 +337,14 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     Experts of one rank are stored as one grouped tensor.
     """
     given = conditions_of(scenario)
-    sharded, degrees = block.zero_stage >= 1, shard_degrees(scenario, block)
-    dense, routed = (np.where(sharded, degree, 1.0) for degree in (degrees.dense, degrees.routed))
-    largest = np.zeros(len(block))
     operations = (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
-    for weight in weights_of(operations):
+    # Of those divided alike, the largest is the largest on any device.
+    largest = {weight.split: weight for weight in sorted(weights_of(operations), key=lambda weight: weight.parameters)}
+    degrees = shard_degrees(scenario, block)
+    shape = len(block)
+    whole, sharded = np.zeros(shape), np.zeros(shape)
+    for weight in largest.values():
         size = whole_layer(block, classed(weight, float(weight.parameters)))
-        largest = np.maximum(largest, size / (routed if weight.routed else dense))
-    return largest * optimizer_bytes_per_parameter(scenario)
+        whole = np.maximum(whole, size)
+        sharded = np.maximum(sharded, size / (degrees.routed if weight.routed else degrees.dense))
+    return np.where(block.zero_stage >= 1, sharded, whole) * optimizer_bytes_per_parameter(scenario)

@@ -13,7 +13,7 @@ from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
-from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, training_state
+from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.memory.retained import retained_bytes
 from simulator.cost.memory.schedule import (
     RecomputePlan,
@@ -73,24 +73,29 @@ class MemoryByStage:
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
-        shape = self.allocated.shape
-        kind = self.has.kind
+        kinds, ranks = self.state.parameters.shape, self.allocated.shape
 
-        def spread(value: KindArray | float) -> StageArray:
-            return np.broadcast_to(value, self.state.parameters.shape)[kind]
+        def at_peak(values: list[StageArray | float]) -> StageArray:
+            found = np.array(np.broadcast_to(values[0], ranks))
+            for index, value in enumerate(values[1:], start=1):
+                if value is not values[0]:
+                    np.copyto(found, value, where=self.moment == index)
+            return found
 
-        def at_peak(values: list[KindArray | float]) -> StageArray:
-            return np.choose(self.moment, [spread(value) for value in values])
+        def of_kinds(values: list[KindArray | float]) -> StageArray:
+            spread = {id(one): np.broadcast_to(one, kinds)[self.has.kind] for one in values}
+            return at_peak([spread[id(one)] for one in values])
 
-        held = [np.broadcast_to(m.activations, shape) - spread(m.released) for m in self.moments]
-        absent = np.choose(self.moment, [np.broadcast_to(m.gradients_absent, shape) for m in self.moments])
+        moments = self.moments
+        held = at_peak([m.activations for m in moments]) - of_kinds([m.released for m in moments])
+        absent = at_peak([m.gradients_absent for m in moments])
         return {
-            "parameters": at_peak([m.parameters for m in self.moments]),
-            "gradients": at_peak([m.gradients for m in self.moments]) - absent,
-            "optimizer": at_peak([m.resident for m in self.moments]),
-            "activations": np.choose(self.moment, held),
-            "logits": at_peak([m.logits for m in self.moments]),
-            "temporary": at_peak([m.temporary for m in self.moments]) + self.retained,
+            "parameters": of_kinds([m.parameters for m in moments]),
+            "gradients": of_kinds([m.gradients for m in moments]) - absent,
+            "optimizer": of_kinds([m.resident for m in moments]),
+            "activations": held,
+            "logits": of_kinds([m.logits for m in moments]),
+            "temporary": of_kinds([m.temporary for m in moments]) + self.retained,
             "outside_allocator": self.outside.total,
         }
 
@@ -115,7 +120,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     outside = outside_allocator(scenario, block, peak)
     if shards_by_unit(scenario):
         outside = replace(outside, streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
-    resident, _ = optimizer_on_device(scenario, block, state.optimizer)
+    resident = resident_optimizer(scenario, block, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
     return MemoryByStage(

@@ -60,7 +60,7 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     layers = np.where(uniform, chunks, 0.0)
     if leading.any():
         first = np.minimum(block.recompute_layers, has.leading.shape[-1] - 1).astype(np.intp)
-        layers = np.where(leading, has.leading[..., first], layers)
+        layers = np.where(leading, has.leading.take(first, axis=-1), layers)
     if listed.any():
         layers = np.where(listed, has.listed[..., None], layers)
     of_chunk, again = chunks.sum(axis=2), layers.sum(axis=2)

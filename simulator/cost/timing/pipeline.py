@@ -214,15 +214,19 @@ def unequal_fill_seconds(
     cycles = np.maximum(np.ceil(micro_batches[at] / ranks), 1.0)
     pace = ranks * np.max((work.forward + work.backward)[:, at], axis=0)
     shape = work.forward.shape
-    seconds = np.stack([[np.broadcast_to(chunk[which], shape)[:, at] for chunk in work.by_chunk] for which in (0, 1)])
+    seconds = np.stack(
+        [[np.broadcast_to(chunk[which], shape).take(at, axis=-1) for chunk in work.by_chunk] for which in (0, 1)]
+    )
     first, alike = _alike(seconds, pace, cycles)
-    cycles, pace, seconds = cycles[first], pace[first], seconds[..., first]
+    cycles, pace, seconds = cycles[first], pace[first], seconds.take(first, axis=-1)
     fill: Array = np.zeros(len(first))
     many = cycles > CYCLES
     for run in range(1, CYCLES + 1):
         now = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
         if len(now):
-            idle = makespan_seconds(schedule, seconds[..., now], has.kind, run * len(has.kind)) - run * pace[now]
+            idle = (
+                makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, run * len(has.kind)) - run * pace[now]
+            )
             further = cycles[now] - CYCLES
             grown = further * np.maximum(idle - fill[now], 0.0)
             fill[now] = idle + np.where(many[now] & (run == CYCLES), grown, 0.0)
@@ -233,7 +237,7 @@ def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp]
     """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
     _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
     same = first[alike]
-    if (seconds[..., same] == seconds).all() and (cycles[same] == cycles).all():
+    if (seconds.take(same, axis=-1) == seconds).all() and (cycles[same] == cycles).all():
         return first, alike
     every = np.arange(len(pace))
     return every, every

@@ -48,22 +48,20 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
     )
     # Every copy has coefficients of its own, so no two are alike.
     tiled = block.apart().take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
-    figures = _figures(kind, scenario, moved, tiled).reshape(len(block), copies)
+    # Time reads of memory what no time coefficient moves.
+    memory = memory_by_stage(moved if kind == "memory" else scenario, tiled, stage_contents(scenario, tiled))
+    devices = np.max(memory.device, axis=0)
+    figures = (devices if kind == "memory" else step_seconds(moved, tiled, memory).total).reshape(len(block), copies)
     slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
-        variance = variance + (UNMEASURED_OUTSIDE * _outside_share(scenario, block)) ** 2
+        outside = np.max(memory.outside.total / memory.device, axis=0)[::copies]  # of the fullest rank, unmoved
+        variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
     return np.asarray(variance)
 
 
 UNMEASURED_OUTSIDE = 0.5
 """Relative deviation of what is outside the allocator where documents alone give it: no figure of it was published."""
-
-
-def _outside_share(scenario: Scenario, block: LayoutBlock) -> Vector:
-    """Share of the fullest rank's need that is outside the allocator."""
-    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
-    return np.asarray(np.max(memory.outside.total / memory.device, axis=0))
 
 
 def _sort(kind: CoefficientKind, scenario: Scenario) -> str:
@@ -76,14 +74,6 @@ def _sort(kind: CoefficientKind, scenario: Scenario) -> str:
 def relative_deviation(kind: CoefficientKind, scenario: Scenario, layout: Layout, part: FittedPart) -> float:
     """`relative_deviations` of one layout."""
     return float(relative_deviations(kind, scenario, block_of([layout]), part)[0])
-
-
-def _figures(kind: CoefficientKind, scenario: Scenario, moved: Scenario, block: LayoutBlock) -> Vector:
-    """Device bytes or step seconds of every layout under the moved coefficients."""
-    if kind == "memory":
-        return np.asarray(np.max(memory_by_stage(moved, block, stage_contents(moved, block)).device, axis=0))
-    # Time reads of memory what no time coefficient moves.
-    return step_seconds(moved, block, memory_by_stage(scenario, block, stage_contents(scenario, block))).total
 
 
 def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart) -> MemoryEstimate:

@@ -139,11 +139,11 @@ class LayoutBlock(Columns):
 
     def spread_work(self, figure: Array) -> Array:
         """A figure of `kinds_of_work` for every layout, shape (n,) or (…, n)."""
-        return self.spread(figure) if self.work is None else figure[..., self.work.index]
+        return self.spread(figure) if self.work is None else figure.take(self.work.index, axis=-1)
 
     def spread(self, figure: Array) -> Array:
         """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
-        return figure if self.alike is None else figure[..., self.alike.index]
+        return figure if self.alike is None else figure.take(self.alike.index, axis=-1)
 
 
 def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:

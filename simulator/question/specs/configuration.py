@@ -1,9 +1,12 @@
 """Typed access to the keys of a parsed configuration file, with one-line errors."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from simulator.errors import InputError, UnsupportedError
+
+MAXIMUM_LAYERS: Final = 10_000
+"""Most layers a model may have, a count."""
 
 
 class Config:
@@ -22,6 +25,13 @@ class Config:
             raise InputError(f"{self.where}: {key}: is missing")
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(f"{self.where}: {key}: {_shown(value)} must be a whole number")
+        return value
+
+    def layers(self, key: str, default: int | None = None, *, low: int = 1) -> int:
+        """Return a count or a step of layers, bounded before a list is laid out for it."""
+        value = self.integer(key, default)
+        if not low <= value <= MAXIMUM_LAYERS:
+            raise InputError(f"{self.where}: {key}: {value} must be from {low} to {MAXIMUM_LAYERS}")
         return value
 
     def optional(self, key: str) -> int | None:

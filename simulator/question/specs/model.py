@@ -7,11 +7,10 @@ from pydantic import Field, model_validator
 
 from simulator.errors import InputError
 from simulator.question.specs.architectures import Architecture
+from simulator.question.specs.configuration import MAXIMUM_LAYERS
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
 from simulator.question.units import parse_count
 
-MAXIMUM_LAYERS: Final = 10_000
-"""Most layers a model may have, a count."""
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
 """A width or a count of at least one."""
 SizeOrZero = Annotated[int, Field(ge=0, le=2**31, strict=True)]

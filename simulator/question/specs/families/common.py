@@ -37,7 +37,7 @@ def activation(config: Config, default: str = "silu", *, keys: Sequence[str] = (
 def sizes(config: Config, *, tied: bool = False) -> Fields:
     """The fields most families write the same way."""
     return {
-        "num_hidden_layers": config.integer("num_hidden_layers"),
+        "num_hidden_layers": config.layers("num_hidden_layers"),
         "hidden_size": config.integer("hidden_size"),
         "intermediate_size": config.integer("intermediate_size"),
         "num_attention_heads": config.integer("num_attention_heads"),

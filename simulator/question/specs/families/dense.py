@@ -101,7 +101,7 @@ def _gemma2(config: Config) -> Fields:
 
 
 def _gemma3(config: Config) -> Fields:
-    every = config.integer("sliding_window_pattern", 6)
+    every = config.layers("sliding_window_pattern", 6)
     return _alternating_gemma(config, every, "final_logit_softcapping") | {"qk_norm": True}
 
 
@@ -125,7 +125,7 @@ def _plain(*, biased: bool = True) -> Fields:
 def _gpt2(config: Config) -> Fields:
     hidden, positions = config.integer("n_embd", 768), config.integer("n_positions", 1024)
     fields = {
-        "num_hidden_layers": config.integer("n_layer", 12),
+        "num_hidden_layers": config.layers("n_layer", 12),
         "hidden_size": hidden,
         "intermediate_size": config.optional("n_inner") or 4 * hidden,
         "num_attention_heads": config.integer("n_head", 12),

@@ -29,7 +29,7 @@ def _mixtral(config: Config) -> Fields:
 
 def interleaved(config: Config, layers: int) -> list[FeedForward]:
     """Qwen's rule: experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
-    step, dense = config.integer("decoder_sparse_step", 1), set(config.integers("mlp_only_layers"))
+    step, dense = config.layers("decoder_sparse_step", 1), set(config.integers("mlp_only_layers"))
     return ["experts" if i not in dense and (i + 1) % step == 0 else "gated" for i in range(layers)]
 
 
@@ -90,7 +90,7 @@ def _deepseek(config: Config, absent: Mapping[str, int]) -> Fields:
         "num_experts_per_tok": count("num_experts_per_tok"),
         "num_shared_experts": count("n_shared_experts"),
         "moe_intermediate_size": count("moe_intermediate_size"),
-        "first_k_dense_replace": count("first_k_dense_replace"),
+        "first_k_dense_replace": config.layers("first_k_dense_replace", count("first_k_dense_replace"), low=0),
     }
 
 
@@ -269,9 +269,9 @@ def _minimax_m3(config: Config) -> Fields:
 def _llama4(config: Config) -> Fields:
     fields = grouped(config, kv_heads=8, head_dim=128)
     layers, width = fields["num_hidden_layers"], fields["intermediate_size"]
-    step = config.integer("interleave_moe_layer_step", 1)
+    step = config.layers("interleave_moe_layer_step", 1)
     routed = set(config.integers("moe_layers") or range(step - 1, layers, step))
-    every = config.integer("no_rope_layer_interval", 4)
+    every = config.layers("no_rope_layer_interval", 4)
     rotated = config.integers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(layers)]
     chunk = config.optional("attention_chunk_size") if config.has("attention_chunk_size") else 8192
     mixers: list[Mixer] = ["sliding" if one and chunk else "grouped_query" for one in rotated[:layers]]
@@ -333,7 +333,8 @@ def _step(config: Config) -> Fields:
     fields = grouped(config, kv_heads=8, head_dim=128)
     layers, predicted = fields["num_hidden_layers"], config.integer("num_nextn_predict_layers", 0)
     mixers = sliding_layers(config, layers, ["full_attention"] * layers)
-    routed = set(config.numbers_of_text("moe_layers_enum") or range(config.integer("first_k_dense_replace", 3), layers))
+    leading = config.layers("first_k_dense_replace", 3, low=0)
+    routed = set(config.numbers_of_text("moe_layers_enum") or range(leading, layers))
     networks: list[FeedForward] = ["experts" if i in routed else "gated" for i in range(layers)]
     other = config.section("attention_other_setting")
     own = {"sliding_attention_heads": other.integer("num_attention_heads", fields["num_attention_heads"])}
@@ -361,7 +362,8 @@ def _ernie4_5_moe(config: Config) -> Fields:
         raise config.unsupported("use_bias", "a bias on the output layer cannot be priced")
     fields = grouped(config, kv_heads=4, tied=True)
     layers = fields["num_hidden_layers"]
-    start, every = config.single("moe_layer_start_index", 1), config.single("moe_layer_interval", 1)
+    start = config.single("moe_layer_start_index", 1)
+    every = config.replaced(moe_layer_interval=config.single("moe_layer_interval", 1)).layers("moe_layer_interval")
     end = config.single("moe_layer_end_index", -1)
     last = layers - 1 if end == -1 else end
     networks: list[FeedForward] = [

@@ -24,7 +24,7 @@ _DELTA: Final[Mapping[str, Mixer]] = {"linear_attention": "gated_delta", "full_a
 
 def _delta_layers(config: Config, fields: Fields) -> Fields:
     """Gated delta net in all layers but every n-th, which has gated attention."""
-    layers, every = fields["num_hidden_layers"], config.integer("full_attention_interval", 4)
+    layers, every = fields["num_hidden_layers"], config.layers("full_attention_interval", 4)
     default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
     mixers = translated(config, "layer_types", attention_layers(config, layers, default), _DELTA)
     predicted = config.integer("mtp_num_hidden_layers", config.integer("num_nextn_predict_layers", 0))
