@@ -26,7 +26,6 @@ _UNFUSED: Final = {
     "fused_rotary": "no-rope-fusion",
     "fused_gradient_accumulation": "no-gradient-accumulation-fusion",
     "fused_swiglu": "no-bias-swiglu-fusion",
-    "overlap_tensor_gradients": "no-async-tensor-model-parallel-allreduce",
 }
 """Flags that turn a switch off."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
@@ -58,7 +57,9 @@ def options_of(
     groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
     if groups and groups > 1 and layout.zero_stage:
         found["sharding_replicas"] = str(groups)
-    for switch, name in _UNFUSED.items():
+    # With sequence parallelism input gradients are reduced aside whatever the flag says.
+    waits = {} if layout.sequence_parallel else {"overlap_tensor_gradients": "no-async-tensor-model-parallel-allreduce"}
+    for switch, name in (_UNFUSED | waits).items():
         if given.has(name):
             flag(switch, name, opposite=True)
     if is_legacy(given):
