@@ -50,7 +50,7 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
     if profile.growing_pool:
-        fragmentation = values.fragmentation * allocated
+        fragmentation = values.fragmentation_growing * allocated
     elif profile.expandable_segments:
         fragmentation = values.fragmentation_expandable * allocated
     else:

@@ -32,8 +32,9 @@ from simulator.cost.timing.collectives import (
     outer_context_group,
     tensor_group,
 )
-from simulator.cost.timing.flops import expert_launches, head_parameters, prediction_projection
+from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
+from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -48,12 +49,6 @@ def attention_backward_factor(scenario: Scenario) -> float:
     """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
     products = 2.5 if scenario.framework.flash_attention else 2.0
     return products * scenario.coefficients.time.attention_backward_slowdown
-
-
-def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
-    """What is left of communication that runs beside compute: its exposed share, and what outlasts the compute."""
-    left: Array = np.maximum(share * seconds, seconds - beside)
-    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +192,7 @@ class LayerTimer:
             tensor = exposed(values.tensor_exposed, tensor, gemm)
             products = products + tensor
         elif index and scenario.framework.overlap_tensor_gradients:
-            tensor = self._behind_weight_gradients(work, tensor, gemm)
+            tensor = beside_weight_gradients(scenario, block, work, tensor, gemm)
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
             + exposed(
@@ -225,31 +220,10 @@ class LayerTimer:
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
-        host = self._host(work) / 3.0 * repeats
+        host = host_seconds(scenario, block, work) / 3.0 * repeats
         beside = 0.0 if scenario.framework.blocking_launches else sum_parts(parts)
         parts["overhead"] = parts["overhead"] + np.maximum(host - beside, 0.0)
         return parts
-
-    def _behind_weight_gradients(self, work: Work, tensor: Array, gemm: Array) -> Array:
-        """What is left of a backward pass's collectives beside the gradients of weights that are cut by outputs.
-
-        Input gradients are reduced meanwhile: all of the pass's bytes, or with sequence parallelism half, as gradients
-        that come in are gathered first.
-        """
-        sizes = [(one.inputs * one.outputs, one.split == "column") for one in work.shapes]
-        beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
-        runs = tensor * np.where(self.block.sequence_parallel > 0.0, 0.5, 1.0)
-        share = self.scenario.coefficients.time.tensor_exposed
-        return tensor - runs + exposed(share, runs, beside / 2.0 * gemm)
-
-    def _host(self, work: Work) -> Array | float:
-        """Seconds of the host for both passes, where it cannot run ahead or is the slower: a pass takes no less."""
-        profile, values = self.scenario.framework, self.scenario.coefficients.time
-        shows = profile.host_paced_layers or profile.blocking_launches
-        host: Array | float = shows * work.calls * values.host_layer_seconds
-        if work.products.routed:
-            host = np.maximum(host, values.launch_seconds * expert_launches(self.scenario, self.block))
-        return host
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
         """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""

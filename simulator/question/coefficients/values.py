@@ -98,6 +98,9 @@ class MemoryCoefficients:
     fragmentation: float = coefficient(
         0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
     )
+    fragmentation_growing: float = coefficient(
+        0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with a pool that grows by what is asked for"
+    )
     unexpandable_bytes: float = coefficient(
         5.0 * GIB,
         "bytes",
