@@ -58,12 +58,15 @@ class MemoryCoefficients:
         0.5, "bytes per logit", 0.0, 4.0, 0.5, "passing copies of the logits at an unfused loss"
     )
     context_bytes: float = coefficient(
-        1.2 * GIB,
+        0.8 * GIB,
         "bytes",
         0.3 * GIB,
         4.0 * GIB,
         0.4,
-        "device context, loaded kernels and the collective library's buffers",
+        "device context and loaded kernels",
+    )
+    communicator_bytes: float = coefficient(
+        0.15 * GIB, "bytes", 0.0, 1.0 * GIB, 0.7, "buffers of one group of the collective library"
     )
     user_buffers_bytes: float = coefficient(
         1.0 * GIB,

@@ -321,6 +321,11 @@ class FrameworkProfile:
         0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
     )
 
+    eager_modules: bool = switch(
+        default=False,
+        about="the driver loads all kernels of all libraries with the context (CUDA before 11.7, or "
+        "CUDA_MODULE_LOADING=EAGER)",
+    )
     growing_pool: bool = switch(
         default=False,
         about="the framework's own allocator grows its pool by what is asked for (Paddle's auto_growth), and holds no "
