@@ -55,7 +55,8 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
         fragmentation = values.fragmentation_expandable * allocated
     else:
         split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
-        fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
+        share = values.fragmentation_early if profile.eager_modules else values.fragmentation
+        fragmentation = share * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
     fragmentation = fragmentation + np.where(on_last, stranded_logits(scenario, block), 0.0)
     return OutsideAllocator(

@@ -101,6 +101,9 @@ class MemoryCoefficients:
     fragmentation: float = coefficient(
         0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
     )
+    fragmentation_early: float = coefficient(
+        0.04, "share of allocated bytes", 0.0, 0.4, 0.8, "the same with the allocator of PyTorch 1 (`eager_modules`)"
+    )
     fragmentation_growing: float = coefficient(
         0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with a pool that grows by what is asked for"
     )

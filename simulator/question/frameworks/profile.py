@@ -323,8 +323,7 @@ class FrameworkProfile:
 
     eager_modules: bool = switch(
         default=False,
-        about="the driver loads all kernels of all libraries with the context (CUDA before 11.7, or "
-        "CUDA_MODULE_LOADING=EAGER)",
+        about="the driver loads all kernels with the context, as it did for PyTorch 1 (CUDA before 11.7)",
     )
     growing_pool: bool = switch(
         default=False,
