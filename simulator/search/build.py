@@ -158,6 +158,7 @@ def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:
         "user_buffers": float(outside.user_buffers[at]),
         "ring_buffers": float(outside.ring_buffers[at]),
         "fragmentation": float(outside.fragmentation[stage, at]),
+        "streams": float(np.broadcast_to(outside.streams, outside.fragmentation.shape)[stage, at]),
     }
 
 

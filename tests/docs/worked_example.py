@@ -184,6 +184,8 @@ class Example:
         allocated = [parts[name] for name in parts if name != "outside_allocator" and parts[name]]
         yield Row("**allocated**", " + ".join(map(number, allocated)), memory.allocated_bytes, "MiB")
         yield Row("`context`", number(values.context_bytes), pieces["context"], "MiB")
+        groups = round(pieces["communicators"] / values.communicator_bytes)
+        yield Row("`communicators`", f"{groups} × {number(values.communicator_bytes)}", pieces["communicators"], "MiB")
         share = values.fragmentation_expandable
         text = f"{number(share)} × {number(memory.allocated_bytes)}"
         yield Row("`fragmentation`", text, pieces["fragmentation"], "MiB")

@@ -32,6 +32,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"model": "deepseek-v3", "devices": 64},
         {"expert_parallel": 8, "recompute": "selective", "recompute_modules": ("mla_up_proj",)},
     ),
+    (
+        {"model": "llama3.1-8b", "devices": 16},
+        {"tensor_parallel": 4, "pipeline_parallel": 2, "sequence_parallel": False},
+    ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
     ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),
@@ -63,6 +67,7 @@ BESIDE = {
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
+    "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
     "deferred_head_gradients": {"fully_shard": "false"},
     "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},

@@ -13,6 +13,7 @@ from simulator.cost.memory.peak import buffer_bytes
 from simulator.cost.operations.extents import inner_context
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import MIB
 from tests.scenario.cases import block, only, priced, scenario_of, small_dense
 
 VALUES = MemoryCoefficients(
@@ -169,3 +170,22 @@ def test_each_moment_can_bind() -> None:
     # A wide vocabulary over few tokens: the table's gradient.
     wide = scenario_of(small_dense(vocab_size=2**20), devices=2, seq_length=64)
     assert "embedding gradient" in moments(wide, pipeline_parallel=2)
+
+
+def test_every_group_of_ranks_has_buffers() -> None:
+    # All ranks, replicas; tensor and model parallel; a pipeline's group and its ends.
+    each = VALUES.communicator_bytes
+    found = outside(small(), context_parallel=1)
+    assert found["total"] == pytest.approx(found["context"] + found["fragmentation"] + 2 * each)
+    split = priced(small(), tensor_parallel=2, pipeline_parallel=4).memory
+    assert only(split.outside.communicators) == 6 * each
+    assert outside(small(devices=1))["total"] == pytest.approx(1e6 + 500)
+
+
+def test_kernels_loaded_with_the_context() -> None:
+    assert outside(small(devices=1, options={"eager_modules": "true"}))["context"] == 1573 * MIB
+
+
+def test_a_growing_pool_has_a_share_of_its_own() -> None:
+    options = {"growing_pool": "true", "expandable_segments": "false"}
+    assert outside(small(devices=1, options=options))["fragmentation"] == VALUES.fragmentation_growing * 1000

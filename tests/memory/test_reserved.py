@@ -31,3 +31,34 @@ def test_the_contract_and_the_table_have_all_three() -> None:
     memory = json.loads(run(*asked, "--format", "json").stdout)["memory"]
     assert memory["device_mib"] > memory["reserved_mib"] > memory["allocated_mib"] > 0
     assert "reserved" in run(*asked).stdout
+
+
+def on_torch(**asked: object) -> simulator.Estimate:
+    given = {"model": "llama3-8b", "hardware": "h100-sxm-80g", "nodes": 1, "tp": 1, "pp": 1, "framework": "torch"}
+    return simulator.estimate(**(given | {"seq_length": 4096, "global_batch_size": 8, "micro_batch_size": 1} | asked))  # type: ignore[arg-type]
+
+
+def test_streams_of_fsdp_keep_blocks_of_their_own() -> None:
+    """Parts of gradients, which the loss does not have, and the gathered output layer, 2 V h with its norm."""
+    parameters, head = 8_030_261_248, 128_256 * 4096 + 4096
+    memory = on_torch().memory
+    assert (memory.moment, memory.outside_parts_bytes["streams"]) == ("loss", 4 * parameters / 8 + 2 * head)
+    held = sum(size for name, size in memory.outside_parts_bytes.items() if name not in ("context", "communicators"))
+    assert memory.reserved_bytes - memory.allocated_bytes == pytest.approx(held)
+    # Nothing is gathered or reduced where whole weights are kept, nor on one device.
+    assert on_torch(zero_stage=0).memory.outside_parts_bytes["streams"] == 0
+    assert on_torch(nodes=None, devices=1).memory.outside_parts_bytes["streams"] == 0
+
+
+def test_short_of_memory_they_give_blocks_back() -> None:
+    """PyTorch frees what streams do not use before it fails: the verdict is that of what is in use."""
+    near = on_torch(seq_length=15_360, recompute="operations")
+    streams = near.memory.outside_parts_bytes["streams"]
+    usable = near.memory.capacity_bytes
+    assert near.memory.device_bytes == pytest.approx(0.98 * usable)
+    assert near.memory.need_bytes == pytest.approx(0.98 * usable - streams)
+    assert 0 < streams < on_torch().memory.outside_parts_bytes["streams"]
+    assert near.verdict == "fits"
+    beyond = on_torch(seq_length=32_768).memory
+    assert beyond.device_bytes > beyond.capacity_bytes
+    assert beyond.outside_parts_bytes["streams"] == 0

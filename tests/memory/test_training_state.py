@@ -37,6 +37,14 @@ def test_zero_stages_shard_one_after_another(stage: int, bytes_per_parameter: tu
     assert found == tuple(DENSE * per for per in bytes_per_parameter)
 
 
+def test_gradients_of_16_bits_beside_those_of_fp32_are_whole() -> None:
+    plain = state(scenario_of(small_dense()), zero_stage=1)
+    copied = state(scenario_of(small_dense(), options={"gradient_copies": "true"}), zero_stage=1)
+    assert copied == (plain[0], plain[1] + 2 * DENSE, plain[2])
+    narrow = {"gradient_dtype": "bf16", "gradient_copies": "true"}
+    assert state(scenario_of(small_dense(), options=narrow))[1] == 2 * DENSE
+
+
 def test_the_shard_group_is_data_times_context_parallel() -> None:
     scenario = scenario_of(small_dense())
     eight = state(scenario, data_parallel=8)

@@ -90,6 +90,12 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
         ("--no-overlap-p2p-communication", "", {"overlap_p2p": "false"}),
         ("--cross-entropy-loss-fusion", "", {"fused_cross_entropy": "true"}),
         ("", "export PYTORCH_CUDA_ALLOC_CONF=a:1,expandable_segments:True", {"expandable_segments": "true"}),
+        ("", "export CUDA_LAUNCH_BLOCKING=1", {"blocking_launches": "true"}),
+        (
+            "--tensor-model-parallel-size 2 --no-async-tensor-model-parallel-allreduce",
+            "",
+            {"overlap_tensor_gradients": "false"},
+        ),
         ("--grad-reduce-in-bf16", "", {"gradient_dtype": "bf16"}),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "", {"offload_fraction": "0.5"}),
         (

@@ -46,6 +46,9 @@ def test_the_configuration_counts(config: str, flags: str, stage: int, gradients
         recipe = read_without(tmp_path, "--fp16")
     assert recipe.layout is not None
     assert (recipe.layout.zero_stage, recipe.options["gradient_dtype"]) == (stage, gradients)
+    # The engine sends parts, and its bf16 optimizer keeps both gradients.
+    assert recipe.options["scattered_sends"] == "true"
+    assert ("gradient_copies" in recipe.options) == (gradients == "fp32")
     # The stack has no fused attention of its own, and recomputes whole layers where it is told to.
     assert (recipe.options["flash_attention"], recipe.layout.recompute) == ("false", "full")
     assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"

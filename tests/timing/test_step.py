@@ -87,7 +87,8 @@ def test_tensor_parallelism() -> None:
     # Four collectives of the whole activation a pass, 2 T h = 64 MiB: half over one link of two. Half is exposed.
     collective = 0.5 * 2 * T * 4096 / 337.5e9 + 2e-6
     assert found["tensor_parallel"] == pytest.approx(2 * M * LAYERS * 2 * 4 * 0.5 * collective)
-    waiting = parts(llama(options={"tp_comm_overlap": "false"}), tensor_parallel=2, sequence_parallel=True)
+    alone = {"tp_comm_overlap": "false", "overlap_tensor_gradients": "false"}
+    waiting = parts(llama(options=alone), tensor_parallel=2, sequence_parallel=True)
     assert waiting["tensor_parallel"] == pytest.approx(2 * found["tensor_parallel"])
     # Two ranks share a micro batch's products; four replicas work on twice the micro batches.
     assert found["gemm"] == pytest.approx(parts(llama())["gemm"])

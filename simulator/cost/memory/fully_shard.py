@@ -100,6 +100,27 @@ class _Timeline:
         self.moments.append(Moment(name, **parts))
 
 
+def idle_stream_bytes(
+    scenario: Scenario, block: LayoutBlock, has: StageContents, gradients: StageArray
+) -> StageArray | float:
+    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then.
+
+    A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
+    which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
+    (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_all_gather, foreach_reduce). Without a
+    pipeline.
+    """
+    streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
+    if not scenario.hardware.caching_allocator or not streams.any():
+        return 0.0
+    parts = device_parameters(scenario, block, has)
+    units = _units(scenario, block, has, parts.dense + parts.routed)
+    largest = np.maximum(np.maximum(units.table, units.head), units.layer)
+    reduced = FP32 * shard(scenario, block, parts, 1)[has.kind]
+    idle = np.maximum(reduced - gradients, 0.0) + element_bytes(scenario) * largest[has.kind]
+    return np.where(streams, idle, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Units:
     """Parameters of the units on one device before sharding; shape (n,) or (kinds, n)."""

@@ -19,20 +19,23 @@ class OutsideAllocator:
     """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
 
     context: Array
-    """Device context, loaded kernels, and buffers of the collective library where they are not known apart."""
+    """Device context and loaded kernels."""
     communicators: Array
-    """Buffers of the collective library's groups, where a device's documents give them."""
+    """Buffers of the collective library's groups."""
     user_buffers: Array
     """Pre-allocated buffers of overlapped tensor-parallel collectives."""
     ring_buffers: Array
     """Buffers of the context-parallel exchange."""
     fragmentation: StageArray
     """Space the caching allocator holds but cannot use."""
+    streams: StageArray | float = 0.0
+    """Blocks that the caching allocator keeps for streams that do not use them at the peak."""
 
     @property
     def total(self) -> StageArray:
         """Everything outside the tensors."""
-        return self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
+        held = self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
+        return held + self.streams
 
 
 def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageArray) -> OutsideAllocator:
@@ -47,21 +50,32 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
     if profile.growing_pool:
-        fragmentation = values.fragmentation * allocated
+        fragmentation = values.fragmentation_growing * allocated
     elif profile.expandable_segments:
         fragmentation = values.fragmentation_expandable * allocated
     else:
         split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
-        fragmentation = values.fragmentation * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
+        share = values.fragmentation_early if profile.eager_modules else values.fragmentation
+        fragmentation = share * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
     fragmentation = fragmentation + np.where(on_last, stranded_logits(scenario, block), 0.0)
     return OutsideAllocator(
-        context=np.full(len(block), values.context_bytes),
-        communicators=np.zeros(len(block)),
+        context=np.full(len(block), _context_bytes(scenario)),
+        communicators=values.communicator_bytes * communicator_groups(scenario, block),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
         fragmentation=fragmentation,
     )
+
+
+EAGER_CONTEXT_BYTES = 1573.0 * MIB
+"""What a process of PyTorch 1 shows on an A100 before it computes anything (BigScience, chronicles-prequel.md)."""
+
+
+def _context_bytes(scenario: Scenario) -> float:
+    """Context and loaded kernels; all of the libraries' at least, where they are not loaded as they are used."""
+    context = scenario.coefficients.memory.context_bytes
+    return np.maximum(context, EAGER_CONTEXT_BYTES) if scenario.framework.eager_modules else context
 
 
 def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -178,6 +178,8 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
     if profile.master_gradients and gradient_bytes(scenario) < FP32:
         gradients = gradients + trained_shard * FP32
+    if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
+        gradients = gradients + shard(scenario, block, trained, 2) * element_bytes(scenario)
     if frozen and not lora and profile.name == "megatron":
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)

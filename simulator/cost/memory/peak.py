@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.elements import FP32, element_bytes, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, score_bytes
-from simulator.cost.memory.fully_shard import sharded_moments, shards_by_unit
+from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
@@ -62,6 +62,11 @@ class MemoryByStage:
         """
         return self.device - self.outside.context - self.outside.communicators
 
+    @property
+    def need(self) -> StageArray:
+        """What there must be room for: all but blocks that streams do not use, which the allocator gives back."""
+        return self.device - self.outside.streams
+
     def moment_name(self, stage: int, index: int) -> str:
         """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
         return self.moments[int(self.moment[stage, index])].name
@@ -113,12 +118,31 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
         np.maximum(peak, value, out=peak)
     peak = peak + retained
     outside = outside_allocator(scenario, block, peak)
+    if shards_by_unit(scenario):
+        outside = replace(outside, streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
     resident = resident_optimizer(scenario, block, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
     return MemoryByStage(
         has, state, after, retained, activations, plan, moments, moment, peak, outside, peak + outside.total
     )
+
+
+def _idle_streams(  # noqa: PLR0913, PLR0917 - one argument for each thing that the peak is made of
+    scenario: Scenario,
+    block: LayoutBlock,
+    has: StageContents,
+    moments: tuple[Moment, ...],
+    moment: NDArray[np.int8],
+    held: StageArray,
+) -> StageArray:
+    """What FSDP2's streams keep beside the peak, while there is room: short of memory, PyTorch gives blocks back."""
+    shape = (len(has.ranks), len(block))
+    gradients = np.choose(moment, [np.broadcast_to(each.gradients, shape)[has.kind] for each in moments])
+    idle = idle_stream_bytes(scenario, block, has, gradients)
+    room = [hardware.usable_memory_bytes for hardware in scenario.kinds_of_device]
+    usable = scenario.coefficients.memory.starved_from * np.array(room)[has.group[has.kind]][:, None]
+    return np.asarray(np.clip(usable - held, 0.0, idle))
 
 
 def _moments(

@@ -67,8 +67,13 @@ class MemoryEstimate:
     parts_bytes: Mapping[str, float]
     """Parts of the binding rank; they add up to `device_bytes`."""
     outside_parts_bytes: Mapping[str, float]
-    """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation."""
+    """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation, streams."""
     stages: tuple[StageMemory, ...]
+
+    @property
+    def need_bytes(self) -> float:
+        """What the worst rank must have room for: all but blocks that the allocator gives back."""
+        return self.device_bytes - self.outside_parts_bytes.get("streams", 0.0)
 
     @property
     def fits(self) -> bool:

@@ -26,7 +26,9 @@ class Sized:
     binding_stage: NDArray[np.intp]
     """The rank that needs most of its device."""
     device_bytes: Array
-    """What that rank needs."""
+    """What that rank's device shows."""
+    need_bytes: Array
+    """What it needs."""
     verdict: NDArray[np.intp]
     """FITS, STARVED or DOES_NOT_FIT."""
 
@@ -41,10 +43,10 @@ class Priced(Sized):
 def size(scenario: Scenario, block: LayoutBlock) -> Sized:
     """Memory of every layout of `block`, and whether it fits."""
     memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
-    share = memory.device / usable_bytes(scenario, memory)[:, None]
+    share = memory.need / usable_bytes(scenario, memory)[:, None]
     binding = np.argmax(share, axis=0)
-    device = memory.device[binding, np.arange(len(block))]
-    return Sized(block, memory, binding, device, verdicts(scenario, np.max(share, axis=0)))
+    device, need = (each[binding, np.arange(len(block))] for each in (memory.device, memory.need))
+    return Sized(block, memory, binding, device, need, verdicts(scenario, np.max(share, axis=0)))
 
 
 def price(scenario: Scenario, block: LayoutBlock) -> Priced:
@@ -55,7 +57,9 @@ def price(scenario: Scenario, block: LayoutBlock) -> Priced:
 def timed(scenario: Scenario, sized: Sized, below: Array | float = np.inf) -> Priced:
     """Add the time of every layout; `below` as in `step_seconds`."""
     step = step_seconds(scenario, sized.block, sized.memory, below)
-    return Priced(sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.verdict, step)
+    return Priced(
+        sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
+    )
 
 
 def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:

@@ -32,8 +32,9 @@ from simulator.cost.timing.collectives import (
     outer_context_group,
     tensor_group,
 )
-from simulator.cost.timing.flops import expert_launches, head_parameters, prediction_projection
+from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
+from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -52,12 +53,6 @@ def attention_backward_factor(scenario: Scenario) -> float:
     """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
     products = 2.5 if scenario.framework.flash_attention else 2.0
     return products * scenario.coefficients.time.attention_backward_slowdown
-
-
-def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
-    """What is left of communication that runs beside compute: its exposed share, and what outlasts the compute."""
-    left: Array = np.maximum(share * seconds, seconds - beside)
-    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +215,8 @@ class LayerTimer:
         if scenario.framework.tp_comm_overlap:
             tensor = self._overlapped(work, tensor, gemm, index)
             products = products + tensor
+        elif index and scenario.framework.overlap_tensor_gradients:
+            tensor = beside_weight_gradients(scenario, block, work, tensor, gemm)
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
             + exposed(
@@ -247,9 +244,9 @@ class LayerTimer:
             parts["expert_parallel"] = exchange + waits
         split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
         parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
-        if work.products.routed:
-            host = values.launch_seconds * expert_launches(scenario, block) / 3.0 * repeats
-            parts["overhead"] = parts["overhead"] + np.maximum(host - sum_parts(parts), 0.0)
+        host = host_seconds(scenario, block, work) / 3.0 * repeats
+        beside = 0.0 if scenario.framework.blocking_launches else sum_parts(parts)
+        parts["overhead"] = parts["overhead"] + np.maximum(host - beside, 0.0)
         return parts
 
     def _overlapped(self, work: Work, tensor: Array, gemm: Array, index: int) -> Array:
@@ -427,7 +424,11 @@ def attention_rate(scenario: Scenario) -> float:
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
-            share = values.attention_efficiency_unfused * unaligned_rate(scenario)
+            if not loaded_by_tensor_cores(scenario):
+                peaks = scenario.hardware.peak_flops_per_second
+                # Where a data sheet leaves it out a sixteenth, as of A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
+                return peaks.get("fp32", peaks[_wide(scenario)] / 16.0) * values.attention_unaligned
+            share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
         case "sdpa":
@@ -441,14 +442,13 @@ def attention_rate(scenario: Scenario) -> float:
     return scenario.hardware.peak(_wide(scenario)) * share
 
 
-def unaligned_rate(scenario: Scenario) -> float:
-    """Share of their rate that products of single heads keep, where a head's width decides how they are loaded.
+def loaded_by_tensor_cores(scenario: Scenario) -> bool:
+    """Whether products of single heads run on tensor cores, which load rows that are multiples of 16 bytes.
 
-    Tensor cores take operands whose rows are multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's
-    Guide, "Requirements to use Tensor Cores"). Fused kernels fill a head up.
+    (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".) Others add up in fp32,
+    as PyTorch asks of 16-bit products, at the rate of the units for fp32. Fused kernels fill a head up.
     """
-    row = element_bytes(scenario) * scenario.model.head_dim
-    return 1.0 if row % _LOADED_BYTES == 0.0 else scenario.coefficients.time.attention_unaligned
+    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
 
 
 def _wide(scenario: Scenario) -> str:

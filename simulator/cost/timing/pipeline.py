@@ -16,7 +16,7 @@ from simulator.cost.schedule.events import kinds_of_pass, makespan_seconds
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import LayerCounts, StageContents
-from simulator.cost.timing.collectives import neighbour_seconds, pipeline_group
+from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
 from simulator.cost.timing.layers import LayerTimer, head_seconds, projection_seconds
 from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask
@@ -284,10 +284,20 @@ def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp]
 
 
 def _send_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links."""
+    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links.
+
+    Where each of the tensor-parallel ranks that hold it sends a part, what comes in is gathered by theirs.
+    """
     activation, group = layer_input_bytes(scenario, block), pipeline_group(block)
-    slowest: Array = np.max([neighbour_seconds(member, group, activation) for member in scenario.members], axis=0)
-    return slowest
+    held, sent = tensor_group(block), activation
+    gathered: Array | float = 0.0
+    if scenario.framework.scattered_sends:
+        whole = block.sequence_parallel == 0.0
+        sent = np.where(whole, activation / held.size, activation)
+        gathers = [gather_seconds(member, held, activation) for member in scenario.members]
+        gathered = np.where(whole, np.max(gathers, axis=0), 0.0)
+    slowest: Array = np.max([neighbour_seconds(member, group, sent) for member in scenario.members], axis=0)
+    return slowest + gathered
 
 
 def pace_parts(

@@ -97,7 +97,7 @@ class Applied:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
-        margins = np.log(capacity / priced.device_bytes[index])
+        margins = np.log(capacity / priced.need_bytes[index])
         variances = relative_variances("memory", scenario, block, part)
 
         def likely(known: FittedPart) -> Mask:

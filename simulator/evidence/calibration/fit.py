@@ -30,7 +30,6 @@ FEW_ROWS = 4.0
 UNFITTED = (
     "link_efficiency",
     "expert_exposed",
-    "step_overhead_seconds",
     "attention_score_width",
     "attention_tile_tokens",
     "attention_backward_slowdown",

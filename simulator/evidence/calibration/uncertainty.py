@@ -90,11 +90,11 @@ def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, va
     `variance` is that of `layout_variances`.
     """
     spread = float(with_noise("memory", scenario, variance, part))
-    need, capacity = estimate.memory.device_bytes, estimate.memory.capacity_bytes
+    memory = estimate.memory
     return replace(
-        estimate.memory,
-        interval_bytes=_interval(need, spread),
-        fit_probability=normal_below(math.log(capacity / need) / spread),
+        memory,
+        interval_bytes=_interval(memory.device_bytes, spread),
+        fit_probability=normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / spread),
     )
 
 

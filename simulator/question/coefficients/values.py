@@ -58,12 +58,15 @@ class MemoryCoefficients:
         0.5, "bytes per logit", 0.0, 4.0, 0.5, "passing copies of the logits at an unfused loss"
     )
     context_bytes: float = coefficient(
-        1.2 * GIB,
+        0.8 * GIB,
         "bytes",
         0.3 * GIB,
         4.0 * GIB,
         0.4,
-        "device context, loaded kernels and the collective library's buffers",
+        "device context and loaded kernels",
+    )
+    communicator_bytes: float = coefficient(
+        0.15 * GIB, "bytes", 0.0, 1.0 * GIB, 0.7, "buffers of one group of the collective library"
     )
     user_buffers_bytes: float = coefficient(
         1.0 * GIB,
@@ -97,6 +100,12 @@ class MemoryCoefficients:
     )
     fragmentation: float = coefficient(
         0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with the default caching allocator"
+    )
+    fragmentation_early: float = coefficient(
+        0.04, "share of allocated bytes", 0.0, 0.4, 0.8, "the same with the allocator of PyTorch 1 (`eager_modules`)"
+    )
+    fragmentation_growing: float = coefficient(
+        0.02, "share of allocated bytes", 0.0, 0.4, 0.6, "unusable space with a pool that grows by what is asked for"
     )
     unexpandable_bytes: float = coefficient(
         5.0 * GIB,
@@ -154,13 +163,12 @@ class TimeCoefficients:
         "rate of the products of attention without a fused kernel, on all of the scores",
     )
     attention_unaligned: float = coefficient(
-        0.25,
-        "times that rate",
-        0.01,
+        0.70,
+        "share of the fp32 peak",
+        0.05,
         1.0,
-        0.8,
-        "the same where a head's width is no multiple of 16 bytes, which tensor cores load: the rate of plain fp16 "
-        "over that of tensor cores (A100: 78 of 312 TFLOP/s)",
+        0.3,
+        "the same where a head's width is no multiple of 16 bytes, which tensor cores load: on the units for fp32",
     )
     product_waves: float = coefficient(
         1.1,
@@ -188,6 +196,14 @@ class TimeCoefficients:
         5e-3,
         0.7,
         "time of a layer, both passes together, that no rate explains: launches and small kernels",
+    )
+    host_layer_seconds: float = coefficient(
+        5e-3,
+        "seconds per layer and micro batch",
+        0.0,
+        5e-2,
+        0.4,
+        "host time of a layer's operations, both passes together, where it shows: it is slow, or waits for kernels",
     )
     launch_seconds: float = coefficient(
         3e-5,

@@ -7,13 +7,13 @@ A switch exists because measured runs, or the saved tensors of real implementati
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.limits import FrameworkLimits
+from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CONTEXT_EXCHANGES,
@@ -181,6 +181,11 @@ class FrameworkProfile:
     master_gradients: bool = switch(
         default=False, about="a rank keeps an fp32 copy of its part of 16-bit gradients through the whole step"
     )
+    gradient_copies: bool = switch(
+        default=False,
+        about="16-bit gradients of all parameters stay beside the accumulated fp32 ones, and neither is sharded "
+        "(BF16_Optimizer of DeepSpeed)",
+    )
     quantised_base: bool = switch(
         default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
     )
@@ -280,6 +285,11 @@ class FrameworkProfile:
         about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
         "(MC2 of MindSpeed)",
     )
+    overlap_tensor_gradients: bool = switch(
+        default=False,
+        about="in the backward pass collectives of input gradients run under the weight gradients' products "
+        "(LinearWithGradAccumulationAndAsyncCommunication of Megatron-LM since 2022, TransformerEngine)",
+    )
     cp_communication: str = switch(
         "ring",
         "how context parallelism exchanges: keys and values in a ring, gathered for a ring's steps (gathered_ring) or "
@@ -304,6 +314,21 @@ class FrameworkProfile:
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
     )
+    scattered_sends: bool = switch(
+        default=False,
+        about="tensor-parallel ranks that hold one activation send a part each to the next pipeline rank, where it is "
+        "gathered (DeepSpeed's pipeline; Megatron-LM before sequence parallelism)",
+    )
+    host_paced_layers: bool = switch(
+        default=False,
+        about="no layer takes less than the host needs for its operations (Megatron-LM and Megatron-DeepSpeed of 2022, "
+        "on PyTorch 1)",
+    )
+    blocking_launches: bool = switch(
+        default=False,
+        about="the host waits for every kernel before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs for a "
+        "layer's operations adds to what the device does",
+    )
     expandable_segments: bool = switch(
         default=False, about="the allocator grows segments in place, which leaves little unusable space"
     )
@@ -312,6 +337,10 @@ class FrameworkProfile:
         0, "buffer of every group of the collective library (HCCL_BUFFSIZE); 0 is the device's own", low=0, high=2**20
     )
 
+    eager_modules: bool = switch(
+        default=False,
+        about="the driver loads all kernels with the context, as it did for PyTorch 1 (CUDA before 11.7)",
+    )
     growing_pool: bool = switch(
         default=False,
         about="the framework's own allocator grows its pool by what is asked for (Paddle's auto_growth), and holds no "
@@ -383,6 +412,8 @@ MEGATRON = FrameworkProfile(
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
+    # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
+    overlap_tensor_gradients=True,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
@@ -475,37 +506,5 @@ def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> Framework
             raise InputError(
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
             )
-        changes[key] = _switch_value(known[key], text, getattr(profile, key))
+        changes[key] = switch_value(known[key], text, getattr(profile, key))
     return dataclasses.replace(profile, **changes)
-
-
-def _switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
-    """`text` as the switch's own type, checked against its choices or range."""
-    if isinstance(current, bool):
-        words = {
-            "true": True,
-            "1": True,
-            "on": True,
-            "yes": True,
-            "false": False,
-            "0": False,
-            "off": False,
-            "no": False,
-        }
-        if text.lower() not in words:
-            raise InputError(f"--option {spec.name}={text}: allowed are true and false")
-        return words[text.lower()]
-    if isinstance(current, str):
-        if text not in spec.metadata["choices"]:
-            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
-        return text
-    kind = int if isinstance(current, int) else float
-    low, high = spec.metadata["low"], spec.metadata["high"]
-    try:
-        value: float = kind(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        what = "a whole number" if kind is int else "a number"
-        raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
-    return value

@@ -79,6 +79,9 @@ def _with_engine(recipe: Recipe, given: Given, launch: TrainingCommand) -> Recip
         place = recipe.places.get("zero_stage")
         said = f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
         aside.remarks.append(Remark("upper-bound", "warning", said, place))
+    # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
     exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
-    options = {**recipe.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16"}
+    options = {**recipe.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
+    if wide and recipe.precision == "bf16":
+        options["gradient_copies"] = "true"
     return dataclasses.replace(recipe, layout=layout, options=options, remarks=(*recipe.remarks, *aside.remarks))

@@ -54,7 +54,7 @@ def options_of(
     for switch, name in _SWITCHES.items():
         flag(switch, name)
     if environment is not None:
-        found |= _allocator(given, environment) | _communicators(environment)
+        found |= _allocator(given, environment) | _communicators(environment) | _launches(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
@@ -64,7 +64,9 @@ def options_of(
     groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
     if groups and groups > 1 and layout.zero_stage:
         found["sharding_replicas"] = str(groups)
-    for switch, name in _UNFUSED.items():
+    # With sequence parallelism input gradients are reduced aside whatever the flag says.
+    waits = {} if layout.sequence_parallel else {"overlap_tensor_gradients": "no-async-tensor-model-parallel-allreduce"}
+    for switch, name in (_UNFUSED | waits).items():
         if given.has(name):
             flag(switch, name, opposite=True)
     return found | overlapped(found)
@@ -93,6 +95,12 @@ def _deferred(given: Given) -> dict[str, str]:
         return {}
     limit = given.integer("deferred_head_gradients", "wgrad-deferral-limit", low=0)
     return {"deferred_head_gradients": str(limit or _ALL)}
+
+
+def _launches(environment: Mapping[str, Value]) -> dict[str, str]:
+    """Whether the host waits for every kernel."""
+    waits = environment.get("CUDA_LAUNCH_BLOCKING")
+    return {"blocking_launches": "true"} if waits is not None and waits.known and waits.text == "1" else {}
 
 
 def _offloaded(given: Given, layout: Layout) -> dict[str, str]:

@@ -1,0 +1,39 @@
+"""What a layer waits for: collectives that compute does not hide, and a host that is slow or waits itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.operations.work import Work
+from simulator.cost.timing.flops import expert_launches
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
+
+
+def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
+    """What is left of communication that runs beside compute: its exposed share, and what outlasts the compute."""
+    left: Array = np.maximum(share * seconds, seconds - beside)
+    return left
+
+
+def beside_weight_gradients(scenario: Scenario, block: LayoutBlock, work: Work, tensor: Array, gemm: Array) -> Array:
+    """What is left of a backward pass's tensor-parallel collectives, its products being `gemm`, in seconds.
+
+    Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
+    bytes, or with sequence parallelism half, as gradients that come in are gathered first.
+    """
+    sizes = [(one.inputs * one.outputs, one.split == "column") for one in work.shapes]
+    beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
+    runs = tensor * np.where(block.sequence_parallel > 0.0, 0.5, 1.0)
+    share = scenario.coefficients.time.tensor_exposed
+    return tensor - runs + exposed(share, runs, beside / 2.0 * gemm)
+
+
+def host_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array | float:
+    """Seconds of the host for both passes of a layer, where they show: a pass takes no less."""
+    profile, values = scenario.framework, scenario.coefficients.time
+    shows = profile.host_paced_layers or profile.blocking_launches
+    host: Array | float = shows * work.calls * values.host_layer_seconds
+    if work.products.routed:
+        host = np.maximum(host, values.launch_seconds * expert_launches(scenario, block))
+    return host

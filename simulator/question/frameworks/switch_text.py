@@ -1,0 +1,41 @@
+"""The value of a switch, from text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from simulator.errors import InputError
+
+
+def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
+    """`text` as the switch's own type, checked against its choices or range. Raises InputError."""
+    if isinstance(current, bool):
+        words = {
+            "true": True,
+            "1": True,
+            "on": True,
+            "yes": True,
+            "false": False,
+            "0": False,
+            "off": False,
+            "no": False,
+        }
+        if text.lower() not in words:
+            raise InputError(f"--option {spec.name}={text}: allowed are true and false")
+        return words[text.lower()]
+    if isinstance(current, str):
+        if text not in spec.metadata["choices"]:
+            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
+        return text
+    kind = int if isinstance(current, int) else float
+    low, high = spec.metadata["low"], spec.metadata["high"]
+    try:
+        value: float = kind(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
+    return value
