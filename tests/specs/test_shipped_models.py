@@ -15,6 +15,13 @@ from simulator.question.units import parse_count
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.
 COUNTS = {
+    "baichuan2-7b": (7_505_973_248, 7_505_973_248, 6_991_122_432, 0),
+    "chatglm2-6b": (6_243_584_000, 6_243_584_000, 5_977_245_696, 0),
+    "gemma-2b": (2_506_172_416, 2_506_172_416, 2_506_172_416, 0),
+    "bloomz-7b1": (7_069_016_064, 7_069_016_064, 7_069_007_872, 0),
+    "yi-6b": (6_061_035_520, 6_061_035_520, 5_798_891_520, 0),
+    "qwen-7b": (7_721_324_544, 7_721_324_544, 7_098_994_688, 0),
+    "glm-4.5-air": (106_852_251_264, 13_424_129_664, 12_803_372_672, 2_375_059_584),
     "llama-7b": (6_738_415_616, 6_738_415_616, 6_607_343_616, 0),
     "llama-13b": (13_015_864_320, 13_015_864_320, 12_852_024_320, 0),
     "llama-2-7b": (6_738_415_616, 6_738_415_616, 6_607_343_616, 0),
@@ -96,6 +103,7 @@ ACTIVE_EXCEPTIONS = {
     "gpt-oss-120b": (0.007, "5.13B cut to 5.1B"),
     "kimi-k2": (0.010, "31.7B rounded to 32B"),
     "deepseek-v3.2": (0.013, "37.5B: the indexers are not in 37B"),
+    "glm-4.5-air": (0.067, "12.8B cut to 12B"),
     "glm-5": (0.021, "40.8B cut to 40B"),
     "qwen2-57b-a14b": (0.018, "14.2B rounded to 14B"),
     "qwen3.5-35b-a3b": (0.018, "2.95B rounded to 3B"),

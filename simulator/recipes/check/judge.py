@@ -49,10 +49,11 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 
     _check_asked(asked)
 
+    each = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration).hardware.devices_per_node
+
     def read(file: str) -> Sequence[Recipe]:
         """The recipes of a file; where it counts devices, with those of the hardware that is asked about."""
         recipes = read_recipe(file, settings or {}, environment, root)
-        each = cluster(asked.hardware, None, None, asked.calibration).hardware.devices_per_node
         values = counted(recipes, each, asked.nodes or 1)
         if not values:
             return recipes
