@@ -248,7 +248,7 @@ def choice(nodes: int, days: float, cost: float | None, **limits: LimitCheck) ->
     estimate = samples.calibrated()
     run = replace(run_of(estimate, 10**12, None), days=days, cost=cost)
     told: dict[str, Any] = {"offer": 0, "hardware": "h20", "nodes": nodes, "devices": 8 * nodes, "precision": "bf16"}
-    return Choice(**told, estimate=estimate, reason="", run=run, **limits)
+    return Choice(**told | limits, estimate=estimate, reason="", run=run)
 
 
 def booked(*choices: Choice) -> int:

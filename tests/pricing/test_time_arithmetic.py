@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.cost.timing.layers import gemm_rate
+from simulator.cost.timing.rates import gemm_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout

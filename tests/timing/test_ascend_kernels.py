@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from simulator.cost.timing.layers import LayerTimer, memory_rate
+from simulator.cost.timing.layers import LayerTimer
 from simulator.cost.timing.parts import Parts, sum_parts
+from simulator.cost.timing.rates import memory_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import block, load_model, only, scenario_of

@@ -9,7 +9,8 @@ from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.record import Window
 from simulator.cost.operations.sums import attended_share
 from simulator.cost.timing.flops import layer_flops_per_token
-from simulator.cost.timing.layers import LayerTimer, attention_rate
+from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA

@@ -6,7 +6,8 @@ import pytest
 
 from simulator.cost.operations.work import layer_work
 from simulator.cost.timing.flops import forward_flops_per_token, model_flops_per_token
-from simulator.cost.timing.layers import LayerTimer, attention_rate
+from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.block import LayoutBlock
 from tests.memory.test_families import DELTA, INDEX, MAMBA
 from tests.scenario.cases import block, layer_kind, only, scenario_of, small_dense, small_mla, small_moe

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.timing.layers import attention_kernel, attention_rate, shape_factor, shaped_seconds
+from simulator.cost.timing.layers import shape_factor, shaped_seconds
+from simulator.cost.timing.rates import attention_kernel, attention_rate
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never, cast
+from typing import assert_never
 
 import numpy as np
 
@@ -34,14 +34,13 @@ from simulator.cost.timing.collectives import (
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
+from simulator.cost.timing.rates import attention_rate, gemm_rate, memory_rate, wide_precision
 from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
-from simulator.question.vocabulary import AttentionKernel, RecomputeMode
+from simulator.question.vocabulary import RecomputeMode
 
-_LOADED_BYTES = 16
-"""Rows of a product's operands that tensor cores load are multiples of this."""
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
@@ -392,16 +391,6 @@ def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Arr
     return half * 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
 
 
-def attention_kernel(scenario: Scenario) -> AttentionKernel:
-    """The kernel that attention runs on: the stack's, or the device's own."""
-    profile = scenario.framework
-    if not profile.flash_attention:
-        return "unfused"
-    if profile.attention_kernel == "device":
-        return scenario.hardware.attention_kernel or "flash_2"
-    return cast("AttentionKernel", profile.attention_kernel)
-
-
 def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array | float:
     """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers."""
     seconds: Array | float = 0.0
@@ -413,59 +402,6 @@ def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array |
         whole = attention_seconds(scenario, extents, width)
         seconds = seconds + whole * (attended_share(length, window) * cut)
     return seconds
-
-
-def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention; 16 bit also under fp8.
-
-    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
-    """
-    values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
-    reach = 1.0 if earlier is None else earlier.value
-    match attention_kernel(scenario):
-        case "unfused":
-            if not loaded_by_tensor_cores(scenario):
-                peaks = scenario.hardware.peak_flops_per_second
-                # Where a data sheet leaves it out a sixteenth, as of A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
-                return peaks.get("fp32", peaks[_wide(scenario)] / 16.0) * values.attention_unaligned
-            share = values.attention_efficiency_unfused
-        case "flash_1":
-            share = reach * values.attention_efficiency_flash_1
-        case "sdpa":
-            share = reach * values.attention_efficiency_sdpa
-        case "flash_2":
-            share = reach * values.attention_efficiency
-        case "flash_3":
-            share = values.attention_efficiency_flash_3
-        case "npu":
-            share = values.attention_efficiency_npu
-    return scenario.hardware.peak(_wide(scenario)) * share
-
-
-def loaded_by_tensor_cores(scenario: Scenario) -> bool:
-    """Whether products of single heads run on tensor cores, which load rows that are multiples of 16 bytes.
-
-    (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".) Others add up in fp32,
-    as PyTorch asks of 16-bit products, at the rate of the units for fp32. Fused kernels fill a head up.
-    """
-    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
-
-
-def _wide(scenario: Scenario) -> str:
-    """The 16-bit type used where fp8 is not: attention and the output layer."""
-    return "bf16" if scenario.precision == "fp8" else scenario.precision
-
-
-def gemm_rate(scenario: Scenario) -> float:
-    """FLOP/s of the layers' matrix products."""
-    values = scenario.coefficients.time
-    efficiency = values.gemm_efficiency_fp8 if scenario.precision == "fp8" else values.gemm_efficiency
-    return scenario.hardware.peak(scenario.precision) * efficiency
-
-
-def memory_rate(scenario: Scenario) -> float:
-    """Bytes per second of elementwise kernels."""
-    return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency
 
 
 def overlap_seconds(scenario: Scenario, block: LayoutBlock, gemm: Array) -> Array:
@@ -495,7 +431,7 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     The loss reads and writes the logits, sixteen bytes each in either pass (cast, maximum, exponent, sum; gradient and
     cast back), half of that in one fused kernel. fp32 logits have no casts, and wider reads: the same bytes.
     """
-    rate = scenario.hardware.peak(_wide(scenario)) * scenario.coefficients.time.gemm_efficiency
+    rate = scenario.hardware.peak(wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(scenario, block)

@@ -26,7 +26,6 @@ from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.schedule import micro_batches, recompute_plan
 from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
-from simulator.cost.timing.layers import memory_rate
 from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
     PipelineSeconds,
@@ -36,6 +35,7 @@ from simulator.cost.timing.pipeline import (
     stage_work,
     with_waits,
 )
+from simulator.cost.timing.rates import memory_rate
 from simulator.cost.timing.waits import exposed
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock

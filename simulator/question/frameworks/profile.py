@@ -7,13 +7,11 @@ A switch exists because measured runs, or the saved tensors of real implementati
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.limits import FrameworkLimits
-from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CONTEXT_EXCHANGES,
@@ -492,19 +490,3 @@ def profile_of(name: str) -> FrameworkProfile:
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
     return PROFILES[name]
-
-
-def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
-    """A profile with switches replaced by `options` (text as given on the command line).
-
-    Raises InputError for an unknown switch or value.
-    """
-    known = {f.name: f for f in switches()}
-    changes: dict[str, Any] = {}
-    for key, text in options.items():
-        if key not in known:
-            raise InputError(
-                f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
-            )
-        changes[key] = switch_value(known[key], text, getattr(profile, key))
-    return dataclasses.replace(profile, **changes)

@@ -8,7 +8,8 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.mindspeed import MINDSPEED
-from simulator.question.frameworks.profile import FrameworkProfile, profile_of, switched
+from simulator.question.frameworks.profile import FrameworkProfile, profile_of, switches
+from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
 
@@ -146,3 +147,19 @@ def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
     names = dict.fromkeys(switch for stack in stacks_of(framework_name) for switch in stack.switches)
     profiles = (usual, *(on_stack(usual, stack.name) for stack in stacks_of(framework_name)))
     return {name: tuple(dict.fromkeys(getattr(profile, name) for profile in profiles)) for name in names}
+
+
+def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
+    """A profile with switches replaced by `options` (text as given on the command line).
+
+    Raises InputError for an unknown switch or value.
+    """
+    known = {f.name: f for f in switches()}
+    changes: dict[str, Any] = {}
+    for key, text in options.items():
+        if key not in known:
+            raise InputError(
+                f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
+            )
+        changes[key] = switch_value(known[key], text, getattr(profile, key))
+    return replace(profile, **changes)

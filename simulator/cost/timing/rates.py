@@ -1,0 +1,75 @@
+"""Rates of a device under a stack: matrix products, attention's kernels, elementwise kernels."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from simulator.cost.elements import element_bytes
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import AttentionKernel
+
+_LOADED_BYTES = 16
+"""Rows of a product's operands that tensor cores load are multiples of this."""
+
+
+def attention_kernel(scenario: Scenario) -> AttentionKernel:
+    """The kernel that attention runs on: the stack's, or the device's own."""
+    profile = scenario.framework
+    if not profile.flash_attention:
+        return "unfused"
+    if profile.attention_kernel == "device":
+        return scenario.hardware.attention_kernel or "flash_2"
+    return cast("AttentionKernel", profile.attention_kernel)
+
+
+def attention_rate(scenario: Scenario) -> float:
+    """FLOP/s of attention; 16 bit also under fp8.
+
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
+    """
+    values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
+    reach = 1.0 if earlier is None else earlier.value
+    match attention_kernel(scenario):
+        case "unfused":
+            if not loaded_by_tensor_cores(scenario):
+                peaks = scenario.hardware.peak_flops_per_second
+                # Where a data sheet leaves it out a sixteenth, as of A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
+                return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned
+            share = values.attention_efficiency_unfused
+        case "flash_1":
+            share = reach * values.attention_efficiency_flash_1
+        case "sdpa":
+            share = reach * values.attention_efficiency_sdpa
+        case "flash_2":
+            share = reach * values.attention_efficiency
+        case "flash_3":
+            share = values.attention_efficiency_flash_3
+        case "npu":
+            share = values.attention_efficiency_npu
+    return scenario.hardware.peak(wide_precision(scenario)) * share
+
+
+def loaded_by_tensor_cores(scenario: Scenario) -> bool:
+    """Whether products of single heads run on tensor cores, which load rows that are multiples of 16 bytes.
+
+    (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".) Others add up in fp32,
+    as PyTorch asks of 16-bit products, at the rate of the units for fp32. Fused kernels fill a head up.
+    """
+    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
+
+
+def wide_precision(scenario: Scenario) -> str:
+    """The 16-bit type used where fp8 is not: attention and the output layer."""
+    return "bf16" if scenario.precision == "fp8" else scenario.precision
+
+
+def gemm_rate(scenario: Scenario) -> float:
+    """FLOP/s of the layers' matrix products."""
+    values = scenario.coefficients.time
+    efficiency = values.gemm_efficiency_fp8 if scenario.precision == "fp8" else values.gemm_efficiency
+    return scenario.hardware.peak(scenario.precision) * efficiency
+
+
+def memory_rate(scenario: Scenario) -> float:
+    """Bytes per second of elementwise kernels."""
+    return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency
