@@ -83,8 +83,7 @@ def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
     dense = (model.intermediate_size,) if model.num_dense_layers else ()
-    shared = (model.shared_width,) if model.num_shared_experts else ()
-    return dense + shared
+    return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
 def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -98,11 +97,10 @@ def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     """Each width that does not divide."""
-    model, t, etp = scenario.model, layout.tensor_parallel, layout.expert_tensor_parallel
+    t, etp, width = layout.tensor_parallel, layout.expert_tensor_parallel, scenario.model.moe_intermediate_size
     told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
-    if model.is_moe and model.moe_intermediate_size % etp:
-        told.append(f"expert width {model.moe_intermediate_size} does not divide by expert tensor parallel {etp}")
-    return ", ".join(told)
+    of_experts = f"expert width {width} does not divide by expert tensor parallel {etp}"
+    return ", ".join([*told, of_experts] if scenario.model.is_moe and width % etp else told)
 
 
 def _layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -162,11 +160,10 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
-    product = block.expert_ranks
     if not scenario.model.is_moe:
-        return _mask(product > 1)
+        return _mask(block.expert_ranks > 1)
     ranks = block.tensor_parallel * block.replicas
-    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
+    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
 
 
 def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -197,22 +194,18 @@ def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
-    activations = block.offloads("activations")
-    return _mask(
-        activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
-    )
+    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
+    return _mask(block.offloads("activations") & refused)
 
 
 def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.limits.activation_offload_with_recompute:
         return _every(block, broken=False)
-    again = ~block.recomputes("none")
-    return _mask((block.offloads("activations")) & again)
+    return _mask(block.offloads("activations") & ~block.recomputes("none"))
 
 
 def _two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
-    profile = scenario.framework
-    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    allowed = scenario.framework.overlap_p2p or scenario.framework.limits.interleaving_of_two_stages_without_overlap
     return _every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
 
 
@@ -251,9 +244,8 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
-    return _mask(
-        (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
-    )
+    padded = scenario.framework.limits.pads_vocabulary
+    return _mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
 
 
 def _overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
