@@ -78,8 +78,7 @@ def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
     dense = (model.intermediate_size,) if model.num_dense_layers else ()
-    shared = (model.shared_width,) if model.num_shared_experts else ()
-    return dense + shared
+    return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
 def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -93,11 +92,10 @@ def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     """Each width that does not divide."""
-    model, t, etp = scenario.model, layout.tensor_parallel, layout.expert_tensor_parallel
+    t, etp, width = layout.tensor_parallel, layout.expert_tensor_parallel, scenario.model.moe_intermediate_size
     told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
-    if model.is_moe and model.moe_intermediate_size % etp:
-        told.append(f"expert width {model.moe_intermediate_size} does not divide by expert tensor parallel {etp}")
-    return ", ".join(told)
+    of_experts = f"expert width {width} does not divide by expert tensor parallel {etp}"
+    return ", ".join([*told, of_experts] if scenario.model.is_moe and width % etp else told)
 
 
 def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -120,11 +118,10 @@ def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
-    product = block.expert_ranks
     if not scenario.model.is_moe:
-        return mask(product > 1)
-    ranks = block.tensor_parallel * block.context_parallel * block.data_parallel
-    return mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % product != 0))
+        return mask(block.expert_ranks > 1)
+    ranks = block.tensor_parallel * block.replicas
+    return mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
 
 
 def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -155,17 +152,14 @@ def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
 
 
 def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
-    activations = block.offloads("activations")
-    return mask(
-        activations & (block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline)
-    )
+    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
+    return mask(block.offloads("activations") & refused)
 
 
 def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.limits.activation_offload_with_recompute:
         return every(block, broken=False)
-    again = ~block.recomputes("none")
-    return mask((block.offloads("activations")) & again)
+    return mask(block.offloads("activations") & ~block.recomputes("none"))
 
 
 def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
@@ -203,9 +197,8 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
-    return mask(
-        (scenario.model.vocab_size % block.tensor_parallel != 0) & (not scenario.framework.limits.pads_vocabulary)
-    )
+    padded = scenario.framework.limits.pads_vocabulary
+    return mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
 
 
 RULES: tuple[Rule, ...] = (

@@ -43,7 +43,7 @@ from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 
-Part = Literal["parameters", "gradients", "resident", "activations", "released", "logits", "temporary"]
+MomentPart = Literal["parameters", "gradients", "resident", "activations", "released", "logits", "temporary"]
 """Fields of Moment. What is `released` are activations that were freed."""
 
 
@@ -71,10 +71,10 @@ class _Timeline:
     """Tensors allocated and freed; what is alive at a mark is a moment of the step."""
 
     def __init__(self) -> None:
-        self.alive: dict[str, tuple[Part, KindArray | float]] = {}
+        self.alive: dict[str, tuple[MomentPart, KindArray | float]] = {}
         self.moments: list[Moment] = []
 
-    def allocate(self, part: Part, **tensors: KindArray | float) -> None:
+    def allocate(self, part: MomentPart, **tensors: KindArray | float) -> None:
         """Bytes that are alive from now on, in place of those of the same name."""
         self.alive |= {name: (part, size) for name, size in tensors.items()}
 
@@ -92,7 +92,7 @@ class _Timeline:
 
     def mark(self, name: MomentName, when: Mask | None = None) -> None:
         """What is alive now is a moment of the step; ranks and layouts that do not have it count what stays anyway."""
-        parts: dict[Part, KindArray | float] = dict.fromkeys(get_args(Part), 0.0)
+        parts: dict[MomentPart, KindArray | float] = dict.fromkeys(get_args(MomentPart), 0.0)
         for part, size in self.alive.values():
             parts[part] = parts[part] + size
         if when is not None:

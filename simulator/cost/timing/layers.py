@@ -44,7 +44,7 @@ from simulator.question.vocabulary import RecomputeMode
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
-Size = Array | float
+Side = Array | float
 """One side of a matrix product on a device, shape (n,) or the same for all layouts."""
 
 
@@ -102,7 +102,7 @@ def at_rate(flops: Array, rate: float) -> ProductSeconds:
     return ProductSeconds(seconds, seconds, seconds)
 
 
-def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Size, depth: Size) -> ProductSeconds:
+def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Side, depth: Side) -> ProductSeconds:
     """The three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
     seconds = 2.0 * rows * outputs * depth / rate
     return ProductSeconds(
@@ -112,7 +112,7 @@ def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Size, 
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, rows: Size, outputs: Size, depth: Size) -> Array | float:
+def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, depth: Side) -> Array | float:
     """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
@@ -193,8 +193,8 @@ class LayerTimer:
 
     def _product(self, one: Product) -> ProductSeconds:
         block, m = self.block, self.extents.of("whole")
-        n: Size = float(one.outputs)
-        k: Size = float(one.inputs)
+        n: Side = float(one.outputs)
+        k: Side = float(one.inputs)
         match one.split:
             case "column" | "vocabulary":
                 n = n / block.tensor_parallel
