@@ -42,7 +42,7 @@ def test_a_wheel_carries_the_specs_inside(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         ("llama3-8", "unknown model 'llama3-8', did you mean 'llama3-8b'?"),
         ("Llama3-8B", "did you mean 'llama3-8b'?"),
-        ("zzz", "unknown model 'zzz'; known: deepseek-v2, "),
+        ("zzz", "unknown model 'zzz'; known: baichuan2-7b, bloomz-7b1, "),
         ("", "unknown model ''; known: "),
         (".", "unknown model '.'; known: "),
         ("..", "unknown model"),

@@ -87,6 +87,7 @@ TOTAL_EXCEPTIONS = {
     "qwen3-4b": (0.006, "4.02B rounded to two digits"),
     "ernie-4.5-21b-a3b": (0.040, "21.83B rounded down to 21B"),
     "kimi-k2": (0.027, "1.03T rounded to 1T"),
+    "glm-4.5-air": (0.009, "106.85B cut to 106B"),
     "olmo-2-32b": (0.008, "32.2B rounded to two digits"),
     "qwen3.5-35b-a3b": (0.010, "34.7B rounded to two digits"),
     "nemotron-h-56b": (0.006, "56.3B rounded to two digits"),
