@@ -76,9 +76,11 @@ def test_no_coefficient_is_out_of_bounds(kind: CoefficientKind) -> None:
 
 
 def test_few_coefficients_are_fitted() -> None:
-    assert len(names_of("memory")) <= 14
-    # One for each kernel of attention, of which rows of one stack decide one; those of experts rest on their rows.
-    assert len(names_of("time")) <= 21
+    # One for each cause outside the tensors, of which rows of one allocator decide one.
+    assert len(names_of("memory")) <= 15
+    # One for each kernel of attention, of which rows of one stack decide one; those of experts and of hosts that launch
+    # too slowly rest on their rows.
+    assert len(names_of("time")) <= 23
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +95,10 @@ def test_an_outlier_is_left_out_and_bends_nothing(kind: CoefficientKind, factor:
     bent = [*samples[:5], with_figures(samples[5], **{name: factor * value}), *samples[6:]]
     found, without = fit(kind, bent), fit(kind, [*samples[:5], *samples[6:]])
     assert found.left_out == (samples[5].key,)
-    assert found.values == pytest.approx(without.values, rel=1e-3, abs=1e-6)
+    # Two coefficients that the rows hardly tell apart may share differently: what they predict is the same.
+    kept = {key: error for key, error in found.residuals.items() if key in without.residuals}
+    assert len(kept) >= len(samples) - 1
+    assert kept == pytest.approx({key: without.residuals[key] for key in kept}, abs=1e-3)
 
 
 @pytest.fixture(scope="module")

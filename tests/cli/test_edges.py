@@ -60,9 +60,10 @@ def test_an_answer_is_not_lost_with_stderr(tmp_path: Path) -> None:
     assert without.returncode == 0
     assert with_stderr.stdout == without.stdout
     # Nothing that is opened takes the number of a stream that is closed.
-    done = shell(f"{question} --output {tmp_path / 'answer'} <&- >&- 2>&-")
-    assert done.returncode == 0
-    assert (tmp_path / "answer").read_text(encoding="utf-8") == with_stderr.stdout
+    for name, closed in (("answer", ""), ("alone", "<&- >&- 2>&-")):
+        assert shell(f"{question} --output {tmp_path / name} {closed}").returncode == 0
+    answers = [(tmp_path / name).read_text(encoding="utf-8") for name in ("answer", "alone")]
+    assert answers[0] == answers[1] != ""
 
 
 @pytest.mark.parametrize("module", ["click", "simulator.show.cli.main", "simulator.show.cli.options"])

@@ -19,7 +19,7 @@ from simulator.question.scenario.layout import (
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import RecomputeMode, RecomputeModule
+from simulator.question.vocabulary import RecomputeMode, RecomputeModule, ScheduleName
 from simulator.search import walk as walk_module
 from simulator.search.build import estimate_layout
 from simulator.search.rank import search
@@ -318,6 +318,7 @@ def test_every_axis_of_the_space_is_narrowed_by_a_test() -> None:
         "expert_tensor_parallel",
         "layers_per_virtual_stage",
         "recompute_layer_list",
+        "schedule",
         "tensor_parallel_across_nodes",
     }
     assert named | elsewhere == {f.name for f in fields(Space)}
@@ -325,3 +326,17 @@ def test_every_axis_of_the_space_is_narrowed_by_a_test() -> None:
     found = search(scenario, Space(expert_parallel=(4,), expert_tensor_parallel=(2,)), variants=True)
     assert {(x.expert_parallel, x.expert_tensor_parallel) for x in found.fastest} == {(4, 2)}
     assert replace(Space(), expert_parallel=(4,)) != Space()
+
+
+def test_a_schedule_narrows_the_search() -> None:
+    """Of a framework that has several; without being named only the usual one is searched."""
+    scenario = scenario_of("llama3.2-1b", devices=8, profile="torch", seq_length=1024, global_batch_size=64)
+    cases: list[tuple[tuple[ScheduleName, ...] | None, set[str]]] = [
+        (None, {"1f1b"}),
+        (("zb_h1",), {"zb_h1"}),
+        (("1f1b", "zb_h1"), {"1f1b", "zb_h1"}),
+    ]
+    for asked, expected in cases:
+        space = Space(pipeline_parallel=(4,), zero_stage=(2,), micro_batch_size=(1,), schedule=asked)
+        found = search(scenario, space, top=50, variants=True)
+        assert {layout.schedule for layout in found.fastest} == expected

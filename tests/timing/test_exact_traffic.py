@@ -101,7 +101,7 @@ def test_slow_collectives_move_fewer_bytes_a_second() -> None:
 
 def test_reductions_of_layers_are_as_slow_as_said() -> None:
     """Two gathers and two scatters of a dense layer in either pass."""
-    options = {"tp_comm_overlap": "false"}
+    options = {"tp_comm_overlap": "false", "overlap_tensor_gradients": "false"}
     found = []
     for slow in (1.0, 3.0):
         scenario = asked(model=small_dense(), options=options, time={"reduce_slowdown": slow})
