@@ -51,9 +51,14 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
-    """Yield the line on columns for which the terminal is too narrow."""
+    """Yield the line on columns for which the terminal is too narrow, with the cell that all rows of one have."""
     if left_out:
-        yield f"Too narrow for: {', '.join(column.name for column in left_out)}."
+        yield f"Too narrow for: {', '.join(map(_left_out, left_out))}."
+
+
+def _left_out(column: Column) -> str:
+    cells = {_COLOUR.sub("", cell) for cell in column.cells}
+    return f"{column.name} ({cells.pop()} in all)" if len(cells) == 1 and len(column.cells) > 1 else column.name
 
 
 def columns_grid(columns: Sequence[Column], style: Style) -> str:

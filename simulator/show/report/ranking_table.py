@@ -58,6 +58,8 @@ class _Choice:
     cell: Callable[[Layout], str]
     plain: Callable[[Estimate], str]
     """What the cell holds when the user chose nothing."""
+    spare: int = 0
+    """How readily its column goes."""
 
 
 _CHOICES = (
@@ -72,7 +74,7 @@ _CHOICES = (
         lambda e: "yes" if e.layout.tensor_parallel > 1 else "no",
     ),
     _Choice("offload", lambda layout: layout.offload, lambda _: "none"),
-    _Choice("layers by\nstage", cut_text, lambda _: "even"),
+    _Choice("layers by\nstage", cut_text, lambda _: "even", spare=25),
 )
 
 
@@ -141,9 +143,11 @@ def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
     yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
     for choice in _CHOICES:
         if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
-            yield Column(header=choice.header, cells=tuple(choice.cell(e.layout) for e in estimates), is_text=True)
+            cells = tuple(choice.cell(e.layout) for e in estimates)
+            yield Column(header=choice.header, cells=cells, is_text=True, spare=choice.spare)
     if any(estimate.options for estimate in estimates):
-        yield Column(header="experts'\nexchange", cells=tuple(map(_exchange, estimates)), is_text=True)
+        told = tuple(map(_exchange, estimates))
+        yield Column(header="experts'\nexchange", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
 
 
 _PLAIN = 75
