@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.evidence.calibration.sources import FEW, RowJudged, SourcesJudged, summary
+from simulator.evidence.calibration.vendors import LEAST_TAU, PublishedLayout
 from simulator.show.report.grid import grid
 
 ASCEND: Final = "MindSpeed, MindFormers"
@@ -20,6 +21,7 @@ class Figure:
     """One line of the table."""
 
     framework: str
+    """Or the models that it is a figure of."""
     text: str
     reached: str
     target: str = "-"
@@ -40,11 +42,15 @@ def framework_of(row: RowJudged) -> str:
     return _NAMES[row.sample.scenario.framework.name]
 
 
-def frameworks_table(judged: Sequence[SourcesJudged], ascend_runs: Mapping[str, float]) -> str:
-    """The table; `ascend_runs` are the recorded figures of `benchmarks.ascend_runs`."""
-    time, memory = (next(one for one in judged if one.kind == kind).rows for kind in ("time", "memory"))
-    figures = [*_runs(ascend_runs), *_ascend(time), *_paddle(memory), *_others(time, memory)]
-    headers = ("framework", "figure", "reached", "target", "")
+def frameworks_table(
+    judged: Sequence[SourcesJudged], ascend_runs: Mapping[str, float], configurations: Mapping[str, int]
+) -> str:
+    """The table; of the records `ascend_runs` are those of `benchmarks.ascend_runs`, `configurations` counts."""
+    of_time = next(one for one in judged if one.kind == "time")
+    time, memory = of_time.rows, next(one for one in judged if one.kind == "memory").rows
+    mixtures = _mixtures(time, of_time.published, configurations)
+    figures = [*_runs(ascend_runs), *_ascend(time), *_paddle(memory), *mixtures, *_others(time, memory)]
+    headers = ("of", "figure", "reached", "target", "")
     return grid(headers, [figure.cells for figure in figures], "markdown", text_columns=range(5))
 
 
@@ -88,6 +94,28 @@ def _paddle(memory: Sequence[RowJudged]) -> Iterator[Figure]:
     if rows:
         found = summary(rows)
         yield _at_most("Paddle", f"allocated on A100, source left out, mean of {found.rows}", found.source_out, 0.05)
+
+
+def _mixtures(
+    time: Sequence[RowJudged], published: Sequence[PublishedLayout], configurations: Mapping[str, int]
+) -> Iterator[Figure]:
+    """Mixtures of experts and current models, whatever trains them."""
+    name = "mixtures of experts"
+    rows = [row for row in time if row.sample.scenario.model.is_moe]
+    if rows:
+        found = summary(rows)
+        yield _at_most(name, f"speed, source left out, mean of {found.rows}", found.source_out, 0.12)
+    if published:
+        near = sum(one.within for one in published)
+        text = "questions whose published layout is predicted within 5 % of the best"
+        yield Figure(name, text, f"{near} of {len(published)}", "all", near == len(published))
+        kept = [one.tau for one in published if one.tau is not None]
+        least = min(kept, default=1.0)
+        text = f"order kept (tau) where three layouts and more were measured, {len(kept)} questions"
+        yield Figure(name, text, f"{least:.2f}", f"at least {LEAST_TAU}", least >= LEAST_TAU)
+    given, priced = configurations["given"], configurations["priced"]
+    share = 60 / 69
+    yield Figure("models", "public configurations priced", f"{priced} of {given}", "60 of 69", priced >= share * given)
 
 
 def _others(time: Sequence[RowJudged], memory: Sequence[RowJudged]) -> Iterator[Figure]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.ascend_runs import FOLDER as ASCEND_RUNS
 from benchmarks.ascend_runs import runs, summed_up
@@ -25,6 +26,8 @@ from simulator.show.report.as_json import dumps
 from simulator.show.report.calibration import meaning_table, value_table
 from tests.calibration.measured import all_rows, shipped_rows
 from tests.docs import walk
+from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS
+from tests.specs.test_public_configs import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "calibration"
@@ -59,7 +62,7 @@ def blocks(assessed: Assessment, judged: Sequence[SourcesJudged]) -> dict[Path, 
         ROOT / "docs" / "accuracy.md": {
             "accuracy": accuracy_text(assessed, "markdown").rstrip("\n"),
             "sources": sources_text(judged, "markdown").rstrip("\n"),
-            "frameworks": frameworks_table(judged, ascend_runs()),
+            "frameworks": frameworks_table(judged, recorded("ascend_runs"), recorded("configurations")),
         },
         ROOT / "docs" / "calibration.md": calibration_blocks(),
         ROOT / "README.md": {"accuracy": targets_table(assessed), "sources": class_table(judged)},
@@ -94,9 +97,9 @@ def _same(one: str, other: str) -> bool:
     return all(abs(float(a) - float(b)) <= 0.03 + 0.01 * abs(float(a)) for a, b in pairs)
 
 
-def ascend_runs() -> dict[str, float]:
-    """What is recorded of MindSpeed-LLM's own runs, which stand outside the project."""
-    found: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8"))["ascend_runs"]
+def recorded(name: str) -> dict[str, Any]:
+    """What is recorded of files outside the project: MindSpeed-LLM's own runs, and public configurations."""
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))[name]
     return found
 
 
@@ -116,8 +119,10 @@ if __name__ == "__main__":
     shipped_calibration.cache_clear()  # what follows starts from what was just written
     tuned = tuple(published_layouts(prepared(all_rows())))
     sources = tuple(replace(one, published=tuned) if one.kind == "time" else one for one in sources)
-    measured = dict(summed_up(runs())) if ASCEND_RUNS.exists() else ascend_runs()
-    RECORD.write_text(dumps({"figures": record(judged), "ascend_runs": measured}) + "\n", encoding="utf-8")
+    measured = dict(summed_up(runs())) if ASCEND_RUNS.exists() else recorded("ascend_runs")
+    models = counted() if CONFIGURATIONS.is_dir() else recorded("configurations")
+    found_outside = {"ascend_runs": measured, "configurations": models}
+    RECORD.write_text(dumps({"figures": record(judged)} | found_outside) + "\n", encoding="utf-8")
     for path, found in blocks(judged, sources).items():
         page = path.read_text(encoding="utf-8")
         for name, block in found.items():
