@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from simulator.cost.pricing.estimate import Estimate, PredictionStatus, Provenance
-from simulator.cost.pricing.price import Sized, usable_bytes
+from simulator.cost.pricing.price import Sized
+from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
     OTHER_FAMILY,
@@ -96,7 +97,7 @@ class Applied:
         if self.memory is None or self.memory.memory is None:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
-        capacity = usable_bytes(scenario, priced.memory)[priced.binding_stage[index]]
+        capacity = usable_bytes(scenario, priced.memory.has)[priced.binding_stage[index]]
         margins = np.log(capacity / priced.need_bytes[index])
         variances = relative_variances("memory", scenario, block, part)
 

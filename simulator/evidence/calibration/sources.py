@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from simulator.evidence.calibration.hierarchy import (
     hierarchical,
     learned,
 )
+from simulator.evidence.calibration.order import alike, kendall_tau
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.evidence.calibration.vendors import PublishedLayout, published_layouts
@@ -205,14 +205,9 @@ def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:
         if len(runs) < LEAST_LAYOUTS:
             continue
         best, fastest = max(predicted for _, predicted in runs), max(measured for measured, _ in runs)
-        chosen = float(np.mean([measured for measured, predicted in runs if _alike(predicted, best)]))
-        pairs = [
-            np.sign(a[0] - b[0]) * (0.0 if _alike(a[1], b[1]) else np.sign(a[1] - b[1]))
-            for a, b in combinations(runs, 2)
-            if a[0] != b[0]
-        ]
+        chosen = float(np.mean([measured for measured, predicted in runs if alike(predicted, best)]))
         name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
-        yield ChoiceRegret(name, len(runs), 1.0 - chosen / fastest, float(np.mean(pairs)) if pairs else 0.0)
+        yield ChoiceRegret(name, len(runs), 1.0 - chosen / fastest, kendall_tau(runs) or 0.0)
 
 
 def _runs(members: Sequence[RowJudged]) -> list[tuple[float, float]]:
@@ -224,11 +219,6 @@ def _runs(members: Sequence[RowJudged]) -> list[tuple[float, float]]:
         runs.setdefault(layout, []).append((speed, speed * math.exp(member.source_out.error)))
     means = (np.mean(of_layout, axis=0) for of_layout in runs.values())
     return [(float(measured), float(predicted)) for measured, predicted in means]
-
-
-def _alike(one: float, other: float) -> bool:
-    """Whether two predictions are one, but for rounding: either would be chosen."""
-    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def _question(sample: Sample) -> tuple[object, ...]:

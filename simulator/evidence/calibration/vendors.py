@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.order import kendall_tau
 from simulator.evidence.calibration.sample import Sample, predict
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
@@ -110,5 +110,4 @@ def _order(members: Sequence[Sample]) -> float | None:
         )
         for one in fastest.values()
     ]
-    signs = [np.sign(a[0] - b[0]) * np.sign(a[1] - b[1]) for a, b in combinations(speeds, 2) if a[0] != b[0]]
-    return float(np.mean(signs)) if signs else None
+    return kendall_tau(speeds)
