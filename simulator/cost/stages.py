@@ -182,3 +182,9 @@ def _contents(cut: _Cut) -> StageContents:
         heads=heads,
         prediction_layers=heads * cut.prediction,
     )
+
+
+def usable_bytes(scenario: Scenario, has: StageContents) -> Array:
+    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel,)."""
+    by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
+    return np.asarray(by_group[has.group[has.kind]])

@@ -26,15 +26,17 @@ def every(block: LayoutBlock, *, broken: bool) -> Mask:
 
 def cut(scenario: Scenario, block: LayoutBlock) -> Mask:
     """Every rank has a layer, and the cut adds up."""
-    cut = block.stage_layers
+    layers = block.stage_layers
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
     if listed and (
         len(listed) != block.pipeline_parallel * block.virtual_stages
-        or rank_layers(listed, block.pipeline_parallel, block.schedule) != cut
+        or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
     ):
         return every(block, broken=True)
     least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
-    return every(block, broken=len(cut) != block.pipeline_parallel or sum(cut) != total or min(cut, default=0) < least)
+    return every(
+        block, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < least
+    )
 
 
 def node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:

@@ -228,20 +228,24 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
     _counted(scenario, space)
     known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf) / _ROUNDING
     found = Shortlist(1, variants=False)
-    for block in blocks(scenario, space, chunk=CHUNK):
-        kept, _ = lawful(scenario, space, block)
-        bar = min(found.bar, known)
-        if len(kept) and bar < np.inf:
-            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar)
-        for whole in sizes(scenario, space, kept):
-            sized, bar = _sized_where(scenario, whole, FITS), min(found.bar, known)
-            if sized is not None:
-                priced = timed(scenario, sized, np.where(sized.verdict == FITS, bar, -np.inf))
-                where = (priced.verdict == FITS) & (priced.step.total < bar)
-                _offer(found, scenario, space, priced, where, least)
+    for priced, where in _below(scenario, space, lambda: min(found.bar, known)):
+        _offer(found, scenario, space, priced, where, least)
     if known < np.inf and not found.entries:  # those near are of another space
         return fastest_of(scenario, space, least=least)
     return found.layouts
+
+
+def _below(scenario: Scenario, space: Space, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+    """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
+    for block in blocks(scenario, space, chunk=CHUNK):
+        kept, _ = lawful(scenario, space, block)
+        if len(kept) and bar() < np.inf:
+            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar())
+        for whole in sizes(scenario, space, kept):
+            sized, now = _sized_where(scenario, whole, FITS), bar()
+            if sized is not None:
+                priced = timed(scenario, sized, np.where(sized.verdict == FITS, now, -np.inf))
+                yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,20 +265,12 @@ def faster_than(scenario: Scenario, space: Space, layout: Layout, *, least: floa
     """Count the layouts of a space that fit with at least a probability and are predicted faster than one."""
     own = float(price(scenario, block_of([layout])).step.total[0])
     count, best, shortest = 0, layout, own
-    for block in blocks(scenario, space, chunk=CHUNK):
-        kept, _ = lawful(scenario, space, block)
-        if len(kept):
-            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < own)
-        for whole in sizes(scenario, space, kept):
-            sized = _sized_where(scenario, whole, FITS)
-            if sized is None:
-                continue
-            priced = timed(scenario, sized, np.where(sized.verdict == FITS, own, -np.inf))
-            before = np.flatnonzero((priced.verdict == FITS) & (priced.step.total < own))
-            before = before[_likely(scenario, priced, before, least)] if len(before) else before
-            count += len(before)
-            if len(before) and (seconds := priced.step.total[before]).min() < shortest:
-                shortest, best = float(seconds.min()), priced.block.layout(int(before[seconds.argmin()]))
+    for priced, where in _below(scenario, space, lambda: own):
+        before = np.flatnonzero(where)
+        before = before[_likely(scenario, priced, before, least)] if len(before) else before
+        count += len(before)
+        if len(before) and (seconds := priced.step.total[before]).min() < shortest:
+            shortest, best = float(seconds.min()), priced.block.layout(int(before[seconds.argmin()]))
     return Faster(own, count, best, shortest)
 
 

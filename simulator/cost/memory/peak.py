@@ -28,7 +28,7 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
-from simulator.cost.stages import StageContents
+from simulator.cost.stages import StageContents, usable_bytes
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 
@@ -140,8 +140,7 @@ def _idle_streams(  # noqa: PLR0913, PLR0917 - one argument for each thing that 
     shape = (len(has.ranks), len(block))
     gradients = np.choose(moment, [np.broadcast_to(each.gradients, shape)[has.kind] for each in moments])
     idle = idle_stream_bytes(scenario, block, has, gradients)
-    room = [hardware.usable_memory_bytes for hardware in scenario.kinds_of_device]
-    usable = scenario.coefficients.memory.starved_from * np.array(room)[has.group[has.kind]][:, None]
+    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, has)[:, None]
     return np.asarray(np.clip(usable - held, 0.0, idle))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents
+from simulator.cost.stages import stage_contents, usable_bytes
 from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -43,7 +43,7 @@ class Priced(Sized):
 def size(scenario: Scenario, block: LayoutBlock) -> Sized:
     """Memory of every layout of `block`, and whether it fits."""
     memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
-    share = memory.need / usable_bytes(scenario, memory)[:, None]
+    share = memory.need / usable_bytes(scenario, memory.has)[:, None]
     binding = np.argmax(share, axis=0)
     device, need = (each[binding, np.arange(len(block))] for each in (memory.device, memory.need))
     return Sized(block, memory, binding, device, need, verdicts(scenario, np.max(share, axis=0)))
@@ -60,12 +60,6 @@ def timed(scenario: Scenario, sized: Sized, below: Array | float = np.inf) -> Pr
     return Priced(
         sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
     )
-
-
-def usable_bytes(scenario: Scenario, memory: MemoryByStage) -> Array:
-    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel,)."""
-    by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
-    return np.asarray(by_group[memory.has.group[memory.has.kind]])
 
 
 def verdicts(scenario: Scenario, share: Array) -> NDArray[np.intp]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.pricing.price import FITS, usable_bytes, verdicts
-from simulator.cost.stages import stage_contents
+from simulator.cost.pricing.price import FITS, verdicts
+from simulator.cost.stages import stage_contents, usable_bytes
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.fit import Freedom, names_of
 from simulator.lab.probe.pool import Candidate
@@ -137,7 +137,7 @@ def _priced(
             figures[kind] = np.asarray(np.max(memory.device, axis=0))
             continue
         figures[kind] = step_seconds(sets, several, memory).total
-        share = np.max(memory.device[:, :1] / usable_bytes(scenario, memory)[:, None], axis=0)
+        share = np.max(memory.need[:, :1] / usable_bytes(scenario, has)[:, None], axis=0)
         if verdicts(scenario, share)[0] != FITS:
             return None
     seconds = float(figures["time"][0])

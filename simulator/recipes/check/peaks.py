@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.memory.outside import outside_allocator
-from simulator.cost.pricing.price import price, usable_bytes
+from simulator.cost.pricing.price import price
+from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -36,7 +37,7 @@ def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
     block = block_of([layout])
     priced = price(scenario, block)
     memory = priced.memory
-    usable = usable_bytes(scenario, memory)
+    usable = usable_bytes(scenario, memory.has)
 
     def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         totals = [moment.total(memory.has) for moment in memory.moments if (moment.name == "optimizer step") == step]
