@@ -444,7 +444,7 @@ PADDLE = FrameworkProfile(
 TORCH = FrameworkProfile(
     name="torch",
     version="PyTorch 2.13",
-    # torch.distributed.pipelining of 2.10 and later, schedules.py: InterleavedZeroBubble, ZBVZeroBubble, DualPipeV.
+    # torch.distributed.pipelining of PyTorch 2.13, schedules.py: InterleavedZeroBubble, ZBVZeroBubble, DualPipeV.
     limits=FrameworkLimits(
         default_zero_stage=3, recomputes_operations=True, schedules=("1f1b", "zb_h1", "zb_v", "dualpipev")
     ),

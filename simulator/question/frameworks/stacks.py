@@ -71,7 +71,7 @@ STACKS: tuple[Stack, ...] = (
             "optimizer_dtype": "bf16",
             "fp8_recipe": "blockwise",
         },
-        schedules=("zb_h1", "dualpipe"),
+        schedules=("dualpipe",),
     ),
     Stack(
         name="z2000",
