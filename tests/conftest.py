@@ -1,7 +1,7 @@
 """What the whole suite shares: one thread a process, no deadlines of single examples, and lanes for launches.
 
-With `-n 4` a file is a worker's as a whole. Files that launch processes share two lanes, each a
-worker's from the start, so that no more than two launches run at a time.
+With `-n 4` a file is a worker's as a whole. Files that launch processes, and files that share what takes long to make,
+stand in four lanes, each a worker's from the start: no more launches run at a time than there are lanes of them.
 """
 
 import os
@@ -23,9 +23,11 @@ settings.load_profile("suite")
 LANES: Final = {
     "launches of the trainer": ("trainer/test_worker.py", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
+    "accuracy": ("calibration/test_pages.py", "calibration/test_sources.py", "calibration/test_accuracy.py"),
+    "traces": ("trace/", "docs/test_traced.py"),
 }
-"""Files or folders whose tests start processes that train, or stand in for ones that do."""
-LONG: Final = ("calibration/test_pages.py", "probe/test_run.py", "docs/test_traced.py", "trace/", "project/")
+"""Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
+LONG: Final = ("calibration/", "probe/test_run.py", "answers/test_sweep.py", "project/")
 """What takes longest of the rest begins first."""
 
 

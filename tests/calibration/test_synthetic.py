@@ -24,7 +24,7 @@ from tests.calibration.measured import (
     with_figures,
 )
 
-SEEDS = 20
+SEEDS = 10
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -25,18 +26,33 @@ from simulator.show.report.rule_text import rule_text
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
 
-FITS = judged(tensor_parallel=2, sequence_parallel=True)
-TOO_LARGE = judged()
-WIDE = judged(tensor_parallel=12, nodes=3, model="llama3.2-3b")
-REFUSED = judged(pipeline_parallel=2, offload="activations")
-MISSING = judged(model=None)
+
+@cache
+def fits() -> Checked:
+    return judged(tensor_parallel=2, sequence_parallel=True)
+
+
+@cache
+def refused() -> Checked:
+    return judged(pipeline_parallel=2, offload="activations")
+
+
 WRONG = Checked(file="a,b:c%.sh", outcome="unreadable", passed=False, reasons=("line one\nline 100%",))
-WARNED = replace(FITS, remarks=(Remark("repeated-flag", "warning", "given twice", Place("train.sh", 9), "drop one"),))
-ALL = (FITS, TOO_LARGE, REFUSED, MISSING, WRONG, WARNED)
+
+
+def warned() -> Checked:
+    remark = Remark("repeated-flag", "warning", "given twice", Place("train.sh", 9), "drop one")
+    return replace(fits(), remarks=(remark,))
+
+
+@cache
+def every() -> tuple[Checked, ...]:
+    """One of each outcome, too large and without a model among them."""
+    return (fits(), judged(), refused(), judged(model=None), WRONG, warned())
 
 
 def answer(*results: Checked, **changes: Any) -> Answer:
-    return replace(Answer(results=results or ALL, gates=Gates()), **changes)
+    return replace(Answer(results=results or every(), gates=Gates()), **changes)
 
 
 def text(form: str, *results: Checked, **changes: Any) -> str:
@@ -65,7 +81,7 @@ def test_json_keeps_its_schema() -> None:
 
 
 def test_estimates_inside_keep_theirs() -> None:
-    found = json.loads(text("json", FITS))["results"][0]["estimate"]
+    found = json.loads(text("json", fits()))["results"][0]["estimate"]
     jsonschema.Draft202012Validator(schema()).validate(found)
 
 
@@ -75,10 +91,10 @@ def test_github_annotates_the_line_and_escapes() -> None:
         "::error file=a%2Cb%3Ac%25.sh,line=1,title=simulate check%3A unreadable::unreadable: line one line 100%25",
         "1 recipe: 1 unreadable; 1 failed",
     ]
-    (refused, *_) = text("github", REFUSED).splitlines()
-    assert refused.startswith("::error file=train.sh,line=8,title=simulate check%3A refused::refused: ")
-    assert "no support for Pipeline parallelism with CPU offloading" in refused
-    assert text("github", WARNED).splitlines()[0] == (
+    (line, *_) = text("github", refused()).splitlines()
+    assert line.startswith("::error file=train.sh,line=8,title=simulate check%3A refused::refused: ")
+    assert "no support for Pipeline parallelism with CPU offloading" in line
+    assert text("github", warned()).splitlines()[0] == (
         "::warning file=train.sh,line=9,title=repeated-flag::given twice%0Afix: drop one"
     )
 
@@ -113,7 +129,7 @@ def test_summary_is_appended(tmp_path: Path) -> None:
 
 def test_junit_counts_and_escapes() -> None:
     odd = replace(WRONG, reasons=("a < b & c \x01",))
-    root = ET.fromstring(text("junit", *ALL, odd))  # noqa: S314  our own text
+    root = ET.fromstring(text("junit", *every(), odd))  # noqa: S314  our own text
     suite = root[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("7", "2", "3")
     kinds = [[child.tag for child in case] for case in suite]
@@ -141,7 +157,7 @@ def test_sarif_names_rules_and_lines() -> None:
     described = {rule["id"]: rule["shortDescription"]["text"] for rule in run_["tool"]["driver"]["rules"]}
     assert described["megatron-offload-pipeline"] == "activation offloading does not work with a pipeline"
     assert all(text != rule.replace("-", " ") for rule, text in described.items())
-    assert json.loads(text("sarif", FITS))["runs"][0]["results"] == []
+    assert json.loads(text("sarif", fits()))["runs"][0]["results"] == []
 
 
 def test_every_rule_id_has_one_form_and_a_text() -> None:
@@ -165,12 +181,12 @@ def test_table_says_what_matters() -> None:
     assert "[megatron-offload-pipeline]" in found
     quiet = text("table", verbosity=-1)
     assert "would fit" not in quiet
-    assert text("table", FITS, verbosity=1).count("peaks") == 1
+    assert text("table", fits(), verbosity=1).count("peaks") == 1
     assert "\x1b[" in text("table", colour=True)
 
 
 def test_markdown_is_a_table() -> None:
-    assert text("markdown", FITS).splitlines()[1].startswith("|--")
+    assert text("markdown", fits()).splitlines()[1].startswith("|--")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,13 +26,19 @@ from tests.probe import machine
 
 HARDWARE = load_hardware("local-cpu")
 WIDE = Freedom(spread=3.0, every=True)
-POOL = candidates(HARDWARE, 2, "bf16", reach("cpu", None, Path("models")))
 
 
-SOME = POOL[::5]
-"""Enough of them to choose from, priced in less time."""
+@cache
+def pool() -> tuple[Candidate, ...]:
+    return candidates(HARDWARE, 2, "bf16", reach("cpu", None, Path("models")))
 
 
+def some() -> tuple[Candidate, ...]:
+    """Enough of them to choose from, priced in less time."""
+    return pool()[::5]
+
+
+@cache
 def base(devices: int = 2) -> Coefficients:
     known = known_memory("cpu")
     assert known is not None
@@ -39,14 +46,13 @@ def base(devices: int = 2) -> Coefficients:
     return from_rates(rates, "bf16", replaced(Coefficients(), "memory", known.names, known.vector))
 
 
-BASE = base()
-
-
 def designed(launches: int = 8, freedom: Freedom = WIDE) -> ProbeDesign:
-    return plan(SOME, BASE, Effort(launches=launches, freedom=freedom))
+    return plan(some(), base(), Effort(launches=launches, freedom=freedom))
 
 
-DESIGN = designed()
+@cache
+def design() -> ProbeDesign:
+    return designed()
 
 
 def splits(found: tuple[Candidate, ...]) -> set[tuple[int, int, int]]:
@@ -54,18 +60,18 @@ def splits(found: tuple[Candidate, ...]) -> set[tuple[int, int, int]]:
 
 
 def test_the_pool_holds_every_split_shape_and_way_to_recompute() -> None:
-    assert len(POOL) <= MOST_CANDIDATES
-    assert splits(POOL) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+    assert len(pool()) <= MOST_CANDIDATES
+    assert splits(pool()) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
     for values in (
-        {c.layout.recompute for c in POOL},
-        {c.layout.micro_batch_size for c in POOL},
-        {c.scenario.model.num_hidden_layers for c in POOL},
-        {c.scenario.model.hidden_size for c in POOL},
+        {c.layout.recompute for c in pool()},
+        {c.layout.micro_batch_size for c in pool()},
+        {c.scenario.model.num_hidden_layers for c in pool()},
+        {c.scenario.model.hidden_size for c in pool()},
     ):
         assert len(values) == 3, values
-    assert {c.layout.zero_stage for c in POOL} == {0, 1, 2, 3}
-    assert {c.scenario.seq_length for c in POOL} == {128, 256, 512, 1024}
-    assert len({c.title for c in POOL}) == len(POOL)
+    assert {c.layout.zero_stage for c in pool()} == {0, 1, 2, 3}
+    assert {c.scenario.seq_length for c in pool()} == {128, 256, 512, 1024}
+    assert len({c.title for c in pool()}) == len(pool())
 
 
 @pytest.mark.parametrize(("devices", "most_splits"), [(1, 1), (4, 6)])
@@ -84,20 +90,20 @@ def test_an_own_model_is_cut_to_a_few_layers() -> None:
 
 def test_launches_fit_and_last_neither_too_long_nor_too_short() -> None:
     effort = Effort()
-    for planned in DESIGN.launches:
+    for planned in design().launches:
         one = planned.candidate
-        priced = estimate_layout(replace(one.scenario, coefficients=BASE), one.layout)
+        priced = estimate_layout(replace(one.scenario, coefficients=base()), one.layout)
         assert priced.verdict == "fits"
         assert priced.throughput.step_seconds == pytest.approx(planned.step_seconds)
         assert planned.step_seconds >= effort.shortest_step_seconds
         assert planned.launch_seconds == effort.start_seconds + effort.steps * planned.step_seconds
         assert planned.launch_seconds <= effort.longest_seconds
-    assert DESIGN.seconds == sum(planned.launch_seconds for planned in DESIGN.launches)
+    assert design().seconds == sum(planned.launch_seconds for planned in design().launches)
 
 
 def test_a_plan_is_the_same_every_time() -> None:
-    assert designed() == DESIGN
-    assert [p.candidate for p in designed(3).launches] == [p.candidate for p in DESIGN.launches[:3]]
+    assert designed() == design()
+    assert [p.candidate for p in designed(3).launches] == [p.candidate for p in design().launches[:3]]
 
 
 def test_what_no_launch_shows_stays_as_uncertain_as_it_was() -> None:
@@ -108,9 +114,9 @@ def test_what_no_launch_shows_stays_as_uncertain_as_it_was() -> None:
         "gemm_efficiency_fp8",
         "tensor_exposed",
     ):
-        assert DESIGN.left[name] == pytest.approx(1.0)
+        assert design().left[name] == pytest.approx(1.0)
     for name in ("layer_overhead_seconds", "tensor_overhead_seconds", "shard_overhead_seconds"):
-        assert DESIGN.left[name] < 0.9
+        assert design().left[name] < 0.9
 
 
 def test_every_launch_leaves_less_to_know() -> None:
@@ -121,17 +127,17 @@ def test_every_launch_leaves_less_to_know() -> None:
 
 def test_only_a_split_layer_pins_down_what_splitting_costs() -> None:
     only = Freedom(spread=3.0, every=True)
-    first = next(p for p in plan(SOME, BASE, Effort(freedom=only)).launches if "tensor_overhead_seconds" in p.pins)
+    first = next(p for p in plan(some(), base(), Effort(freedom=only)).launches if "tensor_overhead_seconds" in p.pins)
     assert first.candidate.layout.tensor_parallel == 2
-    without = tuple(c for c in SOME if c.layout.tensor_parallel == 1)
-    assert plan(without, BASE, Effort(freedom=only)).left["tensor_overhead_seconds"] == pytest.approx(1.0)
+    without = tuple(c for c in some() if c.layout.tensor_parallel == 1)
+    assert plan(without, base(), Effort(freedom=only)).left["tensor_overhead_seconds"] == pytest.approx(1.0)
 
 
 def test_coefficients_that_are_0_are_not_asked_about() -> None:
     names = names_of("time", base(devices=1), every=True)
     assert not {"tensor_overhead_seconds", "tensor_ends_overhead_seconds"} & set(names)
-    assert names_of("memory", BASE) == ()
-    assert set(DESIGN.left) == set(names_of("time", BASE, every=True))
+    assert names_of("memory", base()) == ()
+    assert set(design().left) == set(names_of("time", base(), every=True))
 
 
 def test_on_an_accelerator_memory_counts_too() -> None:
@@ -144,40 +150,41 @@ def test_on_an_accelerator_memory_counts_too() -> None:
 
 def information(design: ProbeDesign) -> float:
     """Logarithm of what the launches' slopes add to the priors' information, from scratch."""
-    names = names_of("time", BASE, every=True)
+    names = names_of("time", base(), every=True)
     prior = np.diag([(WIDE.spread * priors("time")[name].spread) ** -2 for name in names])
     total = prior.copy()
     for planned in design.launches:
-        priced = planning._priced(planned.candidate, BASE, {"time": names}, Effort())
+        priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
         assert priced is not None
         total += np.outer(priced.slopes["time"], priced.slopes["time"]) / planning.NOISE["time"] ** 2
     return float(np.linalg.slogdet(total)[1] - np.linalg.slogdet(prior)[1])
 
 
 def test_the_chosen_launches_say_more_than_others() -> None:
-    others = np.random.default_rng(5).permutation(len(SOME))
-    usable = [i for i in others if planning._priced(SOME[i], BASE, {"time": names_of("time", BASE)}, Effort())]
+    others = np.random.default_rng(5).permutation(len(some()))
+    usable = [i for i in others if planning._priced(some()[i], base(), {"time": names_of("time", base())}, Effort())]
     for start in range(0, 40, 8):
         chance = replace(
-            DESIGN, launches=tuple(replace(DESIGN.launches[0], candidate=SOME[i]) for i in usable[start : start + 8])
+            design(),
+            launches=tuple(replace(design().launches[0], candidate=some()[i]) for i in usable[start : start + 8]),
         )
-        assert information(DESIGN) > information(chance) + 2.0
+        assert information(design()) > information(chance) + 2.0
 
 
 def test_the_covariance_is_updated_as_if_from_scratch() -> None:
-    names = names_of("time", BASE, every=True)
+    names = names_of("time", base(), every=True)
     spread = np.array([WIDE.spread * priors("time")[name].spread for name in names])
     total = np.diag(spread**-2)
-    for planned in DESIGN.launches:
-        priced = planning._priced(planned.candidate, BASE, {"time": names}, Effort())
+    for planned in design().launches:
+        priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
         assert priced is not None
         total += np.outer(priced.slopes["time"], priced.slopes["time"]) / planning.NOISE["time"] ** 2
     left = np.sqrt(np.diag(np.linalg.inv(total))) / spread
-    assert [DESIGN.left[name] for name in names] == pytest.approx(list(left), rel=1e-6)
+    assert [design().left[name] for name in names] == pytest.approx(list(left), rel=1e-6)
 
 
 def test_cheap_launches_come_first() -> None:
     slow = Effort(launches=8, start_seconds=0.1, freedom=WIDE)
     # Few candidates are of use, and in the end all are taken; what differs is the order.
-    quick, ready = (math.fsum(p.step_seconds for p in d.launches[:4]) for d in (plan(SOME, BASE, slow), DESIGN))
+    quick, ready = (math.fsum(p.step_seconds for p in d.launches[:4]) for d in (plan(some(), base(), slow), design()))
     assert quick < ready

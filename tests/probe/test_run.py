@@ -1,5 +1,6 @@
 """A probe from rates to calibration, on launches whose step time a formula gives."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -11,6 +12,8 @@ from simulator import api
 from simulator.errors import InputError
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.probe import prepare as preparing
+from simulator.lab.probe.pool import candidates
 from simulator.lab.probe.prepare import FREEDOM, Prepared, outlook, prepare
 from simulator.lab.probe.run import Probed, launch_all
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
@@ -98,6 +101,14 @@ def probed(folder: Path, *, scatter: float = 0.0, **changes: object) -> tuple[Pr
     before = ready(folder, **changes)
     engine = FormulaEngine(truth(before.base), scatter)
     return launch_all(before, silent, engine=engine, launcher=NoLauncher()), engine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thinned() -> Iterator[None]:
+    """Some of the candidates only, which are planned in less time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "candidates", lambda *given: candidates(*given)[::12])
+        yield
 
 
 @pytest.fixture(scope="module")

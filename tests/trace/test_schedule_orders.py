@@ -8,13 +8,13 @@ from simulator.cost.schedule.dual_pipe import DualPipeV
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
 
-schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 WORDS = {"FORWARD": "forward", "FULL_BACKWARD": "backward", "BACKWARD_INPUT": "input_gradient"}
 WORDS["BACKWARD_WEIGHT"] = "weight_gradient"
 
 
 def of_torch(name: str, rank: int, ranks: int, chunks: int, micro_batches: int) -> list[tuple[str, int, int]]:
     """Kind, micro batch and stage of every pass that PyTorch lists for a rank; pairs as their passes."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     kind = schedules.get_schedule_class(name)
     made: Any = kind.__new__(kind)
     made.pp_group_size, made.n_local_stages, made.rank = ranks, chunks, rank

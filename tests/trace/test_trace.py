@@ -2,8 +2,10 @@
 
 import importlib.util
 import json
+import os
 import sys
-from dataclasses import replace
+import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.show.cli import tracing as command
 from tests.cli.running import refusal, run
+from tests.trainer import forked
 
 NEEDS_TORCH = "torch is not installed: a trace runs it"
 
@@ -92,6 +95,21 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Traces in forked processes; the page on traces has one in a process that is started."""
+
+    def traced(request: TraceRequest) -> Traced:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        (folder / "stdin").write_text(json.dumps(asdict(request)), encoding="utf-8")
+        code = forked.ended(forked.start("simulator.lab.trace", [], os.environ, folder), tracing.LIMIT_SECONDS)
+        assert code == 0, (folder / "stderr").read_text(encoding="utf-8")
+        return Traced.from_json((folder / "stdout").read_text(encoding="utf-8").splitlines()[-1])
+
+    monkeypatch.setattr(tracing, "_in_a_process", traced)
+
+
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("name", CASES)
 def test_a_trace_agrees_with_the_prediction(name: str) -> None:
     pytest.importorskip("torch", reason=NEEDS_TORCH)
@@ -108,6 +126,7 @@ def test_a_trace_agrees_with_the_prediction(name: str) -> None:
     assert sum(counted for _, counted, _ in found.rows) == traced.peak_bytes
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_trace_is_the_same_every_time() -> None:
     pytest.importorskip("torch", reason=NEEDS_TORCH)
     question = asked(num_layers=2, tensor_parallel=8, global_batch_size=2, seq_length=512)

@@ -3,8 +3,7 @@
 import importlib.util
 import os
 import re
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.model import ModelSpec
 from tests.project.tree import ROOT
+from tests.trainer import forked
 
 NEEDS_TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -71,17 +71,17 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
     with held_port() as port:
         for rank in range(count):
             slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(count), "SLURM_LOCALID": str(rank)}
-            with (folder / f"errors-{rank}").open("wb") as stream:
-                command = [sys.executable, "-m", module, str(path)]
-                environment = usual | slurm | {"MASTER_PORT": str(port)}
-                ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stream))
+            environment = usual | slurm | {"MASTER_PORT": str(port)}
+            ranks.append(forked.start(module, [str(path)], environment, folder / f"streams-{rank}"))
         try:
-            codes = [process.wait(timeout=LIMIT_SECONDS) for process in ranks]
+            codes = [forked.ended(process, LIMIT_SECONDS) for process in ranks]
         finally:
             for process in ranks:
-                process.kill()
-                process.wait()
-    return [(code, (folder / f"errors-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
+                with suppress(ValueError):  # closed, as it should be
+                    process.kill()
+    return [
+        (code, (folder / f"streams-{rank}" / "stderr").read_text(encoding="utf-8")) for rank, code in enumerate(codes)
+    ]
 
 
 def last_failure(errors: str) -> Failure:

@@ -1,0 +1,57 @@
+"""Programs that need torch, in processes forked from one that has imported it: that takes longer than they do.
+
+Some launches start Python anew all the same (`torchrun`, the runner's own, one trace), as users' do.
+"""
+
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from functools import cache
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from tests.project.tree import ROOT
+
+IMPORTED = ("simulator.lab.trainer.worker", "simulator.lab.trace.stage")
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+@cache
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    return context
+
+
+def start(module: str, arguments: list[str], environment: Mapping[str, str], folder: Path) -> ForkServerProcess:
+    """`python -m module arguments` with this environment, its streams the files stdin (if any), stdout and stderr."""
+    folder.mkdir(exist_ok=True)
+    (folder / "stdin").touch()
+    process = _context().Process(target=_run, args=(module, arguments, dict(environment), folder))
+    process.start()
+    return process
+
+
+def ended(process: ForkServerProcess, limit_seconds: float) -> int:
+    """The exit code; whatever still runs by then is killed."""
+    process.join(limit_seconds)
+    code = process.exitcode
+    process.kill()
+    process.join()
+    process.close()
+    assert code is not None, f"still running after {limit_seconds:g} s"
+    return code
+
+
+def _run(module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
+    for number, name in enumerate(STREAMS):
+        with (folder / name).open("wb" if number else "rb") as stream:
+            os.dup2(stream.fileno(), number)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)  # what multiprocessing put there is empty
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
