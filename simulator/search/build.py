@@ -205,7 +205,7 @@ def _mean_peak(scenario: Scenario) -> float:
 def _recomputed_flops(scenario: Scenario, priced: Priced, at: int) -> float:
     """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
     layout, has = priced.block.layout(at), priced.memory.has
-    layers, on_rank = has.ranks @ has.layers, priced.memory.plan.on_rank(has)
+    layers, on_rank = has.ranks @ has.layers, priced.memory.plan.on_rank
     full = np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))
     flops = 0.0
     for index, kind in enumerate(has.layer_kinds):

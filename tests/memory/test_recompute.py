@@ -75,7 +75,7 @@ def test_layouts_of_a_block_recompute_each_in_its_own_way() -> None:
     together = block_of(layouts)
     has = stage_contents(scenario, together)
     plan = recompute_plan(together, has)
-    assert plan.on_rank(has)[0].T.tolist() == [[0, 0], [4, 4], [3, 3], [2, 1], [0, 0]]
+    assert plan.on_rank[0].T.tolist() == [[0, 0], [4, 4], [3, 3], [2, 1], [0, 0]]
     assert plan.inputs[0].T.tolist() == [[0, 0], [2, 2], [3, 3], [2, 1], [0, 0]]
     assert plan.unit.tolist() == [1, 2, 1, 1, 1]
 

@@ -186,7 +186,7 @@ def layer_bytes(scenario: Scenario, here: LayoutBlock, *, moe: bool = False) -> 
 
 def recomputed_layers(plan: RecomputePlan, has: StageContents, *, moe: bool = False) -> list[float]:
     """Layers of a kind that every pipeline rank recomputes."""
-    found = [plan.on_rank(has)[i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
+    found = [plan.on_rank[i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
     return by_stage(found[0], has) if found else [0.0] * len(has.kind)
 
 

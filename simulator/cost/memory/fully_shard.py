@@ -219,7 +219,7 @@ class _Step(_Timeline):
             here = (number > 0.0)[:, None]
             layer = np.maximum(layer, here * layer_bytes(scenario, block, kind))
             backward = np.maximum(backward, here * layer_backward_bytes(scenario, block, kind, self.wrapped))
-        recomputed = plan.on_rank(has).sum(axis=0)
+        recomputed = plan.on_rank.sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)
         self.kept_by_first = np.where(recomputed > 0.0, self.boundary, layer)
         # A recomputed unit of several layers is computed again as a whole.

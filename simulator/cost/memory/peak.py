@@ -73,7 +73,7 @@ class MemoryByStage:
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
-        kinds, ranks = self.state.parameters.shape, self.allocated.shape
+        kinds, ranks = len(self.has.ranks), self.allocated.shape
 
         def at_peak(values: list[StageArray | float]) -> StageArray:
             found = np.array(np.broadcast_to(values[0], ranks))
@@ -82,8 +82,11 @@ class MemoryByStage:
                     np.copyto(found, value, where=self.moment == index)
             return found
 
+        def on_ranks(value: KindArray | float) -> StageArray:
+            return np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1]))[self.has.kind]
+
         def of_kinds(values: list[KindArray | float]) -> StageArray:
-            spread = {id(one): np.broadcast_to(one, kinds)[self.has.kind] for one in values}
+            spread = {key: on_ranks(one) for key, one in {id(one): one for one in values}.items()}
             return at_peak([spread[id(one)] for one in values])
 
         moments = self.moments

@@ -37,11 +37,8 @@ class RecomputePlan:
     """Layers between two kept inputs, shape (n,); the backward pass holds one unit in full."""
     inputs: NDArray[np.float64]
     """Layer inputs kept, shape (distinct chunks, rank kinds, n or 1)."""
-
-    def on_rank(self, has: StageContents) -> NDArray[np.float64]:
-        """Layers recomputed on every rank kind, shape (layer kinds, rank kinds, n or 1)."""
-        parts = (times * chunk for times, chunk in zip(has.repeats, self.layers, strict=True))
-        return np.moveaxis(np.asarray(sum(parts)), 1, 0)
+    on_rank: NDArray[np.float64]
+    """Layers recomputed on every rank kind, shape (layer kinds, rank kinds, n or 1)."""
 
 
 def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
@@ -53,19 +50,24 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     chunks = has.chunks[..., None]
     full = block.recomputes("full")
     if not full.any():
-        return RecomputePlan(np.zeros_like(chunks), np.ones(len(block)), np.zeros_like(chunks[:, :, 0]))
+        none = np.zeros_like(chunks)
+        return RecomputePlan(none, np.ones(len(block)), none[:, :, 0], np.moveaxis(none[0], 1, 0))
     uniform = full & block.recomputes_by("uniform")
     leading = full & block.recomputes_by("block")
     listed = full & block.recomputes_by("list")
-    layers = np.where(uniform, chunks, 0.0)
-    if leading.any():
-        first = np.minimum(block.recompute_layers, has.leading.shape[-1] - 1).astype(np.intp)
-        layers = np.where(leading, has.leading.take(first, axis=-1), layers)
-    if listed.any():
-        layers = np.where(listed, has.listed[..., None], layers)
-    of_chunk, again = chunks.sum(axis=2), layers.sum(axis=2)
+    # Each choice there is once, and which one every layout takes: the first so many, of which all, or the list.
+    ways, every = np.concatenate((has.leading, has.listed[..., None]), axis=-1), has.leading.shape[-1] - 1
+    first = np.minimum(block.recompute_layers, every).astype(np.intp)
+    way = np.where(leading, first, every * uniform + (every + 1) * listed)
+    again = ways.sum(axis=2).take(way, axis=-1)
     unit = np.where(uniform, block.recompute_layers, 1.0)
-    return RecomputePlan(layers, unit, np.where(uniform, np.ceil(of_chunk / unit), again))
+    on_rank = sum(times * chunk for times, chunk in zip(has.repeats, ways, strict=True))
+    return RecomputePlan(
+        layers=ways.take(way, axis=-1),
+        unit=unit,
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=2) / unit), again),
+        on_rank=np.moveaxis(np.asarray(on_rank), 1, 0).take(way, axis=-1),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def stage_activations(
     whole = np.asarray(sum(times * kept for times, kept in zip(has.repeats, by_chunk, strict=True)))
     largest = np.max(of_kind, axis=0)
     offloaded = block.offloads("activations")
-    recomputed = plan.on_rank(has).sum(axis=0) > 0.0
+    recomputed = plan.on_rank.sum(axis=0) > 0.0
     again_in_layers = [
         repeated_working_set(scenario, block, kind) + returning_bytes(scenario, block, kind) for kind in has.layer_kinds
     ]

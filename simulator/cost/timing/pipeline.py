@@ -130,9 +130,10 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
     for distinct, last in dict.fromkeys(places) if runs else ():
         held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
         both = _both_passes(block, has, by_group, held, again)
-        weights = _weight_seconds(block, has, by_group, held) if schedule.splits else 0.0 * both[1]
+        none: KindArray = np.broadcast_to(0.0, both[1].shape)
+        weights = _weight_seconds(block, has, by_group, held) if schedule.splits else none
         by_chunk[distinct, last] = ChunkSeconds(*both, weights)
-    forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has) / block.copies)
+    forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank / block.copies)
     chunks = tuple(by_chunk[place] for place in places) if by_chunk else ()
     return StageWork(forward, backward, counts, by_group, chunks)
 
@@ -250,15 +251,16 @@ def run_fill_seconds(
     cycles = np.maximum(
         np.ceil(micro_batches[at] / ranks), np.ceil(schedule.least_micro_batches(len(has.kind)) / ranks)
     )
-    pace = ranks * np.max((work.forward + work.backward)[:, at], axis=0)
-    shape = work.forward.shape
-    forward, backward, weights = (
-        np.stack([np.broadcast_to(getattr(chunk, name), shape).take(at, axis=-1) for chunk in work.by_chunk])
-        for name in ("forward", "backward", "weights")
+    pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
+    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
+    first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
+    cycles, pace, at = cycles[first], pace[first], at[first]
+    seconds = kinds_of_pass(
+        *(
+            np.stack([getattr(chunk, name).take(at, axis=-1) for chunk in work.by_chunk])
+            for name in ("forward", "backward", "weights")
+        )
     )
-    seconds = kinds_of_pass(forward, backward, weights)
-    first, alike = _alike(seconds, pace, cycles)
-    cycles, pace, seconds = cycles[first], pace[first], seconds.take(first, axis=-1)
     fill: Array = np.zeros(len(first))
     many = cycles > CYCLES
     for run in range(1, CYCLES + 1):
@@ -273,11 +275,14 @@ def run_fill_seconds(
     return fill[alike]
 
 
-def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _alike(
+    figures: list[KindArray], pace: Array, cycles: Array, at: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
     _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
     same = first[alike]
-    if (seconds.take(same, axis=-1) == seconds).all() and (cycles[same] == cycles).all():
+    equal = (np.array_equal(figure.take(at[same], axis=-1), figure.take(at, axis=-1)) for figure in figures)
+    if (cycles[same] == cycles).all() and all(equal):
         return first, alike
     every = np.arange(len(pace))
     return every, every
@@ -308,13 +313,15 @@ def pace_parts(
     parts: Parts = dict.fromkeys(PARTS, zero)
     columns = np.arange(len(block))
     recompute = zero
-    full = plan.on_rank(has) / block.copies
+    full = plan.on_rank / block.copies
     for group, pieces in enumerate(work.pieces):
         here = pipeline.micro_batches * (has.group == group)[pipeline.pace]
         for piece, seconds in enumerate(pieces.seconds):
             count = here * work.counts[pipeline.pace, piece]
             for name in seconds.forward:
-                parts[name] = parts[name] + count * block.spread_work(seconds.forward[name] + seconds.backward[name])
+                both = seconds.forward[name] + seconds.backward[name]
+                if both.any():
+                    parts[name] = parts[name] + count * block.spread_work(both)
         for kind, (again, inside) in enumerate(zip(pieces.again, pieces.inside, strict=True)):
             recomputed = np.broadcast_to(full[kind], work.forward.shape)[pipeline.pace, columns]
             recompute = recompute + here * (
