@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, ParamSpec, Required, TypedDict, TypeVar, Unpack
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.stacks import DEFAULT, stack_for, stacks_of
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.complete import NAMES, Question, Wording, asked_layout, devices_taken, resolve
@@ -63,7 +64,7 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
 
 
 def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, for help and completion."""
+    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken."""
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature, asked = inspect.signature(function), inspect.signature(question_of).parameters
@@ -72,8 +73,21 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text(kind))
             told.setdefault(name, asked.get(name, word))
         required_first = sorted(told.values(), key=lambda one: one.default is not one.empty)
-        function.__dict__["__signature__"] = signature.replace(parameters=required_first)
-        return function
+        whole = signature.replace(parameters=required_first)
+
+        @functools.wraps(function)
+        def asked_by_name(*args: P.args, **kwargs: P.kwargs) -> R:
+            if wrong := next((name for name in kwargs if name not in told), None):
+                hint = did_you_mean(wrong, told)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {wrong!r}{hint}")
+            try:
+                whole.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() is {error}") from None
+            return function(*args, **kwargs)
+
+        asked_by_name.__dict__["__signature__"] = whole
+        return asked_by_name
 
     return named
 
@@ -81,18 +95,6 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _text(kind: object) -> object:
     """A type as it is written."""
     return getattr(kind, "__forward_arg__", kind)
-
-
-def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
-    """The scenario of a question.
-
-    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
-    `nodes` and `devices` it is one node. `stack` is None for the named stack of the calibration or of the hardware,
-    else the framework's defaults; `options` stand above it. `calibration` is None for the shipped one of the hardware's
-    family, `none` for the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what
-    cannot be priced.
-    """
-    return question_of(**question).scenario()
 
 
 def question_of(
@@ -135,6 +137,19 @@ def question_of(
         precision=precision,
         lora_rank=lora_rank,
     )
+
+
+@spelled(QuestionFields)
+def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
+    """The scenario of a question.
+
+    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
+    `nodes` and `devices` it is one node. `stack` is None for the named stack of the calibration or of the hardware,
+    else the framework's defaults; `options` stand above it. `calibration` is None for the shipped one of the hardware's
+    family, `none` for the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what
+    cannot be priced.
+    """
+    return question_of(**question).scenario()
 
 
 @spelled(EstimateFields)
@@ -268,6 +283,7 @@ class Fastest:
     """Where none is: the fastest that may fit, else the one that needs least; None where no layout keeps the rules."""
 
 
+@spelled(QuestionFields)
 def fastest(
     *,
     space: Space | None = None,
@@ -298,6 +314,7 @@ class FeasibleLayouts:
     """Those beyond, by their speed and memory alone, each with the switches that were chosen beside it."""
 
 
+@spelled(QuestionFields)
 def feasible(
     *, space: Space | None = None, most: int = 1000, drawn: int = 100_000, **question: Unpack[QuestionFields]
 ) -> FeasibleLayouts:

@@ -1,6 +1,7 @@
 """The Python API: two questions, their defaults, and their refusals."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,21 @@ def test_defaults_are_named_with_their_values() -> None:
     assert ranking.query["num_layers"] == 32
     assert {"hardware", "global_batch_size", "precision", "framework"} <= set(ranking.defaults)
     assert not {"nodes", "seq_length", "model"} & set(ranking.defaults)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "says"),
+    [
+        (simulator.rank, {"modle": "llama3.1-8b"}, "rank() got an unexpected keyword argument 'modle', did you mean"),
+        (simulator.estimate, {"model": "llama3.1-8b", "tensor_paralel": 2}, "mean 'tensor_parallel'?"),
+        (scenario_of, {"nodes": 1}, "scenario_of() is missing a required argument: 'model'"),
+    ],
+)
+def test_a_wrong_name_is_said_of_the_function_that_was_asked(
+    asked: Callable[..., Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(says)):
+        asked(**given)
 
 
 def test_a_narrowed_space_is_part_of_the_query() -> None:
