@@ -428,8 +428,7 @@ def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array:
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits.
 
-    The loss reads and writes the logits, sixteen bytes each in either pass (cast, maximum, exponent, sum; gradient and
-    cast back), half of that in one fused kernel. fp32 logits have no casts, and wider reads: the same bytes.
+    What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
     """
     rate = scenario.hardware.peak(wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = head_parameters(scenario) / block.tensor_parallel
@@ -438,8 +437,8 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     outputs = scenario.outputs_per_token / block.tensor_parallel
     compute = shaped_seconds(scenario, rate, labelled, outputs, float(scenario.model.hidden_size))
     forward_products = np.maximum(compute.forward, reads)
-    per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
+    per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
+    passes = per_logit / 2.0 * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None
