@@ -34,7 +34,7 @@ from simulator.cost.timing.collectives import (
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
-from simulator.cost.timing.rates import attention_rate, gemm_rate, memory_rate, wide_precision
+from simulator.cost.timing.rates import attention_rate, counted_head_width, gemm_rate, memory_rate, wide_precision
 from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -385,10 +385,11 @@ def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Arr
     values = scenario.coefficients.time
     if not width:
         return 0.0 * extents.of("scores")
-    beside = 1.0 + values.attention_score_width / (width / scenario.model.num_attention_heads)
+    heads = float(scenario.model.num_attention_heads)
+    counted = heads * (counted_head_width(scenario, width / heads) + values.attention_score_width)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
     half = 1.0 if scenario.framework.flash_attention else 2.0
-    return half * 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
+    return half * 2.0 * counted * extents.of("scores") / attention_rate(scenario) * tiles
 
 
 def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array | float:
