@@ -1,7 +1,7 @@
 """MindSpeed-LLM's page of speeds, against what its own scripts are predicted to reach: rows that no fit has seen.
 
 The page is README.md of v1.0.RC3.0, its scripts stand under examples/mcore of the same tag; dense models of Megatron's
-core that are in no measured table. `python -m benchmarks.mindspeed_page CHECKOUT` reads them from a checkout of the tag.
+core that are in no measured table. `python -m benchmarks.mindspeed_page CHECKOUT` reads them from a checkout.
 """
 
 from __future__ import annotations
