@@ -236,9 +236,9 @@ class Example:
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates
         products = f"3 × {times(2, tokens, self.model.hidden_size, words)} / {gemm_rate}"
-        shaped = head - evaluate(f"2 × {times(16, tokens, words)} / {memory_rate}")
+        passes = f"{times(self.scenario.framework.loss_traffic_bytes, tokens, words)} / {memory_rate}"
+        shaped = head - evaluate(passes)
         products = f"{products} × {number(shaped / evaluate(products))}"
-        passes = f"2 × {times(16, tokens, words)} / {memory_rate}"
         yield Row("output layer and loss, both passes", f"{products} + {passes}", head, "ms")
         work = [stage.forward_seconds + stage.backward_seconds for stage in speed.stages]
         first, last = self.layout.stage_layers

@@ -40,6 +40,20 @@ def test_a_whole_mask_is_read_once_a_pass() -> None:
     assert more * memory_rate(scenario) == pytest.approx(2 * 32 * SEQUENCE**2 / 2)
 
 
+@pytest.mark.parametrize(("hardware", "narrow", "wide"), [("ascend-910b-64g-8", 1.0, 2.0), ("h100-sxm-80g", 0.5, 2.0)])
+def test_scores_of_narrow_heads_cost_as_much_on_vector_cores(hardware: str, narrow: float, wide: float) -> None:
+    """Heads of 64 and 256 against 128: what is done for a score sets the pace of CANN's kernel below 128."""
+
+    def attention(head: int) -> float:
+        model = load_model("llama3.1-8b").model_copy(update={"head_dim": head})
+        scenario = scenario_of(model, hardware, seq_length=SEQUENCE, global_batch_size=64)
+        timer = LayerTimer(scenario, block(scenario, micro_batch_size=1))
+        return only(timer.layer(scenario.model.layer_kinds[0]).forward["attention"])
+
+    assert attention(64) == pytest.approx(narrow * attention(128))
+    assert attention(256) == pytest.approx(wide * attention(128))
+
+
 def test_a_fused_collective_hides_behind_its_own_product_alone() -> None:
     overlapped, fused = ({"tp_comm_overlap": "true", "fused_collectives": word} for word in ("false", "true"))
 

@@ -180,7 +180,7 @@ def test_sends_are_exposed_unless_the_interleaved_schedule_hides_them() -> None:
 
 
 def test_the_last_stage_works_on_the_output_layer() -> None:
-    scenario = scenario_of("llama3.1-8b", devices=32)
+    scenario = scenario_of("llama3.1-8b", devices=32, options={"fused_cross_entropy": "true"})
     here, has = contents(scenario, pipeline_parallel=4)
     work = stage_work(scenario, here, has, recompute_plan(here, has))
     by_rank = (work.forward + work.backward)[has.kind, 0]

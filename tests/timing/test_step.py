@@ -17,6 +17,7 @@ from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
 from simulator.cost.timing.step import least_step_seconds
+from simulator.question.frameworks.profile import profile_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
 
@@ -43,17 +44,33 @@ def test_compute() -> None:
     # Bytes: norms and residuals 20 h, rotary 4 (q + k), SwiGLU 6 f per token; twice that backward.
     elementwise = 20 * 4096 + 4 * (4096 + 1024) + 6 * 14_336
     assert found["memory_bound"] == pytest.approx(M * LAYERS * 3 * T * elementwise / 1675e9)
-    # The output layer's products, and 16 bytes a logit in each pass.
-    products, logits = 3 * 2 * T * 4096 * 128_256 / 494.5e12, 2 * 16 * T * 128_256 / 1675e9
+    # The output layer's products, and 52 bytes a logit in both passes of Megatron's loss.
+    products, logits = 3 * 2 * T * 4096 * 128_256 / 494.5e12, 52 * T * 128_256 / 1675e9
     assert found["vocabulary"] == pytest.approx(M * (products + logits))
     # 300 us a layer, 1 ms a micro batch, 10 ms a step.
     assert found["overhead"] == pytest.approx(M * LAYERS * 300e-6 + M * 1e-3 + 10e-3)
 
 
-def test_a_fused_loss_halves_the_passes_over_the_logits() -> None:
-    plain, fused = parts(llama()), parts(llama(options={"fused_cross_entropy": "true"}))
-    saved = plain["vocabulary"] - fused["vocabulary"]
-    assert saved == pytest.approx(M * 2 * 8 * T * 128_256 / 1675e9)
+@pytest.mark.parametrize(
+    ("options", "per_logit"),
+    [
+        ({"fused_cross_entropy": "true"}, 16),
+        ({"loss_traffic_bytes": "108"}, 108),
+        ({"fused_cross_entropy": "true", "loss_traffic_bytes": "108"}, 16),
+    ],
+)
+def test_what_the_loss_reads_and_writes_is_the_stacks(options: dict[str, str], per_logit: int) -> None:
+    plain, other = parts(llama()), parts(llama(options=options))
+    saved = plain["vocabulary"] - other["vocabulary"]
+    assert saved == pytest.approx(M * (52 - per_logit) * T * 128_256 / 1675e9)
+
+
+def test_megatrons_loss_takes_more_passes_than_a_log_softmax_in_one_kernel() -> None:
+    """Megatron's core 0.6 to 0.16, tensor_parallel/cross_entropy.py: each kernel over fp32 logits, counted by hand."""
+    forward = {"cast": 2 + 4, "maximum": 4, "difference": 4 + 4, "exponent": 4 + 4, "sum": 4, "quotient": 4 + 4}
+    backward = {"product": 4 + 4, "cast": 4 + 2}
+    assert profile_of("megatron").loss_traffic_bytes == sum(forward.values()) + sum(backward.values())
+    assert profile_of("torch").loss_traffic_bytes == profile_of("paddle").loss_traffic_bytes == 32
 
 
 def test_fp8_speeds_up_the_layers_products_only() -> None:

@@ -34,7 +34,7 @@ from simulator.cost.timing.collectives import (
 )
 from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
-from simulator.cost.timing.rates import attention_rate, gemm_rate, memory_rate, wide_precision
+from simulator.cost.timing.rates import attention_rate, counted_head_width, gemm_rate, memory_rate, wide_precision
 from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -385,10 +385,11 @@ def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Arr
     values = scenario.coefficients.time
     if not width:
         return 0.0 * extents.of("scores")
-    beside = 1.0 + values.attention_score_width / (width / scenario.model.num_attention_heads)
+    heads = float(scenario.model.num_attention_heads)
+    counted = heads * (counted_head_width(scenario, width / heads) + values.attention_score_width)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
     half = 1.0 if scenario.framework.flash_attention else 2.0
-    return half * 2.0 * width * extents.of("scores") / attention_rate(scenario) * beside * tiles
+    return half * 2.0 * counted * extents.of("scores") / attention_rate(scenario) * tiles
 
 
 def bounded_seconds(scenario: Scenario, extents: Extents, work: Work) -> Array | float:
@@ -428,8 +429,7 @@ def ring_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array:
 def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits.
 
-    The loss reads and writes the logits, sixteen bytes each in either pass (cast, maximum, exponent, sum; gradient and
-    cast back), half of that in one fused kernel. fp32 logits have no casts, and wider reads: the same bytes.
+    What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
     """
     rate = scenario.hardware.peak(wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
     parameters = head_parameters(scenario) / block.tensor_parallel
@@ -438,8 +438,8 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     outputs = scenario.outputs_per_token / block.tensor_parallel
     compute = shaped_seconds(scenario, rate, labelled, outputs, float(scenario.model.hidden_size))
     forward_products = np.maximum(compute.forward, reads)
-    per_logit = 8.0 if scenario.framework.fused_cross_entropy else 16.0
-    passes = per_logit * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
+    per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
+    passes = per_logit / 2.0 * logits_per_micro_batch(scenario, block) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
     around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
     frozen = scenario.lora_rank is not None

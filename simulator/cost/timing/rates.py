@@ -10,6 +10,8 @@ from simulator.question.vocabulary import AttentionKernel
 
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
+_NPU_HEAD_WIDTH = 128.0
+"""Head width up to which the scores, not the products, set the pace of CANN's attention."""
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
@@ -47,6 +49,16 @@ def attention_rate(scenario: Scenario) -> float:
         case "npu":
             share = values.attention_efficiency_npu
     return scenario.hardware.peak(wide_precision(scenario)) * share
+
+
+def counted_head_width(scenario: Scenario, width: float) -> float:
+    """Width of a head that attention's products are timed as.
+
+    CANN's kernel multiplies on cube cores while vector cores take maximum, exponent and sum of the scores: at a width
+    of 128 the products run at half of their peak (cannmirror/pto-isa defdb75 kernels/manual/common/flash_atten), and
+    what is done for a score is no less in a narrower head.
+    """
+    return max(width, _NPU_HEAD_WIDTH) if attention_kernel(scenario) == "npu" else width
 
 
 def loaded_by_tensor_cores(scenario: Scenario) -> bool:

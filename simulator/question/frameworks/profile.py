@@ -262,6 +262,9 @@ class FrameworkProfile:
         default=True,
         about="each tensor-parallel rank works on its own part of the logits; off, it gathers them all",
     )
+    loss_traffic_bytes: int = switch(
+        32, "bytes that a loss in several kernels reads and writes for each logit over both passes", low=8, high=256
+    )
     labelled_token_fraction: float = switch(
         1.0, "share of the tokens that have a label; the output layer and the loss skip the others", low=0.001
     )
@@ -410,6 +413,9 @@ MEGATRON = FrameworkProfile(
         offloads=("optimizer_tensorwise",),
     ),
     keep_qkv_output=True,
+    # megatron-core 0.6 to 0.16, tensor_parallel/cross_entropy.py, kernel by kernel over fp32 logits: cast 6, maximum 4,
+    # difference 8, exponent 8, sum 4, quotient 8; backward product 8, cast 6.
+    loss_traffic_bytes=52,
     # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
     overlap_tensor_gradients=True,
     # Every release with latent attention does both (0.10 is the first).
