@@ -22,7 +22,7 @@ from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
 from simulator.question.arrays import Matrix
-from simulator.question.scenario.block import block_of, blocks_of
+from simulator.question.scenario.block import blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import RULES
@@ -46,14 +46,7 @@ def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Es
 
 def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
     """Price one layout, a grid of one, without intervals: what a search among many takes."""
-    block = block_of([layout])
-    priced = price(scenario, block)
-    violations = tuple(
-        Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
-        for rule in RULES
-        if rule.broken(scenario, block)[0]
-    )
-    return _estimate(scenario, priced, _parts(priced), 0, violations)
+    return bare_estimates(scenario, [layout], ruled=True)[0]
 
 
 def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
@@ -65,14 +58,21 @@ def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
     return found
 
 
-def bare_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> list[Estimate]:
-    """Price layouts that break no rule, in their order: `bare_estimate` of each, many at a time."""
+def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
+    """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
     found: list[Estimate | None] = [None] * len(layouts)
     for positions, block in blocks_of(layouts):
         priced = price(scenario, block)
         parts = _parts(priced)
+        broken = [(rule, rule.broken(scenario, block)) for rule in RULES] if ruled else []
         for index, position in enumerate(positions):
-            found[position] = _estimate(scenario, priced, parts, index)
+            layout = layouts[position]
+            violations = tuple(
+                Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
+                for rule, where in broken
+                if where[index]
+            )
+            found[position] = _estimate(scenario, priced, parts, index, violations)
     return [one for one in found if one is not None]
 
 

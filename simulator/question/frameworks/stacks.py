@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
@@ -137,8 +138,12 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 
     Options are text as given on the command line. Raises InputError for an unknown framework, stack, switch or value.
     """
-    profile = profile_of(name)
-    return switched(on_stack(profile, stack_for(name, stack)), options or {})
+    return _framework(name, tuple((options or {}).items()), stack)
+
+
+@lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
+def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
+    return switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
 
 
 def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:

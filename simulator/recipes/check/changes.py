@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import Mark
-from simulator.search.build import bare_estimate, fit, with_intervals
+from simulator.search.build import bare_estimates, fit, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Sets of changes shown, on the same devices and on more."""
@@ -104,12 +105,8 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
     found: _Tries = []
     reference = base.throughput.tokens_per_second_per_device
-    for candidate in _within_memory(candidates):
-        case = candidate.case
-        try:
-            estimate = bare_estimate(case.scenario, case.layout)
-        except SimulateError:
-            continue
+    for candidate, bare in _within_memory(candidates):
+        case, estimate = candidate.case, bare
         if estimate.verdict != "fits" or not estimate.memory.fits:
             continue
         if findings(case.launch(marks), estimate.violations):
@@ -124,18 +121,27 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
     return found
 
 
-def _within_memory(candidates: Iterable[_Try]) -> Iterator[_Try]:
-    """The candidates that fit by their memory: few of many, so that only those are priced in full."""
+def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
+    """The candidates that fit by their memory, few of many, priced in full; without those that cannot be."""
     together: dict[Any, list[_Try]] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
         together.setdefault((scenario.framework, scenario.devices, scenario.global_batch_size), []).append(candidate)
     for members in together.values():
         try:
-            fitting = fit(members[0].case.scenario, [member.case.layout for member in members])
+            yield from _priced(members)
         except SimulateError:
-            fitting = [True] * len(members)  # each is asked by itself
-        yield from (member for member, fits in zip(members, fitting, strict=True) if fits)
+            for member in members:
+                with suppress(SimulateError):
+                    yield from _priced([member])
+
+
+def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
+    """Those of one question that fit by their memory."""
+    scenario = members[0].case.scenario
+    fits = fit(scenario, [member.case.layout for member in members])
+    kept = [member for member, right in zip(members, fits, strict=True) if right]
+    return list(zip(kept, bare_estimates(scenario, [member.case.layout for member in kept], ruled=True), strict=True))
 
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:

@@ -61,6 +61,12 @@ class Piece:
         """Whether the text is what the run would see."""
         return not self.causes
 
+    def tagged(self, *, splits: bool, quoted: bool) -> Piece:
+        """The piece as an expansion inserts it."""
+        if (self.splits, self.quoted) == (splits, quoted):
+            return self
+        return dataclasses.replace(self, splits=splits, quoted=quoted)
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -105,7 +111,7 @@ class Value:
 
     def unquoted(self) -> Value:
         """As an expansion outside quotes inserts it."""
-        return Value(tuple(dataclasses.replace(piece, splits=True, quoted=False) for piece in self.pieces))
+        return Value(tuple(piece.tagged(splits=True, quoted=False) for piece in self.pieces))
 
     def after(self, count: int) -> Value:
         """The value without its first `count` characters, which are known."""
@@ -120,7 +126,7 @@ class Value:
 
     def inside_quotes(self) -> Value:
         """As an expansion inside quotes inserts it."""
-        return Value(tuple(dataclasses.replace(piece, splits=False, quoted=True) for piece in self.pieces))
+        return Value(tuple(piece.tagged(splits=False, quoted=True) for piece in self.pieces))
 
 
 EMPTY: Final = Value()
