@@ -3,8 +3,8 @@
     python -m tools.starts Pai-Megatron-Patch ~/Pai-Megatron-Patch --version COMMIT
     python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
 
-Pages (`README*.md`) are searched for command lines that start a script of the page's own folder; of a script's lines the
-first counts. The MoE model zoo keeps a line of values a model in `runtime.conf`.
+Pages (`README*.md`) are searched for command lines that start a script of the page's own folder; of a script's lines
+the first counts. The MoE model zoo keeps a line of values a model in `runtime.conf`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ YAML = """MODEL_ARGS:
   --bf16: true
 """
 CONF = """declare -A CONFIGS=(
-    # MODEL: TP PP EP CP VPP MBS GBS LAYERS DISPATCHER GROUPED_GEMM NNODES RUN_TIME PRETRAIN SLEN DATASET [PP_FIRST PP_LAST]
+    # MODEL: TP PP EP CP VPP MBS GBS LAYERS DISPATCHER GROUPED_GEMM NNODES RUN_TIME PRETRAIN SLEN DATASET
     [Abacus]="  2  4  1  1  1   2   256   6    alltoall     true       3     00:20:00    0     4096  Custom  2 2"
     [Virtual]=" 2  2  1  1  3   2   256   6    alltoall     true       1     00:20:00    0     4096  Custom"
     [Absent]="  2  2  1  1  3   2   256   6    alltoall     true       1     00:20:00    0     4096  Custom"

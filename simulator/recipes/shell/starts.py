@@ -28,7 +28,7 @@ class Start:
     file: str
     """What it starts, below the framework's root."""
     words: list[str]
-    """Arguments in order; of a configuration file, `NAME=value` of its variables and `--flag=value` of what is added."""
+    """Arguments in order; of a configuration file, `NAME=value` of its variables, `--flag=value` of what is added."""
 
     def __str__(self) -> str:
         """What says so."""
@@ -43,5 +43,5 @@ def start_of(file: str) -> Start | None:
 @functools.cache
 def _starts() -> Mapping[tuple[str, ...], Start]:
     with TABLE.open(encoding="utf-8", newline="") as stream:
-        rows = [Start(**{**row, "words": row["words"].split()}) for row in csv.DictReader(stream)]
+        rows = [Start(*(row[name] for name in COLUMNS[:-1]), row["words"].split()) for row in csv.DictReader(stream)]
     return {PurePath(row.file).parts[-2:]: row for row in rows}
