@@ -43,5 +43,6 @@ def start_of(file: str) -> Start | None:
 @functools.cache
 def _starts() -> Mapping[tuple[str, ...], Start]:
     with TABLE.open(encoding="utf-8", newline="") as stream:
-        rows = [Start(*(row[name] for name in COLUMNS[:-1]), row["words"].split()) for row in csv.DictReader(stream)]
-    return {PurePath(row.file).parts[-2:]: row for row in rows}
+        rows = list(csv.reader(stream))[1:]
+    starts = (Start(*row[:-1], words=row[-1].split()) for row in rows)
+    return {PurePath(start.file).parts[-2:]: start for start in starts}
