@@ -146,11 +146,16 @@ model:
 """
 
 
-@pytest.mark.parametrize(("pattern", "mixers"), [("null", ("mamba",) * 6), ("M-M*M-", ("mamba", "none") + ("x",) * 4)])
+@pytest.mark.parametrize(
+    ("pattern", "mixers"),
+    [("null", ("mamba",) * 6), ("M-M*M-", ("mamba", "none", "mamba", "grouped_query", "mamba", "none"))],
+)
 def test_nemo_fills_the_same_stack(pattern: str, mixers: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "mamba.yaml"
     file.write_text(NEMO.replace("PATTERN", pattern), encoding="utf-8")
     (recipe,) = read_recipe(file)
-    assert recipe.model_fields["mixers"][:2] == mixers[:2]
+    model, _ = recipe_model(recipe, None, {}, None)
+    assert model is not None
+    assert tuple(kind.mixer for kind in model.layers) == mixers
     (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
     assert found.outcome == "fits"

@@ -44,5 +44,5 @@ def start_of(file: str) -> Start | None:
 def _starts() -> Mapping[tuple[str, ...], Start]:
     with TABLE.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream))[1:]
-    starts = (Start(*row[:-1], words=row[-1].split()) for row in rows)
+    starts = (Start(name, version, page, file, words.split()) for name, version, page, file, words in rows)
     return {PurePath(start.file).parts[-2:]: start for start in starts}
