@@ -63,7 +63,7 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     """Key-value heads of the mixers that have some; latent attention has none of its own."""
     model = scenario.model
-    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}
+    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse", "filtered"}
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
 
 
