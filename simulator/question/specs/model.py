@@ -62,10 +62,9 @@ Mixer = Literal[
 """How a layer mixes tokens.
 
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
-same over blocks of keys that an indexer chooses. `filtered`: the same, with queries and keys of tokens that a local
-filter mixes. `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that
-an indexer chooses; `shared_sparse_latent` takes an earlier layer's choice. `gated_delta`: gated delta net. `lightning`:
-linear attention with fixed decay. `mamba`: Mamba-2.
+same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
+`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes an
+earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention with fixed decay. `mamba`: Mamba-2.
 """
 FeedForward = Literal["gated", "plain", "experts", "none"]
 """What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
