@@ -63,8 +63,8 @@ Mixer = Literal[
 
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
 same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
-`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes an
-earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention with fixed decay. `mamba`: Mamba-2.
+`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
 """
 FeedForward = Literal["gated", "plain", "experts", "none"]
 """What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
