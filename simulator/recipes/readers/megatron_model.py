@@ -39,7 +39,7 @@ _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_he
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(
     r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gemma2_spec|gpt_layer_specs"
-    r"|mamba_layer_specs|hybrid_layer_specs|qwen3_next_spec)\b|^local$"
+    r"|mamba_layer_specs|hybrid_layer_specs|qwen3_next_spec|plm_spec)\b|^local$"
 )
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
 

@@ -22,7 +22,9 @@ _MOST_LAYERS: Final = 100_000
 
 
 def is_gated(given: Given) -> bool:
-    """Whether the feed-forward network has a gate."""
+    """Whether the feed-forward network has a gate; `--fc-type up_down` of MindSpeed-LLM c77308a takes it away."""
+    if given.text("intermediate_size", "fc-type") == "up_down":
+        return False
     return any(given.switch("intermediate_size", name) for name in _GATES)
 
 
