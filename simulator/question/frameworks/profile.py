@@ -107,6 +107,9 @@ class FrameworkProfile:
     recomputed_norm_share: float = switch(
         0.0, "share of the layers that do their norms again instead of keeping what they make"
     )
+    fp8_experts: bool = switch(
+        default=False, about="routed experts compute in fp8: their input is kept in 8 bits, their activation done again"
+    )
     recomputed_expert_share: float = switch(
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
@@ -398,7 +401,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
         # megatron-core 0.12 and later: `--recompute-modules`.
-        recompute_modules=RECOMPUTE_MODULES,
+        recompute_modules=RECOMPUTE_MODULES[:-1],
         # `--recompute-method block`.
         recomputes_leading_layers=True,
         replicates_kv_heads=True,
@@ -427,7 +430,10 @@ PADDLE = FrameworkProfile(
     version="PaddleNLP 2.8.1",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(
-        zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
+        zero_stage_with_pipeline=1,
+        pads_vocabulary=False,
+        recompute_modules=("core_attn", "moe_gate_up"),
+        offloads=("optimizer", "optimizer_tensorwise"),
     ),
     gradient_dtype="bf16",
     # paddlenlp/transformers/llama/modeling.py: LlamaRMSNorm unless use_fused_rms_norm.
