@@ -41,7 +41,7 @@ def narrow_element_bytes(scenario: Typed) -> float:
 
 def expert_input_bytes(scenario: Typed) -> float:
     """Bytes of what routed experts keep of their input; in fp8 of their own with fp32 scales of 1 x 128 blocks."""
-    if scenario.framework.fp8_experts and scenario.precision != "fp32":
+    if scenario.framework.fp8_experts != "none" and scenario.precision != "fp32":
         return 1.0 + _SCALES["blockwise"]
     return narrow_element_bytes(scenario)
 

@@ -46,8 +46,10 @@ def test_the_fused_node_of_ernie_keeps_less(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.recompute, recipe.layout.recompute_modules) == ("selective", ("moe_gate_up",))
     assert (recipe.layout.recompute_method, recipe.layout.recompute_layer_list) == ("list", (4, 5, 6))
-    switches = {"fp8_experts": "true", "probabilities_in_experts": "true", "recomputed_norm_share": "0.5"}
+    switches = {"fp8_experts": "cast", "probabilities_in_experts": "true", "recomputed_norm_share": "0.5"}
     assert switches.items() <= recipe.options.items()
+    kept = ernie(tmp_path, narrow="true\n    offline_quant_expert_weight: true")
+    assert kept.options["fp8_experts"] == "kept"
     assert len(ernie(tmp_path, listed="true").layout.recompute_layer_list) == 54  # type: ignore[union-attr]
 
 

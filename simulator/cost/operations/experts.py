@@ -153,7 +153,7 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
         first += [Weight(name, 1, size, "expert_column", count, matmul=False) for name, size in sizes.items()]
         last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
     inner = activation(given, "experts", "experts", float(width), "copies_tensor")
-    if given.framework.fp8_experts:
+    if given.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
         inner = replace(inner, kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.

@@ -107,8 +107,10 @@ class FrameworkProfile:
     recomputed_norm_share: float = switch(
         0.0, "share of the layers that do their norms again instead of keeping what they make"
     )
-    fp8_experts: bool = switch(
-        default=False, about="routed experts compute in fp8: their input is kept in 8 bits, their activation done again"
+    fp8_experts: str = switch(
+        "none",
+        "routed experts compute in fp8: input kept in 8 bits, activation done again; weights `cast`, or `kept` so too",
+        choices=("none", "cast", "kept"),
     )
     recomputed_expert_share: float = switch(
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"

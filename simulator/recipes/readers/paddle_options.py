@@ -68,7 +68,9 @@ def _experts(given: Given) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     if has_fp8_experts(given) and given.switch("fp8_experts", "dequant_input"):
-        found["fp8_experts"] = "true"
+        # Without clear_origin_weight_when_offline_quant the 16-bit weights stay beside both narrow copies.
+        kept = given.switch("fp8_experts", "offline_quant_expert_weight")
+        found["fp8_experts"] = "kept" if kept else "cast"
     elif has_fp8_experts(given):
         said = "use_fp8_fuse_node without dequant_input: what experts keep is priced in 16 bits"
         given.remark("activations-bound", "warning", said, "use_fp8_fuse_node")
