@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.recipes.shell.starts import COLUMNS, TABLE, Start
+from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _ROW = re.compile(r'^\s*\[([\w.-]+)\]="([^"]*)"', re.MULTILINE)
@@ -31,7 +31,7 @@ _FLEX = ("--moe-token-dispatcher-type=flex", "--moe-flex-dispatcher-backend=deep
 """What sbatch_benchmarking.sh of the zoo adds where nobody sets DISPATCHER and PR: deepep and bf16 are its defaults."""
 
 
-def pages(root: Path, name: str, version: str) -> Iterator[Start]:
+def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
     """Starts that the pages of a repository show."""
     for page in sorted(root.glob("**/README*.md")):
         text = re.sub(r"[ \t]*\\[ \t]*\n[ \t]*", " " * 8, page.read_text(encoding="utf-8"))
@@ -40,17 +40,17 @@ def pages(root: Path, name: str, version: str) -> Iterator[Start]:
             words = match[2].split()
             if script.is_file() and not any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
                 document, file = (path.relative_to(root).as_posix() for path in (page, script))
-                yield Start(name, version, document, file, words)
+                yield DocumentedStart(name, version, document, file, words)
 
 
-def zoo(root: Path, name: str, version: str) -> Iterator[Start]:
+def zoo(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
     """Starts of the zoo's configurations, as its runtime.conf and sbatch_benchmarking.sh make them."""
     for model, line in _ROW.findall((root / _RUNTIME).read_text(encoding="utf-8")):
         file = f"model_configs/benchmarking/{model}.yaml"
         if (root / file).is_file():
             flags = set(re.findall(r"^\s*(--[\w-]+):", (root / file).read_text(encoding="utf-8"), re.MULTILINE))
             told = dict(zip((*_NAMES, *_MORE), line.split(), strict=False))
-            yield Start(name, version, _RUNTIME, file, _zoo_words(told, flags))
+            yield DocumentedStart(name, version, _RUNTIME, file, _zoo_words(told, flags))
 
 
 def _zoo_words(told: dict[str, str], flags: set[str]) -> list[str]:
@@ -67,7 +67,7 @@ def _zoo_words(told: dict[str, str], flags: set[str]) -> list[str]:
     return [*(f"{key}={value}" for key, value in told.items()), *added]
 
 
-FRAMEWORKS: dict[str, Callable[[Path, str, str], Iterator[Start]]] = {
+FRAMEWORKS: dict[str, Callable[[Path, str, str], Iterator[DocumentedStart]]] = {
     "Pai-Megatron-Patch": pages,
     "Megatron-MoE-ModelZoo": zoo,
 }
@@ -77,7 +77,7 @@ def merge(name: str, root: Path, version: str) -> int:
     """Write a framework's starts into the table, in place of those that it has; how many there are."""
     with TABLE.open(encoding="utf-8", newline="") as stream:
         kept = [row for row in csv.DictReader(stream) if row["framework"] != name]
-    found: dict[str, Start] = {}
+    found: dict[str, DocumentedStart] = {}
     for start in FRAMEWORKS[name](root, name, version):
         found.setdefault(start.file, start)
     rows = [{**asdict(start), "words": " ".join(start.words)} for start in found.values()]

@@ -17,7 +17,7 @@ COLUMNS: Final = ("framework", "version", "document", "file", "words")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DocumentedStart:
     """One documented start."""
 
     framework: str
@@ -35,14 +35,14 @@ class Start:
         return f"{self.document} of {self.framework} ({self.version[:7]})"
 
 
-def start_of(file: str) -> Start | None:
+def start_of(file: str) -> DocumentedStart | None:
     """The documented start of a framework's own launch file, told by its name and its folder's."""
     return _starts().get(PurePath(file).parts[-2:])
 
 
 @functools.cache
-def _starts() -> Mapping[tuple[str, ...], Start]:
+def _starts() -> Mapping[tuple[str, ...], DocumentedStart]:
     with TABLE.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream))[1:]
-    starts = (Start(name, version, page, file, words.split()) for name, version, page, file, words in rows)
+    starts = (DocumentedStart(name, version, page, file, words.split()) for name, version, page, file, words in rows)
     return {PurePath(start.file).parts[-2:]: start for start in starts}
