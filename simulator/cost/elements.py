@@ -39,6 +39,13 @@ def narrow_element_bytes(scenario: Typed) -> float:
     return 1.0 + _SCALES[scenario.framework.fp8_recipe]
 
 
+def expert_input_bytes(scenario: Typed) -> float:
+    """Bytes of what routed experts keep of their input; in fp8 of their own with fp32 scales of 1 x 128 blocks."""
+    if scenario.framework.fp8_experts != "none" and scenario.precision != "fp32":
+        return 1.0 + _SCALES["blockwise"]
+    return narrow_element_bytes(scenario)
+
+
 _SCALES: Final = {"delayed": 0.0, "tensorwise": 0.0, "blockwise": FP32 / 128.0, "mxfp8": 1.0 / 32.0}
 """Bytes of scales for each number of an activation: fp32 for every 128 (blocks of 1 x 128), or 8 bits for every 32."""
 

@@ -73,6 +73,13 @@ class StageContents:
         return total
 
     @property
+    def listed_shares(self) -> Array:
+        """Share of each kind of layer that is on the explicit recompute list, over all ranks, shape (layer kinds,)."""
+        listed = np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.listed, strict=True)))
+        shares: Array = (self.ranks @ listed) / np.maximum(self.ranks @ self.layers, 1.0)
+        return shares
+
+    @property
     def with_prediction(self) -> LayerCounts:
         """Layers by kind, the layer inside every prediction module counted with its kind."""
         counts = self.layers.copy()

@@ -12,8 +12,11 @@ FrameworkName = Literal["megatron", "paddle", "torch"]
 RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
 """Recipes that are written; the last is the one of framework torch."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
-RecomputeModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""What selective recompute does again, by Megatron's names (`--recompute-modules`)."""
+RecomputeModule = Literal[
+    "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts", "moe_gate_up"
+]
+"""What selective recompute does again, by Megatron's names (`--recompute-modules`), and gate and up projections of
+routed experts alone (`recompute_fwd_gate_up` of ERNIE)."""
 AskedRecomputeMethod = Literal["uniform", "block"]
 """What a user names; giving a list of layers says the other one."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]

@@ -211,9 +211,9 @@ def _recomputed_flops(scenario: Scenario, priced: Priced, at: int) -> float:
     for index, kind in enumerate(has.layer_kinds):
         flops += float(np.dot(has.ranks, full[index, :, at])) * repeated_flops_per_token(scenario, kind, "full", ())
         if layout.recompute != "full":
-            flops += float(layers[index]) * repeated_flops_per_token(
-                scenario, kind, layout.recompute, layout.recompute_modules
-            )
+            share = has.listed_shares[index] if layout.recompute_method == "list" else 1.0
+            again = repeated_flops_per_token(scenario, kind, layout.recompute, layout.recompute_modules)
+            flops += float(share * layers[index]) * again
     return flops
 
 

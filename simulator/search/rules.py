@@ -63,7 +63,7 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     """Key-value heads of the mixers that have some; latent attention has none of its own."""
     model = scenario.model
-    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse"}
+    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse", "filtered"}
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
 
 
@@ -177,7 +177,7 @@ def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
-    foreign |= set() if scenario.model.is_moe else {"moe_act"}
+    foreign |= set() if scenario.model.is_moe else {"moe_act", "moe_gate_up"}
     refused = int(encoded(tuple(foreign)))
     return mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
@@ -192,7 +192,7 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     known = scenario.framework.limits.recompute_modules
     if not set(layout.recompute_modules) <= set(known):
         return f"recompute modules {told}: {scenario.framework.name} has {', '.join(known)}"
-    return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act needs experts"
+    return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
 
 
 def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:

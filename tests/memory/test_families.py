@@ -180,6 +180,15 @@ def test_lightning_attention() -> None:
     assert weights(model, "lightning", "gated") == 5 * 64**2 + 64 + 2 * 64 + 3 * 64 * 160
 
 
+def test_filtered_attention() -> None:
+    model, plain = small_dense(mixers=("filtered",)), small_dense()
+    # What the convolutions read, 2 x 64 and 2 x 32; the filter's norm as every other, 2 x 64 + 4 + 2 x 64.
+    assert kept(model) - kept(plain) == T * (128 + 64 + 260)
+    # Two tokens into half the width and back, their biases, the norm.
+    filters = 2 * 64 * 32 + 32 + 2 * 32 * 64 + 64 + 64
+    assert weights(model, "filtered", "gated") - weights(plain, "grouped_query", "gated") == filters
+
+
 def test_layers_of_one_part_each() -> None:
     model = small_dense(**MAMBA)
     state, network, attention = model.layer_kinds

@@ -84,6 +84,7 @@ def test_older_software_keeps_the_experts_outputs_and_all_probabilities() -> Non
         # q, k and v; measured are 128 of rotary tables more.
         (("mla_up_proj",), 3840),
         (("moe_act",), 2560),
+        (("moe_gate_up",), 5120),
         (("shared_experts",), 1920),
         (("moe",), 13_832),
         (("mlp",), 0),
@@ -143,6 +144,16 @@ def seconds(*modules: str) -> float:
     model = MEASURED.model_copy(update={"first_k_dense_replace": 0, "num_hidden_layers": 1})
     answer = priced(core(model), recompute="selective", recompute_modules=modules)
     return only(answer.step.parts(answer.block, answer.memory)["recompute"]) / 8
+
+
+def test_modules_of_listed_layers_take_their_share() -> None:
+    model = MEASURED.model_copy(update={"first_k_dense_replace": 0, "num_hidden_layers": 4})
+
+    def all_of(**listed: Any) -> float:
+        answer = priced(core(model), recompute="selective", recompute_modules=("moe_gate_up",), **listed)
+        return only(answer.step.parts(answer.block, answer.memory)["recompute"])
+
+    assert all_of(recompute_method="list", recompute_layer_list=(1,)) == pytest.approx(all_of() / 4)
 
 
 def test_what_modules_take() -> None:

@@ -94,6 +94,30 @@ def test_networks_done_again_keep_a_share_and_come_back_one_at_a_time(
     assert (less["temporary"] - plain["temporary"])[0, 0] == T * max(of_dense, of_experts) / 4
 
 
+def test_experts_in_fp8_keep_their_input_in_8_bits_and_do_their_activation_again() -> None:
+    """Of two copies a token in three layers: scales of 4 bytes for 128 numbers; gate and up stay in 16 bits."""
+    model = small_moe(vocab_size=8)
+    plain, less = memory(model, {}).parts(), memory(model, {"fp8_experts": "cast"}).parts()
+    saved = plain["activations"] - less["activations"]
+    assert saved[0, 0] == T * 3 * 2 * ((2 - 1 - 4 / 128) * 64 + 2 * 48)
+    kept = memory(model, {"fp8_experts": "kept"}).parts()
+    assert kept["activations"][0, 0] == less["activations"][0, 0]
+    # Both passes' copies of three products of eight experts in three layers.
+    assert kept["parameters"][0, 0] - less["parameters"][0, 0] == 2 * 3 * 8 * 3 * 64 * 48
+
+
+def test_gate_and_up_done_again_in_listed_layers_alone() -> None:
+    model, fields = small_moe(vocab_size=8), PIPED | {"recompute_modules": ("moe_gate_up",)}
+    listed = {"recompute_method": "list", "recompute_layer_list": (1,)}
+    plain, every, some = (
+        memory(model, {}, **asked).parts()["activations"][:, 0]
+        for asked in (PIPED, fields | {"recompute": "selective"}, fields | {"recompute": "selective"} | listed)
+    )
+    # The second layer is the first rank's only one with experts; the second rank's two are on no list.
+    assert some.tolist() == [every[0], plain[1]]
+    assert plain[0] - every[0] == 2 * T * 2 * 4 * 48
+
+
 def test_both_shares_of_experts_multiply() -> None:
     model, both = small_moe(vocab_size=8), {"recomputed_expert_share": "0.5", "recomputed_network_share": "0.5"}
     copies, rest = 2 * (2 * 2 * 64 + 6 * 48), 2 * 4 * 8 + 6 * 48

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.model import recipe_model
 from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
@@ -71,7 +73,7 @@ def test_adapters(tmp_path: Path) -> None:
         "--stage prm",
         "--stage ppo",
         "--cla-share-factor 2",
-        "--spec mindspeed_llm.tasks.models.spec.plm_spec layer_spec",
+        "--spec mindspeed_llm.tasks.models.spec.deepseek4_spec layer_spec",
         "--moe-fb-overlap --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
     ],
 )
@@ -335,3 +337,29 @@ def test_experts_one_by_one_are_read_of_the_releases_that_slice_them(tmp_path: P
     # From core 0.9 on the outputs are joined once.
     later = read(f"{BASE} {routed} --transformer-impl local", tmp_path).options
     assert later.get("sliced_experts", "false") == "false"
+
+
+PLM = (
+    """--use-mcore-models --num-layers 32 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 16
+ --vocab-size 151936 --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64
+ --v-head-dim 128 --squared-relu --spec mindspeed_llm.tasks.models.spec.plm_spec layer_spec"""
+    + RUN
+)
+
+
+def test_layers_of_plm_are_what_their_flags_say(tmp_path: Path) -> None:
+    """Latent attention without compressed queries, and a network of two products: 1.83B parameters, as PLM-1.8B has."""
+    recipe = read(PLM, tmp_path)
+    assert "not-modelled" not in rules(recipe)
+    model, _ = recipe_model(recipe, None, {}, None)
+    assert model is not None
+    attention = 2048 * 16 * 192 + 2048 * (512 + 64) + 512 * 16 * (128 + 128) + 16 * 128 * 2048 + 512
+    layer = attention + 2 * 2048 * 8192 + 2 * 2048
+    assert total_parameters(model) == 32 * layer + 2048 + 151936 * 2048
+
+
+@pytest.mark.parametrize(("flag", "gated"), [("", True), ("--fc-type gate_up", True), ("--fc-type up_down", False)])
+def test_a_network_whose_gate_is_taken_away(flag: str, gated: bool, tmp_path: Path) -> None:
+    model, _ = recipe_model(read(f"{BASE} {flag}", tmp_path), None, {}, None)
+    assert model is not None
+    assert model.gated is gated

@@ -7,8 +7,9 @@ import pytest
 from simulator.errors import InputError
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.judge import check_files, check_recipe
-from simulator.recipes.check.verdict import Gates
+from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import DATA, about, rules
@@ -405,19 +406,51 @@ def test_names_that_argparse_completes(tmp_path: Path) -> None:
         assert "unknown-flag" in rules(read(f"{DENSE} {flag}", tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("THUDM/chatglm2-6b", "ChatGLM2"), ("google/gemma-2b", "Gemma"), ("meta-llama/Meta-Llama-3-8B", "LLaMA")],
-)
-def test_key_value_heads_that_stay_whole_are_no_refusal(model: str, name: str, tmp_path: Path) -> None:
+GLM = "THUDM/chatglm2-6b"
+
+
+def whole_heads(model: str, tensor: int, folder: Path, *, asked: int | None = None) -> Checked:
     flags = " ".join(DENSE.replace(LLAMA, model).replace("--tensor_parallel_degree 2", "").split())
-    file = tmp_path / "run.sh"
-    tensor = 16 if name == "LLaMA" else 4
+    file = folder / "run.sh"
     launch = f"python -m paddle.distributed.launch --nnodes 2 --devices 0,1,2,3,4,5,6,7 run_pretrain.py {flags}"
     file.write_text(f"{launch} --tensor_parallel_degree {tensor}\n")
-    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    layout = {} if asked is None else {"tensor_parallel": asked}
+    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g", layout=layout), Gates())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "shared", "tensor"),
+    [(GLM, "ChatGLM2", 2, 4), (GLM, "ChatGLM2", 2, 8), ("google/gemma-2b", "Gemma", 1, 4)],
+)
+def test_key_value_heads_that_stay_whole_are_priced_on_every_rank(
+    model: str, name: str, shared: int, tensor: int, tmp_path: Path
+) -> None:
+    found = whole_heads(model, tensor, tmp_path)
+    assert found.outcome == "fits"
+    (said,) = [remark.message for remark in found.remarks if remark.rule == "whole-key-values"]
+    assert f"Paddle's {name} keeps them whole on every rank, {shared * tensor} in all" in said
+    # A rank's part of what is priced is all that the model has.
+    (recipe,) = read_recipe(tmp_path / "run.sh")
+    case = case_of(recipe, Asked(hardware="h100-sxm-80g"))
+    assert isinstance(case, Case)
+    assert case.scenario.model.num_key_value_heads / tensor == shared
+    # A case like it starts from the model's own heads.
+    again = case_of(recipe, Asked(hardware="h100-sxm-80g", layout={"tensor_parallel": 2 * tensor}), case)
+    assert isinstance(again, Case)
+    assert again.scenario.model.num_key_value_heads == 2 * tensor * shared
+
+
+def test_other_degrees_split_the_heads_that_the_model_has(tmp_path: Path) -> None:
+    for tensor, whole in ((2, False), (8, True)):
+        found = whole_heads("THUDM/chatglm2-6b", 4, tmp_path, asked=tensor)
+        assert ("whole-key-values" in {remark.rule for remark in found.remarks}) == whole
+
+
+def test_more_whole_heads_than_queries_are_not_modelled(tmp_path: Path) -> None:
+    found = whole_heads("meta-llama/Meta-Llama-3-8B", 16, tmp_path)
     assert found.outcome == "not_modelled"
-    assert f"Paddle's {name} keeps key-value heads" in found.reasons[0]
+    assert "Paddle's LLaMA keeps key-value heads" in found.reasons[0]
 
 
 def test_a_network_of_paddle_without_a_flash_kernel(tmp_path: Path) -> None:

@@ -84,13 +84,13 @@ SAID = [
     (
         "recompute_modules",
         2,
-        "recompute modules mla_up_proj: paddle has core_attn",
+        "recompute modules mla_up_proj: paddle has core_attn, moe_gate_up",
         "--recompute selective --recompute-modules core_attn, or another --recompute",
     ),
     (
         "recompute_modules",
         0,
-        "recompute modules mla_up_proj: mla_up_proj needs latent attention, moe_act needs experts",
+        "recompute modules mla_up_proj: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts",
         "--recompute selective --recompute-modules core_attn, or another --recompute",
     ),
 ]

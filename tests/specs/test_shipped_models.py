@@ -20,6 +20,7 @@ COUNTS = {
     "gemma-2b": (2_506_172_416, 2_506_172_416, 2_506_172_416, 0),
     "bloomz-7b1": (7_069_016_064, 7_069_016_064, 7_069_007_872, 0),
     "yi-6b": (6_061_035_520, 6_061_035_520, 5_798_891_520, 0),
+    "yuan2-2b": (2_088_724_480, 2_088_724_480, 2_088_724_480, 0),
     "qwen-7b": (7_721_324_544, 7_721_324_544, 7_098_994_688, 0),
     "glm-4.5-air": (106_852_251_264, 13_424_129_664, 12_803_372_672, 2_375_059_584),
     "llama-7b": (6_738_415_616, 6_738_415_616, 6_607_343_616, 0),
@@ -91,6 +92,7 @@ TOTAL_EXCEPTIONS = {
     "olmo-2-32b": (0.008, "32.2B rounded to two digits"),
     "qwen3.5-35b-a3b": (0.010, "34.7B rounded to two digits"),
     "nemotron-h-56b": (0.006, "56.3B rounded to two digits"),
+    "yuan2-2b": (0.006, "2.09B rounded to two digits"),
     "llama-4-scout": (0.012, "109B counts what reads images too"),
 }
 # Publishers differ on counting the tables and round to two digits: the nearer of both counts is compared.
@@ -186,7 +188,7 @@ def test_weights_fit_together(name: str) -> None:
         assert len(names) == len(set(names))
         for weight in weights:
             assert weight.parameters > 0
-            assert weight.matmul == (weight.inputs > 1) or weight.name == "convolution"
+            assert weight.matmul == (weight.inputs > 1) or weight.name in ("convolution", "filter_in", "filter_out")
             assert (weight.copies > 1) == weight.split.startswith("expert_")
     [table], (last_norm, *bias, head) = embedding(given).weights, weights_of(output_layer(given))
     assert table.parameters == head.parameters

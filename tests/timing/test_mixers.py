@@ -79,6 +79,12 @@ def test_lightning_attention() -> None:
     assert exchanged(work) == 2 * (3 * 64 + 64)
 
 
+def test_filtered_attention() -> None:
+    """The filter's products at the width of the hidden state, 2 h h / 2 each of two."""
+    filtered, plain = (work_of(asked(changes)) for changes in ({"mixers": ("filtered",)}, {}))
+    assert filtered.core_flops - plain.core_flops == 2 * 2 * 64 * 64
+
+
 @pytest.mark.parametrize("changes", [DELTA, MAMBA, LIGHTNING])
 def test_adapters_of_a_mixer_follow_its_products(changes: dict[str, Any]) -> None:
     """Rank 8: one pair of matrices for products of one input, another for the output's."""

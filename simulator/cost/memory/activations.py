@@ -44,19 +44,22 @@ def _bytes(scenario: Scenario, block: LayoutBlock, amounts: Mapping[Spread, floa
     return Extents(scenario, block).total(amounts)
 
 
+def kept_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
+    """Bytes a layer keeps where nothing is recomputed."""
+    given = conditions_of(scenario)
+    return block.worked(scenario, ("kept", kind), lambda each: _bytes(scenario, each, kept_amounts(given, kind)))
+
+
 def layer_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> Array:
     """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
     given = conditions_of(scenario)
-
-    def kept(each: LayoutBlock) -> Array:
-        return _bytes(scenario, each, kept_amounts(given, kind))
-
-    result = block.worked(scenario, ("kept", kind), kept)
+    result = kept_bytes(scenario, block, kind)
     for mode, modules, chosen in block.recomputed_inside():
 
         def less(each: LayoutBlock, mode: RecomputeMode = mode, modules: Modules = modules) -> Array:
             amounts = freed(given, kind, mode, modules)
-            return kept(each) - _bytes(scenario, each, amounts) if amounts else kept(each)
+            kept = _bytes(scenario, each, kept_amounts(given, kind))
+            return kept - _bytes(scenario, each, amounts) if amounts else kept
 
         result = np.where(chosen, block.worked(scenario, ("kept", kind, mode, modules), less), result)
     return result

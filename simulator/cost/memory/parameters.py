@@ -172,7 +172,7 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
     parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
-    if scenario.precision == "fp8":
+    if scenario.precision == "fp8" or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(scenario, block, has)
     trained_shard = shard(scenario, block, trained, 1)
     gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
@@ -269,8 +269,10 @@ def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameter
 def narrow_bytes(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
     """Bytes that fp8 adds to the stored weights: its copies, less the 16-bit weights that they stand for.
 
-    Weights stored in fp32, or in parts (ZeRO 3), stay as they are.
+    Weights stored in fp32, or in parts (ZeRO 3), stay as they are. Routed experts alone keep one copy for each pass.
     """
+    if scenario.precision != "fp8":
+        return 2.0 * linear_by_class(scenario, block, has).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
     copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, 1.0, 0.0))

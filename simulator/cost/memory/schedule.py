@@ -8,7 +8,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set, returning_bytes
+from simulator.cost.memory.activations import (
+    kept_bytes,
+    layer_bytes,
+    layer_input_bytes,
+    repeated_working_set,
+    returning_bytes,
+)
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, STEADY, Schedule
 from simulator.cost.stages import StageContents
@@ -99,6 +105,7 @@ def stage_activations(
     Offloaded activations leave two layers on the device: the one computed and the one copied.
     """
     of_kind = [layer_bytes(scenario, block, kind) for kind in has.layer_kinds]
+    unlisted = _unlisted(scenario, block, has)
     boundary = layer_input_bytes(scenario, block)
     predicted = has.prediction_layers[:, None] * of_kind[has.prediction_index]
     by_chunk: list[KindArray] = []
@@ -106,6 +113,8 @@ def stage_activations(
         kept = inputs * boundary
         for kind, size in enumerate(of_kind):
             kept = kept + (chunk[:, kind, None] - again[:, kind]) * size
+            if unlisted:
+                kept = kept + (chunk - has.listed[index])[:, kind, None] * unlisted[kind]
         # Prediction modules stand behind the last layers.
         by_chunk.append(kept + predicted if index == has.chunk[-1] else kept)
     whole = np.asarray(sum(times * kept for times, kept in zip(has.repeats, by_chunk, strict=True)))
@@ -122,6 +131,15 @@ def stage_activations(
         recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
+
+
+def _unlisted(scenario: Scenario, block: LayoutBlock, has: StageContents) -> list[Array]:
+    """Bytes that a layer of each kind keeps more where modules are done again in listed layers alone; empty if none."""
+    some = block.recomputes("selective") & block.recomputes_by("list")
+    if not some.any():
+        return []
+    freed = (kept_bytes(scenario, block, kind) - layer_bytes(scenario, block, kind) for kind in has.layer_kinds)
+    return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
 def activations_in_flight(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, assert_never
 
-from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.elements import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
@@ -131,10 +131,14 @@ def _dispatch(given: Conditions) -> Operation:
     return Operation(
         name="dispatch",
         group="dispatch",
-        kept=(Kept("dispatched_tokens", narrow_element_bytes(given) * hidden, "copies"),),
+        kept=(Kept("dispatched_tokens", expert_input_bytes(given) * hidden, "copies"),),
         moved=(*_permuted(given), *cast(given, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(given, "gather"),
     )
+
+
+_PROJECTED = frozenset(("experts_gate_up", "experts_up"))
+"""What the first products of routed experts put out."""
 
 
 def _networks(given: Conditions) -> tuple[Operation, ...]:
@@ -149,6 +153,9 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
         first += [Weight(name, 1, size, "expert_column", count, matmul=False) for name, size in sizes.items()]
         last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
     inner = activation(given, "experts", "experts", float(width), "copies_tensor")
+    if given.framework.fp8_experts != "none":
+        # Gate and up alone; what they make is done again beside the gradient of what goes out.
+        inner = replace(inner, kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(given) * hidden, "copies")
     return (

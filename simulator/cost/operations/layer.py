@@ -16,6 +16,7 @@ from simulator.cost.operations.blocks import linear_input, norm, post_norm, resi
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.dense import dense
 from simulator.cost.operations.experts import experts
+from simulator.cost.operations.filtered import filtered
 from simulator.cost.operations.gated_delta import gated_delta
 from simulator.cost.operations.grouped_query import grouped_query, sliding, sparse
 from simulator.cost.operations.latent import latent, shared_sparse_latent, sparse_latent
@@ -38,6 +39,7 @@ MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
         "grouped_query": grouped_query,
         "sliding": sliding,
         "sparse": sparse,
+        "filtered": filtered,
         "latent": latent,
         "sparse_latent": sparse_latent,
         "shared_sparse_latent": shared_sparse_latent,

@@ -78,6 +78,8 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
             frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
+        case "moe_gate_up":
+            names, frees = {"experts_gate_up"}, {"experts_gate_up"}
         case "mla_up_proj":
             names = {"latent_up", "rotation"} if kind.mixer in LATENT else set()
             frees = {"query", "key", "latent_value", "key_value_projection"}

@@ -18,8 +18,8 @@ from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
 from simulator.evidence.measurements.steady import Step, steady
+from simulator.question.frameworks.profile import MEGATRON
 from simulator.question.units import GIB, MIB, TERA
-from simulator.question.vocabulary import RECOMPUTE_MODULES
 
 _BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
 _END: Final = re.compile(r"-{4,} end of arguments -{4,}")
@@ -446,8 +446,8 @@ def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
         layers = arguments.first("activations_checkpoint_num_layers", "checkpoint_num_layers")
     if mode == "selective":
         modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "core_attn"))
-        if not set(modules) <= set(RECOMPUTE_MODULES):
-            allowed = ", ".join(RECOMPUTE_MODULES)
+        if not set(modules) <= set(MEGATRON.limits.recompute_modules):
+            allowed = ", ".join(MEGATRON.limits.recompute_modules)
             raise InputError(f"{where}: recompute_modules {' '.join(modules)[:60]}: allowed are {allowed}")
         return {"recompute": "selective", "recompute_modules": () if modules == ("core_attn",) else modules}
     if mode == "none":

@@ -107,6 +107,11 @@ class FrameworkProfile:
     recomputed_norm_share: float = switch(
         0.0, "share of the layers that do their norms again instead of keeping what they make"
     )
+    fp8_experts: str = switch(
+        "none",
+        "routed experts compute in fp8: input kept in 8 bits, activation done again; weights `cast`, or `kept` so too",
+        choices=("none", "cast", "kept"),
+    )
     recomputed_expert_share: float = switch(
         0.0, "share of what routed experts keep that is done again instead (--moe-zero-memory of MindSpeed)"
     )
@@ -401,7 +406,7 @@ MEGATRON = FrameworkProfile(
         activation_offload_with_recompute=False,
         interleaving_of_two_stages_without_overlap=False,
         # megatron-core 0.12 and later: `--recompute-modules`.
-        recompute_modules=RECOMPUTE_MODULES,
+        recompute_modules=RECOMPUTE_MODULES[:-1],
         # `--recompute-method block`.
         recomputes_leading_layers=True,
         replicates_kv_heads=True,
@@ -433,7 +438,10 @@ PADDLE = FrameworkProfile(
     version="PaddleNLP 2.8.1",
     # PaddleNLP training_args: only stage 1 beside a pipeline.
     limits=FrameworkLimits(
-        zero_stage_with_pipeline=1, pads_vocabulary=False, offloads=("optimizer", "optimizer_tensorwise")
+        zero_stage_with_pipeline=1,
+        pads_vocabulary=False,
+        recompute_modules=("core_attn", "moe_gate_up"),
+        offloads=("optimizer", "optimizer_tensorwise"),
     ),
     gradient_dtype="bf16",
     # paddlenlp/transformers/llama/modeling.py: LlamaRMSNorm unless use_fused_rms_norm.

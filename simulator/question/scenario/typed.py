@@ -46,7 +46,7 @@ class Columns:
     recompute: Array
     """Index into none, selective, full, attention, operations."""
     recompute_modules: Array
-    """Sum of 2 to the index into core_attn, layernorm, moe_act, mla_up_proj, mlp, moe, shared_experts."""
+    """Sum of 2 to the index into core_attn, layernorm, moe_act, mla_up_proj, mlp, moe, shared_experts, moe_gate_up."""
     recompute_method: Array
     """Index into uniform, block, list."""
     recompute_layers: Array

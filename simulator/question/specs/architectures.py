@@ -29,6 +29,7 @@ Architecture = Literal[
     "mpt",
     "starcoder2",
     "nemotron",
+    "yuan",
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",

@@ -50,6 +50,7 @@ Mixer = Literal[
     "grouped_query",
     "sliding",
     "sparse",
+    "filtered",
     "latent",
     "sparse_latent",
     "shared_sparse_latent",
@@ -61,9 +62,9 @@ Mixer = Literal[
 """How a layer mixes tokens.
 
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
-same over blocks of keys that an indexer chooses. `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that
-an indexer chooses; `shared_sparse_latent` takes an earlier layer's choice. `gated_delta`: gated delta net. `lightning`:
-linear attention with fixed decay. `mamba`: Mamba-2.
+same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
+`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
 """
 FeedForward = Literal["gated", "plain", "experts", "none"]
 """What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
@@ -315,7 +316,7 @@ class ModelSpec(Frozen):
         """The kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
         if not self.num_nextn_predict_layers:
             return self.layers[-1]
-        full = [mixer for mixer in self.mixers if mixer in ("grouped_query", "sparse", *LATENT)]
+        full = [mixer for mixer in self.mixers if mixer in ("grouped_query", "sparse", "filtered", *LATENT)]
         return LayerKind(full[-1] if full else self._mixer, "experts" if self.is_moe else self._dense)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
@@ -19,7 +19,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
-from simulator.recipes.rules.frameworks import UNEVEN_STAGES
+from simulator.recipes.rules.frameworks import UNEVEN_STAGES, held_key_value_heads
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
@@ -67,7 +67,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     `like` is a case of the same recipe, model and hardware: what was read for it is not read again. Raises InputError
     for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
     """
-    if like is None:
+    if like is None or any(remark.rule == _WHOLE for remark in like.remarks):
         model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
     else:
         model, remarks = like.scenario.model, ()
@@ -99,8 +99,26 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(told, replace(layout, virtual_stages=_virtual_stages(told, layout)))
-    found = (*recipe.remarks, *remarks, *more, *unsharded, *_notes(told, scenario, layout))
+    scenario, whole = _with_whole_heads(scenario, layout)
+    found = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(told, scenario, layout))
     return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
+
+
+_WHOLE: Final = "whole-key-values"
+
+
+def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
+    """The question with the key-value heads that all ranks hold together, where a network keeps them whole on each."""
+    held, name = held_key_value_heads(scenario, layout)
+    if not held:
+        return scenario, ()
+    shared = scenario.model.num_key_value_heads
+    said = (
+        f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
+        f"them whole on every rank, {held} in all"
+    )
+    model = scenario.model.model_copy(update={"num_key_value_heads": held})
+    return replace(scenario, model=model), (Remark(_WHOLE, "note", said),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ def paddle_recompute(case: Case) -> Iterator[str]:
         case "none":
             pass
         case "selective":
+            if layout.recompute_modules != ("core_attn",):
+                raise UnsupportedError("--recompute-modules: written are core_attn, full_attn and whole layers")
             yield "--recompute_granularity core_attn"
         case "attention":
             yield "--recompute_granularity full_attn"

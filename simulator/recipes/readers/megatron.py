@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from simulator.question.frameworks.profile import MEGATRON
 from simulator.question.scenario.layout import (
     BY_NAME,
-    RECOMPUTE_MODULES,
     SETTINGS,
     Layout,
     Offload,
@@ -235,13 +235,14 @@ def _recompute(
 def _modules(given: Given) -> tuple[RecomputeModule, ...]:
     """What selective recompute does again; `--moe-layer-recompute` is the older word for one of them."""
     words = re.findall(r"[^\s,\[\]'\"]+", given.text("recompute_modules", "recompute-modules") or "core_attn")
+    known = MEGATRON.limits.recompute_modules
     if given.switch("recompute_modules", "moe-layer-recompute"):
         words.append("moe")
     for word in words:
-        if word not in RECOMPUTE_MODULES:
-            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(RECOMPUTE_MODULES)}"
+        if word not in known:
+            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}"
             given.remark("not-modelled", "error", said, "recompute-modules")
-    return tuple(module for module in RECOMPUTE_MODULES if module in words) or BY_NAME["recompute_modules"].default
+    return tuple(module for module in known if module in words) or BY_NAME["recompute_modules"].default
 
 
 def _recomputed_blocks(

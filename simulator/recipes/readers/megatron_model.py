@@ -11,6 +11,7 @@ from simulator.recipes.readers import models
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_cut import idle_layers
 from simulator.recipes.readers.megatron_flags import TOKENIZERS
+from simulator.recipes.readers.megatron_mixers import count_layers, mixers_of
 from simulator.recipes.readers.megatron_parts import is_gated, parts_of, places_of_experts
 
 _SIZES: Final = {
@@ -37,7 +38,8 @@ _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 _PLAIN_SPECS: Final = re.compile(
-    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gemma2_spec|gpt_layer_specs)\b|^local$"
+    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gemma2_spec|gpt_layer_specs"
+    r"|mamba_layer_specs|hybrid_layer_specs|qwen3_next_spec|plm_spec)\b|^local$"
 )
 """Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
 
@@ -45,6 +47,7 @@ _PLAIN_SPECS: Final = re.compile(
 def fields_of(given: Given) -> dict[str, Any]:
     """The model's shape as the flags give it."""
     found: dict[str, Any] = {}
+    count_layers(given)
     for field, names in _SIZES.items():
         number = _experts(given, names) if field == "num_experts" else given.integer(field, *names, low=0)
         if number is not None:
@@ -64,8 +67,7 @@ def fields_of(given: Given) -> dict[str, Any]:
     _derive_dense(given, found)
     _derive_experts(given, found, places)
     _derive_attention(given, found)
-    _derive_state_space(given, found)
-    return found
+    return found | mixers_of(given, found)
 
 
 def _experts(given: Given, names: tuple[str, ...]) -> int | None:
@@ -134,27 +136,6 @@ def _derive_attention(given: Given, found: dict[str, Any]) -> None:
     found |= {"attention": "mla", "qk_norm": False, "attention_bias": False}
     if found.get("qk_nope_head_dim") and found.get("qk_rope_head_dim"):
         found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
-
-
-def _derive_state_space(given: Given, found: dict[str, Any]) -> None:
-    """Mamba-2 in every layer and nothing else: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py."""
-    if "mamba_spec" not in (given.text("spec", "spec") or "") or "hidden_size" not in found:
-        return
-    width = (given.integer("mamba", "mamba-expand") or 1) * found["hidden_size"]
-    size = given.integer("mamba", "mamba-head-dim", "mamba-headdim") or 64
-    found |= {
-        "architecture": "nemotron_h",
-        "mixers": ("mamba",),
-        "feed_forwards": ("none",),
-        "rotary": False,
-        "mamba_heads": width // size,
-        "mamba_head_dim": size,
-        "mamba_groups": given.integer("mamba", "mamba-num-groups", "mamba-ngroups") or 1,
-        "mamba_state": given.integer("mamba", "mamba-state-dim", "mamba-d-state") or 128,
-        "convolution": given.integer("mamba", "mamba-d-conv") or 4,
-        "chunk_tokens": given.integer("mamba", "mamba-chunk-size") or 256,
-    }
-    given.places.pop("mamba", None)
 
 
 def model_of(given: Given, fields: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:

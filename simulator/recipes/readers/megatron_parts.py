@@ -22,7 +22,9 @@ _MOST_LAYERS: Final = 100_000
 
 
 def is_gated(given: Given) -> bool:
-    """Whether the feed-forward network has a gate."""
+    """Whether the feed-forward network has a gate; `--fc-type up_down` of MindSpeed-LLM c77308a takes it away."""
+    if given.text("intermediate_size", "fc-type") == "up_down":
+        return False
     return any(given.switch("intermediate_size", name) for name in _GATES)
 
 
@@ -60,7 +62,7 @@ def places_of_experts(given: Given, layers: int | None) -> dict[str, Any]:
     if text in ("1", "-1"):
         return {"first_k_dense_replace": leading}
     step = int(text) if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) and int(text) else 0
-    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else _written_out(text)
+    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
         said = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
         given.remark("not-modelled", "error", said, "moe-layer-freq")
@@ -72,7 +74,7 @@ def places_of_experts(given: Given, layers: int | None) -> dict[str, Any]:
     return {"feed_forwards": tuple("experts" if digit == "1" else plain for digit in digits)}
 
 
-def _written_out(text: str) -> str:
+def written_out(text: str) -> str:
     """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
     found = ""
     if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:

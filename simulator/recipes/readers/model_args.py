@@ -16,12 +16,15 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import add_key
+from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.variables import Variables
-from simulator.recipes.recipe import Recipe
+from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.shell.starts import start_of
 from simulator.recipes.shell.values import Value, text_value
 
 FLAG_SECTION: Final = "MODEL_ARGS"
 _VARIABLES: Final = "ENV_VARS"
+_NODES: Final = "NNODES"
 
 
 def is_model_args(keys: Iterable[Key]) -> bool:
@@ -47,15 +50,47 @@ def _rest(key: Key) -> tuple[tuple[Value, ...], int, object, str]:
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
     given = Given(str(path), FLAGS, PASSED)
-    variables = Variables(settings)
+    told, added = _documented(given.file, settings)
+    variables = Variables({**told, **settings})
     environment: dict[str, Value] = {}
     for key in variables.keys(keys):
         if key.path[0] == _VARIABLES and len(key.values) == 1:
             environment[key.name] = key.values[0]
-        elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
-            add_key(given, key.path[1], _unwrapped(key.values), key.line)
+        elif key.path[0] == FLAG_SECTION and len(key.path) > 1 and key.path[1] not in added:
+            _add(given, key.path[1], _unwrapped(key.values), key.line)
+    for name, text in added.items():
+        _add(given, name, (text_value(text, 1),), 1)
+    if told:
+        shown = " ".join(f"{name}={text}" for name, text in told.items() if name in {*variables.used, _NODES})
+        message = f"started as {start_of(given.file)} says, with {shown}"
+        given.remarks.append(Remark("example-arguments", "note", message, Place(given.file, 1), "--set NAME=VALUE"))
     variables.note(given)
-    return megatron_recipe(given, environment, "megatron-yaml", "", None, None), variables.used
+    nodes = int(told[_NODES]) if _NODES in told else None
+    return megatron_recipe(given, environment, "megatron-yaml", "", nodes, None), variables.used & set(settings)
+
+
+def _add(given: Given, name: str, values: tuple[Value, ...], line: int) -> None:
+    """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
+    off = [value.text for value in values] == ["false"] and values[0].known
+    add_key(given, name, (text_value("null", line),) if off and not _is_switch(name) else values, line)
+
+
+def _is_switch(name: str) -> bool:
+    flag = FLAGS.get(plain(name))
+    return flag is None or flag.kind == "switch"
+
+
+def _documented(file: str, settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What the launcher of a framework's own file tells its variables, and the flags that it adds.
+
+    Some of it follows from the rest, so nothing is taken where the user tells a part of it.
+    """
+    start = start_of(file)
+    words = dict(word.split("=", 1) for word in start.words) if start is not None else {}
+    if words.keys() & settings.keys():
+        return {}, {}
+    told = {name: text for name, text in words.items() if not name.startswith("--")}
+    return told, {name: text for name, text in words.items() if name not in told}
 
 
 def _unwrapped(values: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -50,6 +50,7 @@ _KEYS: Final = {
     "fp8_param": "fp8-param-gather",
     "fp8_params": "fp8-param-gather",
     "override_vocab_size": "padded-vocab-size",
+    "mamba_ssm_ngroups": "mamba-num-groups",
 }
 """Keys whose flag has another name; other keys are looked up among Megatron's flags."""
 _TRANSLATED: Final = {
@@ -483,6 +484,9 @@ def _add_flag(given: Given, key: Key, lowered: str) -> bool:
     """Take a key that is spelled as a flag; one that is off is not there. False: the key is not taken."""
     name = _KEYS.get(key.name, key.name).replace("-", "_")
     own = flags_of("nemo", "bridge").get(key.name.lower())
+    if key.name == "mamba_ssm_ngroups":
+        # Its model fills this stack whatever else is said: megatron_mamba_model.py of 022622e.
+        given.add("--spec", [text_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
     flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
         silent = name in PASSED | OWN_PASSED or lowered in OFF or (SECTIONS & set(key.path[:-1]))

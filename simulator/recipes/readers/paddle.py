@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.question.scenario.layout import Layout, Offload, RecomputeMethod, RecomputeMode
+from simulator.question.scenario.layout import BY_NAME, Layout, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
@@ -17,7 +17,7 @@ from simulator.recipes.readers.given import Given, half_precision
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.named import QUANTIZED, with_fewer_bits
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
-from simulator.recipes.readers.paddle_options import SHARDING, options_of, pipeline_config
+from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import Value, text_value
@@ -238,6 +238,9 @@ def _layout(given: Given, layers: int | None, spec: ModelSpec | None) -> Layout:
     pipeline = max(given.integer("pp", *_PP, low=-1, high=2**16) or 1, 1)
     sequence = given.switch("sequence_parallel", "sequence_parallel")
     mode, method, count, listed = _recompute(given, layers)
+    mode, modules, again = _gate_up(given, mode, layers)
+    if again:
+        method, listed = "list", again
     expert, expert_tensor = _experts(given, tensor, spec) if spec is not None and spec.is_moe else (1, 1)
     return Layout(
         tensor_parallel=tensor,
@@ -252,6 +255,7 @@ def _layout(given: Given, layers: int | None, spec: ModelSpec | None) -> Layout:
         sequence_parallel=sequence and tensor > 1,
         zero_stage=_zero_stage(given),
         recompute=mode,
+        recompute_modules=modules,
         recompute_method=method,
         recompute_layers=count,
         recompute_layer_list=listed,
@@ -351,6 +355,19 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
         return "full", "list", 1, tuple(layer for layer in range(layers) if layer not in kept)
     method: RecomputeMethod = "block" if given.text("recompute_method", "recompute_method") == "block" else "uniform"
     return "full", method, given.integer("recompute_layers", "recompute_num_layers") or 1, ()
+
+
+def _gate_up(
+    given: Given, mode: RecomputeMode, layers: int | None
+) -> tuple[RecomputeMode, tuple[RecomputeModule, ...], tuple[int, ...]]:
+    """Layers whose routed experts do gate and up again, beside no other recompute, in ERNIE's fused node of experts."""
+    usual: tuple[RecomputeModule, ...] = BY_NAME["recompute_modules"].default
+    text = (given.text("recompute", "recompute_fwd_gate_up") or "false").lower()
+    given.places.pop("recompute", None)
+    if mode != "none" or text == "false" or not layers or not has_fp8_experts(given):
+        return mode, usual, ()
+    listed = range(layers) if text == "true" else sorted(_numbers(given, "recompute", "recompute_fwd_gate_up"))
+    return "selective", ("moe_gate_up",), tuple(layer for layer in listed if layer < layers)
 
 
 def _numbers(given: Given, option: str, name: str) -> frozenset[int]:

@@ -27,7 +27,7 @@ def options_of(given: Given, layout: Layout) -> dict[str, str]:
     found |= _fused(given)
     if given.text("flash_attention", "_attn_implementation", "attn_implementation", "attn_impl") in _UNFUSED:
         found["flash_attention"] = "false"
-    found |= _state(given, layout) | _overlap(given) | _loss(given)
+    found |= _state(given, layout) | _overlap(given) | _loss(given) | _experts(given)
     if layout.context_parallel > 1 and given.has("sep_parallel_degree", "sep_parallel_size"):
         found["cp_communication"] = "all_to_all"
     # PaddleFleet, models/gpt: a prediction module's stage holds a copy of the input table ("mtp_embed").
@@ -50,6 +50,34 @@ def _fused(given: Given) -> dict[str, str]:
     ):
         if given.has(*names):
             found[switch] = str(given.switch(switch, *names)).lower()
+    return found
+
+
+def has_fp8_experts(given: Given) -> bool:
+    """Whether routed experts compute in fp8, in ERNIE's fused node."""
+    return given.switch("fp8_experts", "use_fp8_fuse_node")
+
+
+def _experts(given: Given) -> dict[str, str]:
+    """What experts and the norm before attention keep.
+
+    The fused node keeps its input in 8 bits (`dequant_input`) and what gate and up put out, unless that is done again
+    (`ExpertsGroupGemmContiguousNode`, fp8 utilities of the ERNIE pre-training toolkit); its README says that weighting
+    inside the experts saves their outputs (`use_combine_before_a2a`), and the norm before q, k and v its own
+    (`use_rms_qkv_recompute`), one of a layer's two.
+    """
+    found: dict[str, str] = {}
+    if has_fp8_experts(given) and given.switch("fp8_experts", "dequant_input"):
+        # Without clear_origin_weight_when_offline_quant the 16-bit weights stay beside both narrow copies.
+        kept = given.switch("fp8_experts", "offline_quant_expert_weight")
+        found["fp8_experts"] = "kept" if kept else "cast"
+    elif has_fp8_experts(given):
+        said = "use_fp8_fuse_node without dequant_input: what experts keep is priced in 16 bits"
+        given.remark("activations-bound", "warning", said, "use_fp8_fuse_node")
+    if given.switch("probabilities_in_experts", "use_combine_before_a2a"):
+        found["probabilities_in_experts"] = "true"
+    if given.switch("recomputed_norm_share", "use_rms_qkv_recompute"):
+        found["recomputed_norm_share"] = "0.5"
     return found
 
 

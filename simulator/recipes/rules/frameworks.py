@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 from simulator.recipes.recipe import Place, Remark
@@ -95,11 +97,26 @@ gemma/modeling.py and chatglm_v2/modeling.py, which never splits them."""
 
 def _whole_key_values(launch: LaunchFacts) -> str:
     """Key-value heads that a network of Paddle's keeps whole on every rank, with a warning; empty for another."""
-    model = launch.scenario.model
-    name = _WHOLE_KEY_VALUES.get(model.architecture)
-    if name is None or model.num_attention_heads % launch.layout.tensor_parallel:
-        return ""
-    return f"Paddle's {name} keeps key-value heads that do not divide whole on every rank: that is not modelled"
+    name = _keeping_whole(launch.scenario, launch.layout)
+    said = f"Paddle's {name} keeps key-value heads that do not divide whole on every rank: that is not modelled"
+    return said if name else ""
+
+
+def _keeping_whole(scenario: Scenario, layout: Layout) -> str:
+    """The network of Paddle's that keeps all key-value heads on every rank of a layout; empty where none does."""
+    model, size = scenario.model, layout.tensor_parallel
+    split = model.num_key_value_heads % size == 0 or model.num_attention_heads % size
+    return "" if scenario.framework.name != "paddle" or split else _WHOLE_KEY_VALUES.get(model.architecture, "")
+
+
+def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
+    """Key-value heads that all tensor-parallel ranks hold together, and the network that keeps them whole on each.
+
+    Zero and nothing where they are split, or where a rank would hold more of them than query heads.
+    """
+    held = scenario.model.num_key_value_heads * layout.tensor_parallel
+    name = _keeping_whole(scenario, layout)
+    return (held, name) if name and scenario.model.num_attention_heads % held == 0 else (0, "")
 
 
 _NOT_MODELLED: dict[tuple[str, str], Callable[[LaunchFacts], str]] = {

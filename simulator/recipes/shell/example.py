@@ -1,12 +1,14 @@
-"""The line that a script's own comment gives to start it: `# sh run.sh dsw 7B 1 8`."""
+"""The line that starts a script, from its own comment (`# sh run.sh dsw 7B 1 8`) or its framework's documentation."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
+
+from simulator.recipes.shell.starts import start_of
 
 _LINE: Final = re.compile(
     r"^#+[ \t]*(?:(?:sh|bash|sbatch)[ \t]+)?([\w./-]{1,200}\.(?:sh|bash|slurm))[ \t]+(\S[^\n]{0,4000})$", re.MULTILINE
@@ -22,9 +24,12 @@ _OPEN: Final = re.compile(r"[$<`\\]")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command line of a script, from its comment."""
+    """A command line of a script."""
 
     line: int
+    """Of the comment; 1 for a line that stands elsewhere."""
+    said: str
+    """What gives it."""
     words: Mapping[int, str]
     """Its arguments by their number, those that it tells."""
     taken: frozenset[str]
@@ -34,20 +39,29 @@ class Example:
 def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | None:
     """The first command line in a script's comments that names it and has as many words as it reads parameters.
 
-    None where the user tells all arguments (`@`), or where no line has: one of another script, or of another version of
-    it, would put its words in the wrong places. An argument that goes to a variable which the user sets is the user's.
+    Where no comment has one, the one that the script's framework documents. None where the user tells all arguments
+    (`@`), or where no line has: one of another script, or of another version of it, would put its words in the wrong
+    places. An argument that goes to a variable which the user sets is the user's.
     """
     code = _COMMENT.sub("", text)
     most = max((int(match[1] or match[2]) for match in _READ.finditer(code)), default=0)
     if not most or "@" in settings:
         return None
-    for match in _LINE.finditer(text):
-        words = match[2].split()
-        if PurePath(match[1]).name != PurePath(file).name or len(words) != most:
-            continue
-        found = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
-        own = {int(number): name for name, number in ASSIGNED.findall(code) if name in settings}
-        found |= {number: settings[name] for number, name in own.items()}
-        found |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
-        return Example(text.count("\n", 0, match.start()) + 1, found, frozenset(own.values()))
+    own = {int(number): name for name, number in ASSIGNED.findall(code) if name in settings}
+    told = {number: settings[name] for number, name in own.items()}
+    told |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
+    for line, said, words in _lines(text, file):
+        if len(words) == most:
+            found = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
+            return Example(line, said, found | told, frozenset(own.values()))
     return None
+
+
+def _lines(text: str, file: str) -> Iterator[tuple[int, str, list[str]]]:
+    """The command lines of a script: where each stands, what gives it, its arguments."""
+    for match in _LINE.finditer(text):
+        if PurePath(match[1]).name == PurePath(file).name:
+            yield text.count("\n", 0, match.start()) + 1, "its comment", match[2].split()
+    start = start_of(file)
+    if start is not None:
+        yield 1, str(start), start.words

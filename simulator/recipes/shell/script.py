@@ -42,7 +42,7 @@ def read_script(text: str, file: str, settings: Mapping[str, str], environment: 
     example = example_of(text, file, settings)
     machine = Machine(file, settings, environment, slurm_variables(text), example)
     if example is not None:
-        shown = f"started as its comment says, with {len(example.words)} arguments"
+        shown = f"started as {example.said} says, with {len(example.words)} arguments"
         machine.remark("example-arguments", "note", shown, example.line, "--set 1=VALUE")
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     try:

@@ -132,7 +132,8 @@ def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
 def recompute_text(layout: Layout) -> str:
     """Return what is recomputed: ``none``, ``selective moe_act``, ``block 3`` (a chunk), ``full layers 4,5,9``."""
     if layout.recompute == "selective" and layout.recompute_modules != BY_NAME["recompute_modules"].default:
-        return f"selective {','.join(layout.recompute_modules)}"
+        layers = ",".join(map(str, layout.recompute_layer_list))
+        return f"selective {','.join(layout.recompute_modules)}" + f" layers {layers}" * bool(layers)
     if layout.recompute != "full":
         return layout.recompute
     method, count = layout.recompute_method, layout.recompute_layers

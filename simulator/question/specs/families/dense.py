@@ -203,6 +203,10 @@ def _nemotron(config: Config) -> Fields:
     return fields | all_biases(config) | heads(config, fields)
 
 
+def _yuan(config: Config) -> Fields:
+    return grouped(config, tied=True) | {"mixers": ("filtered",)}
+
+
 DENSE: Final[Mapping[str, Callable[[Config], Fields]]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -230,5 +234,6 @@ DENSE: Final[Mapping[str, Callable[[Config], Fields]]] = {
     "mpt": _mpt,
     "starcoder2": _starcoder2,
     "nemotron": _nemotron,
+    "yuan": _yuan,
 }
 """Readers by `model_type`."""

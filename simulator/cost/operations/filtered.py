@@ -1,0 +1,42 @@
+"""Attention whose queries and keys read tokens mixed by a local filter (Yuan 2.0, Wu et al. 2023)."""
+
+from __future__ import annotations
+
+from simulator.cost.elements import element_bytes
+from simulator.cost.operations.blocks import norm, vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.grouped_query import grouped_query
+from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+
+
+def filtered(given: Conditions) -> tuple[Operation, ...]:
+    """The filter and its norm, then attention: values read the block's norm, which stays for them.
+
+    Every rank has the whole filter (paddlenlp/transformers/yuan/modeling.py of 056cdcb, LocalizedFiltering).
+    """
+    return (_filter(given), norm(given, "filter_norm", "filter_norm"), *grouped_query(given))
+
+
+def _filter(given: Conditions) -> Operation:
+    """Two causal convolutions over two tokens, into half the width and back, and an addition to their input.
+
+    Each keeps its input in the layout of a convolution: `2 T h` and `T h`.
+    """
+    hidden, element = given.model.hidden_size, element_bytes(given)
+    half = hidden // 2
+    return Operation(
+        name="local_filter",
+        group="attention_projection",
+        weights=(
+            Weight("filter_in", 2 * hidden, half, "replicated", matmul=False),
+            vector("filter_in_bias", half),
+            Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
+            vector("filter_out_bias", hidden),
+        ),
+        kept=(
+            Kept("filter_input", element * hidden, "sequence"),
+            Kept("filter_inner", element * half, "sequence"),
+        ),
+        moved=(Amount(8.0 * element * hidden, "sequence"),),
+        core_flops=8.0 * hidden * half,
+    )

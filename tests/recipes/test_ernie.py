@@ -1,0 +1,72 @@
+"""ERNIE's fused node of experts in fp8, as the recipes of its pre-training toolkit set it."""
+
+import re
+from pathlib import Path
+
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.seeds import rules
+
+ERNIE_NODE = """model_name_or_path: baidu/ERNIE-4.5-300B-A47B
+max_seq_len: 4096
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 90
+bf16: true
+fp16_opt_level: O2
+amp_master_grad: 1
+pipeline_model_parallel_size: 12
+expert_model_parallel_size: 8
+use_expert_parallel: true
+sharding: stage1
+sharding_parallel_size: 8
+tensorwise_offload_optimizer: true
+ernie_model_config:
+  use_combine_before_a2a: true
+  use_rms_qkv_recompute: true
+  use_fp8_fuse_node: NODE
+  fp8_mem_configs:
+    recompute_fwd_gate_up: LISTED
+    dequant_input: INPUT
+"""
+
+
+def ernie(folder: Path, node: str = "true", listed: str = "[4, 5, 6, 60]", narrow: str = "true") -> Recipe:
+    file = folder / "run.yaml"
+    words = {"NODE": node, "LISTED": listed, "INPUT": narrow}
+    file.write_text(re.sub("|".join(words), lambda word: words[word[0]], ERNIE_NODE), encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+def test_the_fused_node_of_ernie_keeps_less(tmp_path: Path) -> None:
+    recipe = ernie(tmp_path)
+    assert recipe.layout is not None
+    assert (recipe.layout.recompute, recipe.layout.recompute_modules) == ("selective", ("moe_gate_up",))
+    assert (recipe.layout.recompute_method, recipe.layout.recompute_layer_list) == ("list", (4, 5, 6))
+    switches = {"fp8_experts": "cast", "probabilities_in_experts": "true", "recomputed_norm_share": "0.5"}
+    assert switches.items() <= recipe.options.items()
+    kept = ernie(tmp_path, narrow="true\n    offline_quant_expert_weight: true")
+    assert kept.options["fp8_experts"] == "kept"
+    assert len(ernie(tmp_path, listed="true").layout.recompute_layer_list) == 54  # type: ignore[union-attr]
+
+
+def test_without_the_node_its_settings_do_nothing(tmp_path: Path) -> None:
+    recipe = ernie(tmp_path, node="false")
+    assert recipe.layout is not None
+    assert (recipe.layout.recompute, "fp8_experts" in recipe.options) == ("none", False)
+    assert ernie(tmp_path, listed="false").layout.recompute == "none"  # type: ignore[union-attr]
+    wide = ernie(tmp_path, narrow="false")
+    assert "fp8_experts" not in wide.options
+    assert "activations-bound" in rules(wide)
+
+
+def test_96_devices_of_80_gb_hold_ernie_300b(tmp_path: Path) -> None:
+    """As its makers run it: 4, 5, 5, 5 layers on the first ranks, gate and up again where most is in flight."""
+    listed = "[4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 18]"
+    asked = Asked(hardware="h800-sxm-80g", nodes=12)
+    assert check_recipe(ernie(tmp_path, listed=listed), asked, Gates()).outcome in ("fits", "starved")
+    without = check_recipe(ernie(tmp_path, node="false"), asked, Gates())
+    assert without.outcome == "does_not_fit"

@@ -1,0 +1,98 @@
+"""Documented starts of a framework's launch files, out of a checkout, into the table that the readers use.
+
+    python -m tools.starts Pai-Megatron-Patch ~/Pai-Megatron-Patch --version COMMIT
+    python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
+
+Pages (`README*.md`) are searched for command lines that start a script of the page's own folder; of a script's lines
+the first counts. The MoE model zoo keeps a line of values a model in `runtime.conf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart
+
+_COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_ROW = re.compile(r'^\s*\[([\w.-]+)\]="([^"]*)"', re.MULTILINE)
+_RUNTIME = "runtime_configs/benchmarking/runtime.conf"
+_NAMES = ("TP", "PP", "EP", "CP", "VPP", "MBS", "GBS", "NUM_LAYERS", "MOE_TOKEN_DISPATCHER", "MOE_GROUPED_GEMM")
+_MORE = ("NNODES", "RUN_TIME", "PRETRAIN", "SEQ_LEN", "DATASET", "PP_FIRST", "PP_LAST")
+"""What `set_model_configs` of the zoo's runtime.conf calls the words of a model's line, in order."""
+_PLACED = ("--pipeline-model-parallel-layout",)
+_CHUNKED = (*_PLACED, "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+_FLEX = ("--moe-token-dispatcher-type=flex", "--moe-flex-dispatcher-backend=deepep", "--tp-comm-overlap=true")
+"""What sbatch_benchmarking.sh of the zoo adds where nobody sets DISPATCHER and PR: deepep and bf16 are its defaults."""
+
+
+def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
+    """Starts that the pages of a repository show."""
+    for page in sorted(root.glob("**/README*.md")):
+        text = re.sub(r"[ \t]*\\[ \t]*\n[ \t]*", " " * 8, page.read_text(encoding="utf-8"))
+        for match in _COMMAND.finditer(text):
+            script = page.with_name(match[1])
+            words = match[2].split()
+            if script.is_file() and not any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
+                document, file = (path.relative_to(root).as_posix() for path in (page, script))
+                yield DocumentedStart(name, version, document, file, words)
+
+
+def zoo(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
+    """Starts of the zoo's configurations, as its runtime.conf and sbatch_benchmarking.sh make them."""
+    for model, line in _ROW.findall((root / _RUNTIME).read_text(encoding="utf-8")):
+        file = f"model_configs/benchmarking/{model}.yaml"
+        if (root / file).is_file():
+            flags = set(re.findall(r"^\s*(--[\w-]+):", (root / file).read_text(encoding="utf-8"), re.MULTILINE))
+            told = dict(zip((*_NAMES, *_MORE), line.split(), strict=False))
+            yield DocumentedStart(name, version, _RUNTIME, file, _zoo_words(told, flags))
+
+
+def _zoo_words(told: dict[str, str], flags: set[str]) -> list[str]:
+    layers, stages, chunks = (int(told[key]) for key in ("NUM_LAYERS", "PP", "VPP"))
+    first, last = told.pop("PP_FIRST", ""), told.pop("PP_LAST", "")
+    uneven = layers % stages != 0
+    told |= {"PP_FIRST": first if uneven else "false", "PP_LAST": last if uneven else "false"}
+    told["LAYERS_PER_VP"] = str(layers // stages // chunks) if chunks > 1 else "false"
+    added = list(_FLEX)
+    if chunks > 1 and not flags & {*_CHUNKED}:
+        added.append(f"--num-virtual-stages-per-pipeline-rank={chunks}")
+    if uneven and not flags & {*_PLACED}:
+        added += [f"--decoder-first-pipeline-num-layers={first}", f"--decoder-last-pipeline-num-layers={last}"]
+    return [*(f"{key}={value}" for key, value in told.items()), *added]
+
+
+FRAMEWORKS: dict[str, Callable[[Path, str, str], Iterator[DocumentedStart]]] = {
+    "Pai-Megatron-Patch": pages,
+    "Megatron-MoE-ModelZoo": zoo,
+}
+
+
+def merge(name: str, root: Path, version: str) -> int:
+    """Write a framework's starts into the table, in place of those that it has; how many there are."""
+    with TABLE.open(encoding="utf-8", newline="") as stream:
+        kept = [row for row in csv.DictReader(stream) if row["framework"] != name]
+    found: dict[str, DocumentedStart] = {}
+    for start in FRAMEWORKS[name](root, name, version):
+        found.setdefault(start.file, start)
+    rows = [{**asdict(start), "words": " ".join(start.words)} for start in found.values()]
+    with TABLE.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted([*kept, *rows], key=lambda row: (row["framework"], row["file"])))
+    return len(rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="documented starts of a framework's launch files, into the table")
+    parser.add_argument("framework", choices=sorted(FRAMEWORKS))
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--version", required=True, help="commit of the checkout")
+    options = parser.parse_args()
+    count = merge(options.framework, options.checkout, options.version)
+    sys.stdout.write(f"{options.framework}: {count} starts\n")
