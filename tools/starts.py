@@ -20,6 +20,8 @@ from pathlib import Path
 from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_PATH = "path"
+"""What stands for a file or folder of somebody's machine, which says nothing of the training."""
 _ROW = re.compile(r'^\s*\[([\w.-]+)\]="([^"]*)"', re.MULTILINE)
 _RUNTIME = "runtime_configs/benchmarking/runtime.conf"
 _NAMES = ("TP", "PP", "EP", "CP", "VPP", "MBS", "GBS", "NUM_LAYERS", "MOE_TOKEN_DISPATCHER", "MOE_GROUPED_GEMM")
@@ -39,6 +41,7 @@ def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
             script = page.with_name(match[1])
             words = match[2].split()
             if script.is_file() and not any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
+                words = [_PATH if "/" in word else word for word in words]
                 document, file = (path.relative_to(root).as_posix() for path in (page, script))
                 yield DocumentedStart(name, version, document, file, words)
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from simulator import __version__
-from simulator.question.frameworks.profile import PROFILES
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import ANSWER_FORMATS

@@ -14,7 +14,8 @@ from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
 from simulator.cost.pricing.estimate import PredictionStatus
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
-from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops

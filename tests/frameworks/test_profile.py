@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import framework
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
 

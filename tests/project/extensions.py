@@ -237,7 +237,7 @@ PROFILE = Extension(
                 'FrameworkName = Literal["megatron", "paddle", "torch", "loom"]',
             ),
         ),
-        "simulator/question/frameworks/profile.py": (
+        "simulator/question/frameworks/profiles.py": (
             (
                 "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH)}",
                 (

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from simulator.question.frameworks.profile import PROFILES, switches
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 from simulator.show.report.listing import (
     LISTING_REPORTERS,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 

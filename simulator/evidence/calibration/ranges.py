@@ -10,7 +10,8 @@ from typing import Any
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import PredictionStatus
-from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 

@@ -18,7 +18,7 @@ from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
 from simulator.evidence.measurements.steady import Step, steady
-from simulator.question.frameworks.profile import MEGATRON
+from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.units import GIB, MIB, TERA
 
 _BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")

@@ -9,7 +9,8 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.mindspeed import MINDSPEED
-from simulator.question.frameworks.profile import FrameworkProfile, profile_of, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.profiles import profile_of
 from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import (
     BY_NAME,
     FIELDS,

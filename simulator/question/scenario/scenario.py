@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
-from simulator.question.frameworks.profile import MEGATRON, FrameworkProfile
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import PRECISIONS, Precision, StackName

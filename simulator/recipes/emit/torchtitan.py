@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from simulator.errors import UnsupportedError
-from simulator.question.frameworks.profile import PROFILES
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.recompute import torchtitan_recompute

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from simulator.question.frameworks.profile import MEGATRON
+from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import (
     BY_NAME,
     SETTINGS,

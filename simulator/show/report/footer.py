@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.profile import PROFILES, profile_of
+from simulator.question.frameworks.profiles import PROFILES, profile_of
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.units import GIB, to_gib

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
-from simulator.question.frameworks.profile import PROFILES, FrameworkProfile, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import on_stack, stacks_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.profile import PROFILES
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.search.result import Ranking
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
