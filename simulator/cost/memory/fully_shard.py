@@ -374,7 +374,7 @@ class _Step(_Timeline):
                 self.allocate("temporary", layer=self.layer_backward, used=used, sent=sends)
                 done = np.where(self.stays, element * np.maximum(units.all - units.table - units.layer, 0.0), 0.0)
                 done_before = done - np.where(self.stays, element * units.layer, 0.0)
-                ahead = np.where(self.collects & self.several, element * units.layer, 0.0)
+                ahead = np.where(self.collects, element * units.layer, 0.0)
                 self.allocate("temporary", first_layer=self.kept_by_first, done=done_before, ahead=ahead)
                 self.mark("backward", ending.happens & self.several)
                 self.free("first_layer")

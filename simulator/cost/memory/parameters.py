@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -224,14 +225,16 @@ def _step_temporary(scenario: Scenario, block: LayoutBlock, trained: KindArray) 
 def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
     given = conditions_of(scenario)
-    largest = np.zeros(len(block))
+    sizes: list[Array] = []
     for operation in _table_and_layers(given):
-        fused: dict[tuple[int, str], float] = {}
+        fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
-            fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
-        for weight in operation.weights:
-            size = fused[weight.inputs, weight.split]
-            largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
+            fused[weight.inputs, weight.split] += weight.parameters
+        sizes += (
+            whole_layer(block, classed(weight, float(fused[weight.inputs, weight.split])))
+            for weight in operation.weights
+        )
+    largest: Array = np.max(sizes, axis=0)
     return largest
 
 
@@ -342,9 +345,9 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     # Of those divided alike, the largest is the largest on any device.
     weights = sorted(weights_of(_table_and_layers(given)), key=lambda weight: weight.parameters)
     degrees = shard_degrees(scenario, block)
-    whole, sharded = np.zeros(len(block)), np.zeros(len(block))
+    sizes: list[Array] = []
     for weight in {weight.split: weight for weight in weights}.values():
-        size = whole_layer(block, classed(weight, float(weight.parameters)))
-        whole = np.maximum(whole, size)
-        sharded = np.maximum(sharded, size / (degrees.routed if weight.routed else degrees.dense))
-    return np.where(block.zero_stage >= 1, sharded, whole) * optimizer_bytes_per_parameter(scenario)
+        ranks = np.where(block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
+        sizes.append(whole_layer(block, classed(weight, float(weight.parameters))) / ranks)
+    largest: Array = np.max(sizes, axis=0)
+    return largest * optimizer_bytes_per_parameter(scenario)

@@ -155,8 +155,8 @@ def _most_in_flight(
 ) -> StageArray:
     """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
     schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, tuple(map(int, has.chunk))
-    least = -(-schedule.least_micro_batches(ranks) // ranks)
-    cycles = np.clip(np.ceil(micro_batches(scenario, block) / ranks), float(least), STEADY)
+    run = np.maximum(micro_batches(scenario, block), schedule.least_micro_batches(ranks))
+    cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(has.ranks), len(block)
     by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
     held = np.zeros((ranks, len(block)))

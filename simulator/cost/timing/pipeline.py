@@ -247,9 +247,7 @@ def run_fill_seconds(
     Held to runs of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
     """
     ranks = float(len(has.kind))
-    cycles = np.maximum(
-        np.ceil(micro_batches[at] / ranks), np.ceil(schedule.least_micro_batches(len(has.kind)) / ranks)
-    )
+    cycles = np.ceil(np.maximum(micro_batches[at], schedule.least_micro_batches(len(has.kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward)[:, at], axis=0)
     shape = work.forward.shape
     forward, backward, weights = (
@@ -259,25 +257,29 @@ def run_fill_seconds(
     seconds = kinds_of_pass(forward, backward, weights)
     first, alike = _alike(seconds, pace, cycles)
     cycles, pace, seconds = cycles[first], pace[first], seconds.take(first, axis=-1)
-    fill: Array = np.zeros(len(first))
-    many = cycles > CYCLES
+
+    def idle(run: int, now: NDArray[np.intp]) -> Array:
+        passes = run * len(has.kind)
+        waits: Array = makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, passes) - run * pace[now]
+        return waits
+
+    fill: Array = np.empty(len(first))
     for run in range(1, CYCLES + 1):
-        now = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
+        now = np.flatnonzero(np.minimum(cycles, CYCLES) == run)
         if len(now):
-            idle = (
-                makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, run * len(has.kind)) - run * pace[now]
-            )
-            further = cycles[now] - CYCLES
-            grown = further * np.maximum(idle - fill[now], 0.0)
-            fill[now] = idle + np.where(many[now] & (run == CYCLES), grown, 0.0)
+            fill[now] = idle(run, now)
+    many = np.flatnonzero(cycles > CYCLES)
+    if len(many):
+        grown = np.maximum(fill[many] - idle(CYCLES - 1, many), 0.0)
+        fill[many] += (cycles[many] - CYCLES) * grown
     return fill[alike]
 
 
 def _alike(seconds: Array, pace: Array, cycles: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
-    _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
-    same = first[alike]
-    if (seconds.take(same, axis=-1) == seconds).all() and (cycles[same] == cycles).all():
+    both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
+    _, first, alike = np.unique(both, return_index=True, return_inverse=True)
+    if (seconds.take(first[alike], axis=-1) == seconds).all():
         return first, alike
     every = np.arange(len(pace))
     return every, every
