@@ -133,7 +133,7 @@ def test_outputs_and_gradients_that_interleaved_ranks_have_sent(count: int, done
     stream = 2 * 64 * 64
     expected = sum(2 - (rank == 2 and chunk == 2) - (rank == 0 and chunk == 0) for chunk in turns)
     step = _step(scenario, here, has)
-    found = np.asarray(step._sent_chunks(np.full((3, 1), float(flight))))  # noqa: SLF001
+    found = np.asarray(step._sent_chunks(np.full((3, 1), float(flight))))
     assert found[rank, 0] == expected * stream
 
 

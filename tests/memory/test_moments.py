@@ -51,7 +51,9 @@ def test_the_table_s_gradient_stands_beside_nothing_of_a_layer() -> None:
     """2 V h / t on the rank that looks tokens up; an output layer adds its gradient to that of a tied table at once."""
     for tied, tensor in ((False, 1), (True, 1), (False, 2)):
         model = small_dense(tie_word_embeddings=tied)
-        found = memory(model, {"tp_comm_overlap": "false"}, devices=2 * tensor, pipeline_parallel=2, tensor_parallel=tensor)
+        found = memory(
+            model, {"tp_comm_overlap": "false"}, devices=2 * tensor, pipeline_parallel=2, tensor_parallel=tensor
+        )
         assert of(found.moments[2], "temporary", 2) == [2 * 1000 * 64 / tensor, 0]
     adapters = memory(small_dense(), devices=2, pipeline_parallel=2, lora_rank=8)
     assert of(adapters.moments[2], "temporary", 2) == [0, 0]

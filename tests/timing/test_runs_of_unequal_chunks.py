@@ -7,6 +7,7 @@ import pytest
 
 from simulator.cost.memory.schedule import activations_in_flight
 from simulator.cost.pricing.price import price, size, timed
+from simulator.cost.schedule.events import PipelineWork
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.schedule.zero_bubble import ZeroBubbleV
@@ -17,7 +18,6 @@ from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import scenario_of, small_dense
 from tests.timing.test_split_schedules import replayed
-from simulator.cost.schedule.events import PipelineWork
 
 RANKS = 3
 

@@ -172,8 +172,8 @@ class _Step(_Timeline):
         self.states, self.states_in_step = optimizer_on_device(
             scenario, block, sharded * optimizer_bytes_per_parameter(scenario)
         )
-        # Gathered weights, of which linear ones may be of 8 bits.
-        slim = (self.element - 1.0) * gathered_narrow(scenario)
+        # Gathered weights, of which linear ones may be of 8 bits: a byte less.
+        slim = float(gathered_narrow(scenario))
         self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
         self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
@@ -406,8 +406,7 @@ class _Step(_Timeline):
             self.allocate("temporary", used=used, done=np.where(self.stays, element * done, 0.0))
             self.allocate("temporary", gradient=element * units.table_gradient, beside=beside)
             self.mark("embedding gradient", here)
-        left = np.where(units.table_gradient > units.table, units.table, units.table_gradient)
-        reduction = np.where(ending.buffered, self._reduction_buffers(left, units.table), 0.0)
+        reduction = np.where(ending.buffered, self._reduction_buffers(units.table, units.table), 0.0)
         self.allocate("temporary", reduction=reduction)
         self.mark("embedding gradient", here)
 

@@ -188,9 +188,8 @@ def data_parallel_seconds(
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
         linear = linear_by_class(scenario, block, has)
-        gathering = gathering - gathers * (element_bytes(scenario) - 1.0) * (
-            dense * linear.dense + routed * linear.routed
-        )
+        # A byte of the two less.
+        gathering = gathering - gathers * (dense * linear.dense + routed * linear.routed)
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
     in_forward = gathering - in_backward
