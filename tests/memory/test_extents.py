@@ -1,4 +1,4 @@
-"""What a number per token is multiplied by on a device, spread by spread and layout by layout; islands that are reached.
+"""What a number per token is multiplied by on a device, spread by spread and layout by layout; islands reached.
 
 T 64 tokens (two sequences of 32), 2 key-value heads, in sliding layers 3; 8 experts, 2 a token.
 """

@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.memory.fully_shard import _Step
 from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.schedule import recompute_plan, stage_activations
 from simulator.cost.stages import stage_contents
 from tests.memory.test_fully_shard_moments import ALONE, PIPED, Expected, endings, step_of
 from tests.pricing.test_memory_arithmetic import question
@@ -138,9 +140,6 @@ def test_outputs_and_gradients_that_interleaved_ranks_have_sent(count: int, done
 
 
 def _step(scenario: Any, here: Any, has: Any) -> Any:
-    from simulator.cost.memory.fully_shard import _Step
-    from simulator.cost.memory.schedule import recompute_plan, stage_activations
-
     plan = recompute_plan(here, has)
     return _Step(scenario, here, has, stage_activations(scenario, here, has, plan), plan)
 

@@ -13,6 +13,7 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
 from simulator.cost.operations.sums import weights_of
 from simulator.cost.operations.work import Product, layer_work
+from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA
 from tests.scenario.cases import small_dense, small_mla, small_moe
@@ -204,8 +205,6 @@ def test_what_stands_before_and_behind_the_layers() -> None:
 
 
 def products(model: ModelSpec, **options: str) -> tuple[list[Product], list[Product]]:
-    from simulator.question.frameworks.stacks import framework
-
     work = layer_work(Conditions(model, framework("megatron", options)), model.layer_kinds[0])
     return list(work.shapes), list(work.grouped)
 
