@@ -37,9 +37,9 @@ def test_what_is_not_alive_at_a_moment_is_nothing(options: dict[str, str]) -> No
         "loss": {"released": [0, 0], "logits": [0, 8 * T * 1000]},
         # Of the first rank one of two micro batches in flight.
         "embedding gradient": {"released": [2 * T * DENSE, 0], "logits": [0, 0], "gradients_absent": [0, 0]},
-        "optimizer step": dict.fromkeys(
-            ("released", "logits", "activations", "temporary", "gradients_absent"), [0.0, 0.0]
-        ),
+        "optimizer step": {
+            name: [0.0, 0.0] for name in ("released", "logits", "activations", "temporary", "gradients_absent")
+        },
     }
     assert [one.name for one in found.moments] == list(table)
     for one in found.moments:
