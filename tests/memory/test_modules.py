@@ -3,6 +3,7 @@
 The totals were measured with megatron-core 0.16.1 on a CPU in bf16; rstd of the norms, four bytes each, are apart.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,15 @@ def test_what_is_back_is_alive_where_it_exceeds_what_the_backward_pass_has_freed
     # The experts have gone and their module with them: attention's output and row sums, 800, and the norm's 2052.
     assert again(scenario, "mla_up_proj", "moe") == 13_832
     assert again(core(MEASURED, flash_attention="false"), "core_attn") == 2 * 8 * 64
+    # Behind the activation stand the shared experts, 6 x 320; gate and up before it are alive.
+    assert again(core(MEASURED), "moe_act") == 2560 - 1920
+    # Done again themselves they are not there to go.
+    assert again(core(MEASURED), "moe_act", "shared_experts") == 2560
+    # A module that the layer has nothing of brings nothing back, and nothing has gone.
+    assert again(core(MEASURED), "mlp") == 0
+    # Adapters' inner activations, 4 x 2 x 8, belong to products before and behind: they are not gone.
+    tuned = replace(core(MEASURED), lora_rank=8)
+    assert again(tuned, "moe_act") == 2560 - 1920
 
 
 def seconds(*modules: str) -> float:

@@ -159,7 +159,7 @@ def _most_in_flight(
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(has.ranks), len(block)
     by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
-    held = np.zeros((ranks, len(block)))
+    held = np.empty((ranks, len(block)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
         every = len(of_count) == len(cycles)

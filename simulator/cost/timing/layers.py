@@ -275,7 +275,7 @@ class LayerTimer:
         if work.adapters.all:
             adapters = np.add(*self.product_flops(work.adapters)) / gemm_rate(scenario)
         held = whole_layer(self.block, WeightTotals(products.split, products.replicated))
-        experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
+        experts = whole_layer(self.block, WeightTotals(routed=products.routed))
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
             routed=self._grouped(work, routed, experts) if products.routed else Products(experts, experts),
