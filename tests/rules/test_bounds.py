@@ -183,8 +183,11 @@ TABLE: list[tuple[str, ModelSpec, dict[str, Any], Layouts]] = [
         "context_heads",
         small_dense(num_attention_heads=8, num_key_value_heads=4, head_dim=8),
         {"devices": 16, "options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "2"}},
-        [({"context_parallel": 8}, False), ({"context_parallel": 8, "tensor_parallel": 2}, False)]
-        + [({"context_parallel": 4, "tensor_parallel": 4}, True)],
+        [
+            ({"context_parallel": 8}, False),
+            ({"context_parallel": 8, "tensor_parallel": 2}, False),
+            ({"context_parallel": 4, "tensor_parallel": 4}, True),
+        ],
     ),
 ]
 

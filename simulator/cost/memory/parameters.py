@@ -38,7 +38,9 @@ class ModelTotals:
     inputs: WeightTotals
     """What else the first rank has before the layers: learned positions, a norm."""
     head: WeightTotals
-    """Output layer and last norm; with tied embeddings the norm alone, as the layer is the input table."""
+    """Last norm and output layer."""
+    last_norm: WeightTotals
+    """What of them has storage of its own where the output layer is the input table."""
     prediction: WeightTotals
     """A next-token prediction module, its layer apart."""
 
@@ -58,6 +60,7 @@ def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
         embedding=totals((embedding(given),)),
         inputs=totals(inputs(given)),
         head=totals(output_layer(given)),
+        last_norm=totals(output_layer(given)[:1]),
         prediction=totals(prediction(given)),
     )
 
@@ -85,7 +88,7 @@ def device_parameters(
     embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
     if scenario.model.tie_word_embeddings and not scenario.framework.score_head:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
-        head = totals.head - totals.embedding
+        head = totals.last_norm
         embeddings = np.maximum(has.embeddings, has.heads)
     pieces = (*totals.layers, totals.embedding, totals.inputs, head, totals.prediction)
     counts = np.column_stack((has.with_prediction, embeddings, has.embeddings, has.heads, has.prediction_layers))

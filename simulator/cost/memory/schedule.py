@@ -162,9 +162,8 @@ def _most_in_flight(
     held = np.empty((ranks, len(block)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        every = len(of_count) == len(cycles)
         for rank, kind in enumerate(has.kind):
-            kept = [one[kind] if every else one[kind, of_count] for one in by_chunk]
+            kept = [one[kind, of_count] for one in by_chunk]
             alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
             now = alive[:, 0, None] * kept[0]
             for number, size in zip(alive.T[1:], kept[1:], strict=True):

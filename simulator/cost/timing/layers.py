@@ -257,7 +257,7 @@ class LayerTimer:
             # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
             name = ("weights" if one.pattern == "gather" else "inputs") if index else "forward"
             beside = sum((getattr(self._products[product], name) for product in products), 0.0 * tensor)
-            left = left + exposed(share, (one.backward if index else 1.0) * self._seconds(one), beside)
+            left = left + exposed(share, self._seconds(one), beside)
         return left
 
     def product_flops(self, totals: WeightTotals) -> tuple[Array, Array]:
