@@ -118,6 +118,13 @@ def test_interleaved_chunks_of_as_many_micro_batches_as_ranks(rank: int, sent: i
     s.holds([*expected, *end, *end, ..., ...])
 
 
+@pytest.mark.parametrize(("word", "temporary"), [("true", 1), ("false", 0)])
+def test_an_optimizer_of_one_kernel_a_tensor_has_no_temporary_of_all(word: str, temporary: int) -> None:
+    s = step_of(batch=2, options={"foreach_optimizer": word}, **ALONE | {"data_parallel": 2, "zero_stage": 2})
+    parts = 4 * s.stored / 2
+    s.holds([*[...] * (len(s.found) - 1), ("optimizer step", parts + temporary * parts)])
+
+
 @pytest.mark.parametrize(("count", "done"), [(3, 0), (4, 1), (6, 3), (8, 5), (9, 6)])
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_outputs_and_gradients_that_interleaved_ranks_have_sent(count: int, done: int, rank: int) -> None:

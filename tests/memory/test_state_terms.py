@@ -237,7 +237,7 @@ def sharded(zero_stage: int, **fields: Any) -> tuple[Scenario, MemoryByStage]:
     ],
 )
 def test_streams_keep_blocks_where_units_are_gathered(zero_stage: int, fields: dict[str, Any], kept: bool) -> None:
-    """Without a pipeline and with other ranks to gather from: the largest unit, and parts of gradients not there yet."""
+    """Without a pipeline, with other ranks to gather from: the largest unit, and parts of gradients not there yet."""
     _, found = sharded(zero_stage, **fields)
     streams = np.broadcast_to(found.outside.streams, found.device.shape)
     assert streams[:, 0].tolist() == [0] * len(streams)

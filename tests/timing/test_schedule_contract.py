@@ -65,6 +65,41 @@ def test_zb_v_of_few_micro_batches_leaves_the_others_out(ranks: int, micro_batch
         assert len(set(few)) == len(few)
 
 
+@pytest.mark.parametrize("micro_batches", [1, 3, 4, 6, 8])
+def test_chunks_of_zb_h1_take_turns_by_rounds(micro_batches: int) -> None:
+    """As many rounds as micro batches fill the ranks, one at least; the last chunk's backward passes come first."""
+    rounds = max(micro_batches // 4, 1)
+    each = micro_batches // rounds
+    for rank in range(4):
+        listed = ZeroBubbleH1().order(rank, 4, 2, micro_batches)
+        there = [one.chunk for one in listed if one.kind == "forward"]
+        back = [one.chunk for one in listed if one.kind == "input_gradient"]
+        assert there == ([0] * each + [1] * each) * rounds
+        assert back == ([1] * each + [0] * each) * rounds
+        weights = [one for one in listed if one.kind == "weight_gradient"]
+        assert len(set(weights)) == 2 * micro_batches
+
+
+@pytest.mark.parametrize("splits", [True, False])
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_dual_pipe_v_splits_its_last_backward_passes_from_half_of_them_on(rank: int, splits: bool) -> None:
+    """Of the rank's `i + 1` last turns of either chunk, from the middle one on: its second chunk's of odd ranks.
+
+    (dualpipev.py, step 6: `enable_zb` is set at `i == step_6 // 2`, before the first of both passes on odd ranks.)
+    """
+    listed = DualPipeV(splits_at_end=splits).order(rank, 4, 2, 8)
+    last_forward = max(at for at, one in enumerate(listed) if one.kind == "forward")
+    behind = [one for one in listed[last_forward + 1 :] if one.kind != "weight_gradient"]
+    expected, split, turns = [("backward", 0)], False, rank + 1  # the first beside the last forward pass
+    for turn in range(turns):
+        split = split or (turn == turns // 2 and rank % 2 == 1)
+        expected.append(("input_gradient" if split and splits else "backward", 1))
+        split = split or (turn == turns // 2 and rank % 2 == 0)
+        expected.append(("input_gradient" if split and splits else "backward", 0))
+    expected += [("input_gradient" if splits else "backward", 0)] * (3 - rank)
+    assert [(one.kind, one.chunk) for one in behind] == expected
+
+
 def found_for(schedule: str, recompute: str = "none") -> Estimate:
     scenario = scenario_of(
         small_dense(num_hidden_layers=16, vocab_size=8), devices=4, global_batch_size=12, seq_length=512

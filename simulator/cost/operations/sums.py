@@ -121,7 +121,9 @@ def attended_share(seq_length: int, window: Window) -> float:
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
     """Parameters that one token meets: of the routed experts the k chosen ones."""
-    return replace(totals, routed=totals.routed * model.num_experts_per_tok / max(model.num_experts, 1))
+    if not model.is_moe:
+        return totals
+    return replace(totals, routed=totals.routed * model.num_experts_per_tok / model.num_experts)
 
 
 @lru_cache(maxsize=256)
