@@ -42,8 +42,16 @@ def test_what_a_run_needs_is_without_the_blocks_of_idle_streams() -> None:
 def test_switches_that_nobody_gave_make_no_other_estimate() -> None:
     scenario = scenario_of(small_dense(), devices=8)
     found = estimate_layout(scenario, layout_of(scenario))
-    assumed = (AssumedSwitch("fused_swiglu", "true", "false", "megatron's default", 0.1, 0.0, "fits"),)
-    assert replace(found, assumed=assumed) == found
+    assumed = AssumedSwitch(
+        switch="fused_swiglu",
+        value="true",
+        other="false",
+        because="megatron's default",
+        speed_change=0.1,
+        memory_bytes=0.0,
+        verdict="fits",
+    )
+    assert replace(found, assumed=(assumed,)) == found
 
 
 def test_a_row_for_each_rank() -> None:

@@ -74,7 +74,7 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 
 
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
-    """The rank of the latent; a head's features without rotation, those with it, and its values'. Specs give them all."""
+    """The latent's rank; of a head the features without rotation, with it, and its values'. Specs have them all."""
     given = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
     return as_type("tuple[int, int, int, int]", given)
 
