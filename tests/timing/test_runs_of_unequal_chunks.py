@@ -53,6 +53,8 @@ def by_events(schedule: Schedule, step: list[list[float]], micro_batches: int) -
 LIGHT = [[1.0, 1.0], [1.0, 2.0], [2.0, 1.0]]
 HEAVY = [[2.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
 """Of the same pace, and of another course."""
+GROWING = [[1.0, 2.0], [3.0, 1.0], [3.0, 1.0]]
+"""Interleaved, every cycle waits three seconds more than the one before."""
 
 
 @pytest.mark.parametrize("schedule", [Interleaved(), ZeroBubbleV()])
@@ -64,13 +66,17 @@ def test_a_few_cycles_are_run_as_they_are(schedule: Schedule, step: list[list[fl
 
 
 @pytest.mark.parametrize("schedule", [Interleaved(), ZeroBubbleV()])
-@pytest.mark.parametrize("step", [LIGHT, HEAVY, [[3.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
+@pytest.mark.parametrize("step", [LIGHT, HEAVY, GROWING])
 def test_further_cycles_take_what_the_third_took(schedule: Schedule, step: list[list[float]]) -> None:
     """Each adds the growth of idle time from the second to the third, and never takes any away."""
     second, third = (by_events(schedule, step, cycles * RANKS) for cycles in (2, 3))
     for cycles in (4, 7, 20):
         expected = third + (cycles - 3) * max(third - second, 0.0)
         assert waits(schedule, steps(step), cycles * RANKS) == pytest.approx([expected], abs=1e-9)
+
+
+def test_some_steps_wait_in_every_cycle() -> None:
+    assert [by_events(Interleaved(), GROWING, cycles * RANKS) for cycles in (2, 3, 4, 5)] == [16.0, 19.0, 22.0, 25.0]
 
 
 def test_micro_batches_that_fill_no_cycle_are_counted_up() -> None:

@@ -77,6 +77,20 @@ def test_experts_are_exchanged_among_those_that_hold_the_same(zero_stage: int) -
     assert exchanged(answer) == pytest.approx(moved * seconds, rel=1e-9)
 
 
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_adapters_are_reduced_and_frozen_weights_gathered_where_they_are_divided(zero_stage: int) -> None:
+    """Adapters' gradients and, below ZeRO 3, adapters; there the weights, which are stored in parts."""
+    scenario = scenario_of(
+        small_dense(), coefficients=ROUND, lora_rank=8, seq_length=64, global_batch_size=32, options=WAITING
+    )
+    answer = priced(scenario, zero_stage=zero_stage)
+    pairs = (64 + 128) + (64 + 64) + (64 + 2 * 160) + (160 + 64)
+    adapters = 4 * 8 * pairs
+    gathered = {0: 0, 1: adapters, 2: adapters, 3: 2 * 4 * DENSE}[zero_stage]
+    reduced = adapters * {0: 2, 1: 1, 2: 4, 3: 4}[zero_stage]
+    assert exchanged(answer) == pytest.approx(per_byte(scenario, 8, 1) * (4 * reduced + 2 * gathered), rel=1e-9)
+
+
 @pytest.mark.parametrize("option", ["sharding_degree", "sharding_replicas"])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
 def test_shards_of_several_groups_are_summed(option: str, zero_stage: int) -> None:
