@@ -1,4 +1,4 @@
-"""What the tensors of a layer are spread over, where mixers, stacks and layouts differ in it; and shares of launches."""
+"""What the tensors of a layer are spread over, where mixers and stacks differ in it; and shares of launches."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation
 from simulator.cost.operations.work import layer_work
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.model import LayerKind, ModelSpec
@@ -26,7 +26,8 @@ def by_heads(operations: tuple[Operation, ...]) -> dict[str, float]:
     """Bytes a token of everything that goes by key-value heads, by spread; twice what is kept and sent alike."""
     found: dict[str, float] = {}
     for one in operations:
-        for each in (*one.kept, *one.temporary, *one.collectives):
+        every: tuple[Kept | Amount | Collective, ...] = (*one.kept, *one.temporary, *one.collectives)
+        for each in every:
             if each.spread not in COMMON:
                 found[each.spread] = found.get(each.spread, 0.0) + each.amount
     return found
