@@ -14,8 +14,16 @@ from simulator.cost.timing.flops import (
     model_flops_per_token,
     prediction_projection,
 )
-from simulator.cost.timing.layers import head_seconds, projection_seconds
+from simulator.cost.timing.layers import (
+    LayerTimer,
+    at_rate,
+    head_seconds,
+    product_seconds,
+    projection_seconds,
+    shaped_seconds,
+)
 from simulator.cost.timing.parts import PassSeconds
+from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layout_of, only, scenario_of, small_dense, small_moe
@@ -182,3 +190,92 @@ def test_weight_gradients_of_a_split_schedule_are_no_more_than_a_backward_pass()
     assert found
     assert all(((one.weights > 0.0) & (one.weights < one.backward)).all() for one in trained)
     assert np.shape(trained[0].weights) == (2, 2)
+
+
+WIDE: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "head_dim": 64}
+PRODUCTS = {"qkv": (1024 + 2 * 128, 1024), "o": (1024, 1024), "gate_up": (2 * 4096, 1024), "down": (1024, 4096)}
+"""Outputs and inputs of the products of a layer of 16 heads and two key-value heads."""
+
+
+def wide(efficiency: float, **options: str) -> Scenario:
+    """A layer whose products have rates of their shapes, over links of so much of their rate."""
+    values = {"product_waves": 1.1, "product_split_seconds": 3.9e-6, "link_efficiency": efficiency}
+    coefficients = replace(ROUND, time=replace(ROUND.time, **values))
+    named = {"tp_comm_overlap": "true", **options}
+    return asked(model=small_dense(**WIDE), coefficients=coefficients, seq_length=2048, options=named)
+
+
+@pytest.mark.parametrize("efficiency", [0.75, 0.0075])
+@pytest.mark.parametrize("fused", [True, False])
+def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
+    """Gathered before queries and before gate and up, scattered behind the others; half shows, or what outlasts.
+
+    In a kernel with its own product a collective hides behind that one alone: backward, the scatter of a gathered
+    input's gradient behind the gradient of the weights, the gather of an output's gradient in that of the inputs.
+    Otherwise all of a pass hide behind all its products.
+    """
+    scenario = wide(efficiency, fused_collectives=str(fused).lower())
+    here = block(scenario, tensor_parallel=2, sequence_parallel=True)
+    layer = LayerTimer(scenario, here).layer(scenario.model.layer_kinds[0])
+    each = 0.5 * 2 * 2048 * 1024 / (efficiency * 450e9) + 2e-6
+    forward, backward, of_forward, of_backward = 0.0, 0.0, 0.0, 0.0
+    for name, (outputs, inputs) in PRODUCTS.items():
+        column = name in ("qkv", "gate_up")
+        n, k = (outputs / 2, float(inputs)) if column else (float(outputs), inputs / 2)
+        seconds = shaped_seconds(scenario, GEMM, np.array([2048.0]), np.array([n]), np.array([k]))
+        beside = seconds.weights if column else seconds.inputs
+        forward += max(each / 2, each - only(seconds.forward))
+        backward += max(each / 2, each - only(beside))
+        of_forward += only(seconds.forward)
+        of_backward += only(seconds.inputs + seconds.weights)
+    if not fused:
+        forward = max(4 * each / 2, 4 * each - of_forward)
+        backward = max(4 * each / 2, 4 * each - of_backward)
+    assert only(layer.forward["gemm"]) == pytest.approx(of_forward)
+    assert only(layer.backward["gemm"]) == pytest.approx(of_backward)
+    assert only(layer.forward["tensor_parallel"]) == pytest.approx(forward)
+    assert only(layer.backward["tensor_parallel"]) == pytest.approx(backward)
+    # An eighth of the products' time is lost beside them.
+    assert only(layer.forward["overlap"]) == pytest.approx(of_forward / 8)
+    assert only(layer.backward["overlap"]) == pytest.approx(of_backward / 8)
+    # Without overlap they wait, and nothing is lost.
+    waiting = wide(efficiency, tp_comm_overlap="false", overlap_tensor_gradients="false")
+    plain = LayerTimer(waiting, here).layer(scenario.model.layer_kinds[0])
+    for parts in (plain.forward, plain.backward):
+        assert only(parts["tensor_parallel"]) == pytest.approx(4 * each)
+        assert only(parts["overlap"]) == 0
+
+
+@pytest.mark.parametrize("lora", [None, 8])
+@pytest.mark.parametrize("fused", ["true", "false"])
+@pytest.mark.parametrize("tokens", [1, 2**16])
+def test_products_no_faster_than_their_weights_are_moved(lora: int | None, fused: str, tokens: int) -> None:
+    """Forward and for inputs the weights are read; their gradients added in the product, or behind it in a kernel."""
+    scenario = asked(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": fused})
+    compute = at_rate(np.array([2.0 * tokens * 4096]), GEMM)
+    found = product_seconds(scenario, compute, np.array([4096.0]))
+    product, reads = 2 * tokens * 4096 / GEMM, 2 * 4096 / MEMORY
+    assert only(found.forward) == only(found.inputs) == pytest.approx(max(product, reads))
+    if lora:
+        assert found.weights == 0
+        return
+    added = max(product, 8 * 4096 / MEMORY) if fused == "true" else max(product, reads) + 10 * 4096 / MEMORY
+    assert only(found.weights) == pytest.approx(added)
+    assert only(found.passes[1]) == pytest.approx(max(product, reads) + added)
+
+
+@pytest.mark.parametrize(("waits", "experts", "expected"), [("2.5", 8, 1.25e-3), ("2.5", 1, 0.0), ("0", 8, 0.0)])
+def test_ranks_of_experts_wait_half_of_it_in_either_pass(waits: str, experts: int, expected: float) -> None:
+    found = []
+    for word in ("0", waits):
+        scenario = asked(model=small_moe(), options={"expert_wait_ms": word})
+        layer = LayerTimer(scenario, block(scenario, expert_parallel=experts)).layer(scenario.model.layer_kinds[1])
+        found.append([only(one["expert_parallel"]) for one in (layer.forward, layer.backward)])
+    assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize(("hardware", "rate"), [("h100-sxm-80g", 67e12), ("b200-sxm", 2250e12 / 16)])
+def test_heads_off_the_tensor_cores_run_at_the_peak_of_fp32(hardware: str, rate: float) -> None:
+    """A sixteenth of the 16-bit peak where a data sheet leaves it out."""
+    scenario = asked(model=small_dense(head_dim=20), hardware=hardware, options={"flash_attention": "false"})
+    assert attention_rate(scenario) == pytest.approx(rate * ROUND.time.attention_unaligned)
