@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory.fully_shard import shards_by_unit
+from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import stage_contents
-from simulator.question.scenario.block import block_of
+from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.scenario import Scenario
 from tests.pricing.test_memory_arithmetic import question
 from tests.scenario.cases import block, layout_of, small_dense, small_mla, small_moe
 
@@ -102,3 +104,15 @@ def test_ranks_of_one_layer_have_none_before_it(rank: int) -> None:
     backward = [at for at, one in enumerate(found.moments) if one.name == "backward"]
     for part in ("gradients", "logits", "temporary"):
         assert held(found, backward[1], part, rank) == 0
+    if rank == 0:
+        # At its own layer's pass: gathered as much as the largest, the table ahead, and nothing else that was gathered.
+        one, here = shape()
+        layer = layer_backward_bytes(one, here, one.model.layer_kinds[0], np.ones(1))[0]
+        end = next(at for at in backward[4:] if held(found, at, "gradients"))
+        assert held(found, end, "temporary") == angles + layer + 2 * of_experts + 2 * 64 * 64 + 2 * 48 * 64
+
+
+def shape() -> tuple[Scenario, LayoutBlock]:
+    """The question and the block of one layout of the test before."""
+    one = question(small_moe(vocab_size=48), "torch", devices=8, global_batch_size=16)
+    return one, block(one, micro_batch_size=2, zero_stage=3, pipeline_parallel=4)

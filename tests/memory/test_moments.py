@@ -76,6 +76,15 @@ def test_the_table_s_gradient_comes_when_the_first_chunk_is_freed(chunks: int) -
     assert of(found.moments[2], "released", 2) == [T * (DENSE + MOE * (chunks == 1)), 0]
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_of_offloaded_activations_the_first_chunk_s_part_is_freed(chunks: int) -> None:
+    """Two layers of four stay on the device, whatever their chunk."""
+    fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "offload": "activations"}
+    found = memory(small_dense(vocab_size=8, num_hidden_layers=8), virtual_stages=chunks, **fields)
+    assert of(found.moments[2], "released", 2) == [2 * T * DENSE / chunks, 0]
+    assert of(found.moments[2], "activations", 2) == [2 * T * DENSE] * 2
+
+
 def test_the_widest_layer_decides_what_a_backward_pass_holds() -> None:
     """Gate and up of the dense layer, 2 x 160, against both copies' of the experts, 2 (2 x 48 + 2 x 64); and back."""
     for width, widest in ((160, 2 * (2 * 48 + 2 * 64)), (1000, 2 * 1000)):

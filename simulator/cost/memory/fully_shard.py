@@ -29,6 +29,7 @@ from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.moment import Moment, MomentName
 from simulator.cost.memory.parameters import (
+    DeviceParameters,
     device_parameters,
     largest_linear_layer,
     linear_parameters,
@@ -114,7 +115,7 @@ def idle_stream_bytes(
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
     parts = device_parameters(scenario, block, has)
-    units = _units(scenario, block, has, parts.dense + parts.routed)
+    units = _units(scenario, block, has, parts)
     largest = np.maximum(np.maximum(units.table, units.head), units.layer)
     reduced = FP32 * shard(scenario, block, parts, 1)[has.kind]
     idle = np.maximum(reduced - gradients, 0.0) + element_bytes(scenario) * largest[has.kind]
@@ -166,7 +167,7 @@ class _Step(_Timeline):
         self.scenario, self.block, self.has = scenario, block, has
         self.element = element_bytes(scenario)
         parts = device_parameters(scenario, block, has)
-        self.units = _units(scenario, block, has, parts.dense + parts.routed)
+        self.units = _units(scenario, block, has, parts)
         sharded = shard(scenario, block, parts, 1)
         self.shards = FP32 * sharded
         self.states, self.states_in_step = optimizer_on_device(
@@ -213,12 +214,14 @@ class _Step(_Timeline):
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
         self.sent = np.where(self.first | (chunks > 1) | (not self.pipelined), 0.0, self.boundary)
-        layer = np.zeros((len(has.ranks), len(block)))
-        backward = np.zeros_like(layer)
-        for kind, number in zip(has.layer_kinds, has.layers.T, strict=True):
-            here = (number > 0.0)[:, None]
-            layer = np.maximum(layer, here * layer_bytes(scenario, block, kind))
-            backward = np.maximum(backward, here * layer_backward_bytes(scenario, block, kind, self.wrapped))
+        of_kinds = [
+            (
+                here[:, None] * layer_bytes(scenario, block, kind),
+                here[:, None] * layer_backward_bytes(scenario, block, kind, self.wrapped),
+            )
+            for kind, here in zip(has.layer_kinds, has.layers.T > 0.0, strict=True)
+        ]
+        layer, backward = (np.max(each, axis=0) for each in zip(*of_kinds, strict=True))
         recomputed = plan.on_rank(has).sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)
         self.kept_by_first = np.where(recomputed > 0.0, self.boundary, layer)
@@ -440,7 +443,7 @@ class _Step(_Timeline):
             self.mark("optimizer step")
 
 
-def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everything: KindArray) -> _Units:
+def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, parts: DeviceParameters) -> _Units:
     totals, model = model_totals(scenario), scenario.model
     table = totals.embedding.split / block.tensor_parallel
     # A table that is also the output layer of the same stage is one unit with it.
@@ -451,5 +454,5 @@ def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everythin
         table=table_here,
         table_gradient=table_here * block.tensor_parallel,
         head=has.heads[:, None] * whole_layer(block, totals.head),
-        all=everything,
+        all=parts.dense + parts.routed,
     )

@@ -235,12 +235,12 @@ def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
 def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     extents, given = Extents(scenario, block), conditions_of(scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
-    widest = np.zeros(len(block))
+    widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
         inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
-        widest = np.maximum(widest, inner + score_bytes(scenario, block, kind))
-    return widest + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+        widest.append(inner + score_bytes(scenario, block, kind))
+    return np.max(widest, axis=0) + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
 def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
