@@ -32,6 +32,60 @@ def test_few_tokens_have_less_logits_than_the_output_layer(precision: str, eleme
     alone.holds([("loss", 4 * alone.kept + alone.head_input + alone.loss), *[...] * 22])
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_few_tokens_have_less_of_a_gradient_than_the_table(tensor: int) -> None:
+    """One micro batch of ZeRO 2: a table's gradient that is whole on both ranks is scattered over them first.
+
+    Beside it then stands the part, or the gradient that came in and is gathered; of one rank's only what came in.
+    """
+    split: dict[str, Any] = {"tensor_parallel": tensor, "sequence_parallel": tensor > 1, "data_parallel": 2}
+    s = step_of(batch=1, sequence=8, **ALONE | split | {"zero_stage": 2})
+    assert (1 + 2) * s.stream < 2 * s.E
+    parts = 4 * s.stored / 2
+    table = parts - 4 * s.E / 2
+    beside = 2 * s.E if tensor == 2 else s.stream
+    expected: Expected = [...] * 18
+    expected += [
+        ...,
+        ...,
+        ("embedding gradient", table + 4 * s.L + 2 * s.E + tensor * 2 * s.E + beside),
+        ("embedding gradient", table + 4 * s.E + 2 * s.E),
+        ("optimizer step", parts + parts),
+    ]
+    s.holds(expected)
+
+
+def test_a_gradient_that_is_not_reduced_at_once_is_not_scattered() -> None:
+    """ZeRO 1, two micro batches on two tensor-parallel ranks: the table's gradient is whole until the last pass."""
+    split: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "data_parallel": 2, "zero_stage": 1}
+    s = step_of(batch=2, sequence=8, **ALONE | split)
+    whole = 4 * (s.stored + s.E) + 2 * s.stored
+    expected: Expected = [...] * 5
+    expected += [..., ..., ("embedding gradient", whole + 2 * 2 * s.E + 3 * s.stream), ("embedding gradient", whole)]
+    s.holds([*expected, *[...] * 9])
+
+
+def test_one_micro_batch_of_zero_3_gathers_the_table_alone() -> None:
+    """Nothing comes after it: no other micro batch's output layer is gathered ahead. Its gradient is all there is."""
+    s = step_of(batch=1, **ALONE | {"data_parallel": 4, "zero_stage": 3})
+    parts = 4 * s.stored / 4
+    table = parts - 4 * s.E / 4
+    layer = table - 4 * s.L / 4
+    expected: Expected = [...] * 10
+    expected += [None] * 8
+    layers = [s.kept + s.backward + (4 + 2 + 2) * s.L, s.backward + (4 + 2) * s.L + 2 * s.E]
+    expected += endings(((layer, table),), layers, [4 * s.L + 2 * s.E + 2 * s.E + s.stream, 4 * s.E + 2 * s.E])
+    s.holds([*expected, ("optimizer step", parts + parts)])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_both_ends_of_a_pipeline_have_a_tied_table(rank: int) -> None:
+    """The first looks tokens up in it, the last multiplies by it: units of their own."""
+    s, apart = (step_of(rank, batch=4, tied=tied, **PIPED) for tied in (True, False))
+    assert s.found == apart.found
+    assert s.stored == apart.stored
+
+
 def test_as_many_micro_batches_as_ranks_are_all_held_by_the_first() -> None:
     """Two of two: the first backward pass finds both and no gradients, the second one and all of them."""
     s = step_of(0, batch=2, **PIPED)

@@ -85,7 +85,7 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
     kind = scenario.model.layer_kinds[0]
     keeps_gradients = np.array([float(element == 2 or dp > 1)])
     size, table = LAYER / tp + NORMS, VOCABULARY * 64 / tp
-    stored = 4 / pp * size + table * ((rank == 0) + (rank == pp - 1) - tied) + 64 * (rank == pp - 1)
+    stored = 4 / pp * size + table * ((rank == 0) + (rank == pp - 1) - (tied and pp == 1)) + 64 * (rank == pp - 1)
     # Parameters and two states in fp32, and the angles of a sequence's rotations.
     always = (4 + 8) * stored / (dp if layout.zero_stage else 1) + 4 * sequence * 16
     at = int(memory.has.kind[rank])
@@ -93,7 +93,7 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
         [(one.name, float(one.total(memory.has)[rank, 0]) - always) for one in memory.moments],
         [float(np.asarray(one.gradients + one.logits + one.temporary)[at, 0]) for one in memory.moments],
         size,
-        0 if tied else table,
+        0 if tied and pp == 1 else table,
         table + 64,
         stored,
         float(layer_bytes(scenario, block, kind)[0]),

@@ -329,7 +329,7 @@ class _Step(_Timeline):
             # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
             forward = np.where(self.collects, head, 0.0) - (2.0 * FP32 - element - FP32) * logits
             left = FP32 * np.where(units.table > 0.0, units.table, units.head)
-            left = np.where(self.reduces_each & (self.count > 1.0) & self.first, left, 0.0)
+            left = np.where(self.reduces_each & (self.count > 1.0), left, 0.0)
             self.allocate("temporary", head_input=head_input_bytes(scenario, block), reduced_before=left)
             self.allocate("logits", logits=loss_bytes(scenario, block))
             self.allocate("temporary", forward=np.maximum(forward, 0.0))
@@ -354,7 +354,7 @@ class _Step(_Timeline):
         self.allocate("temporary", used=gathered, next_layer=np.where(follows, layer, 0.0))
         self.allocate("released", last_layer=self.kept_by_last)
         self.allocate("temporary", layer=self.layer_backward - received)
-        self.allocate("temporary", head_reduction=np.where(self.buffered & self.last, FP32 * units.head, 0.0))
+        self.allocate("temporary", head_reduction=np.where(self.buffered, FP32 * units.head, 0.0))
         self.mark("backward")
         self.free("head_reduction")
         self.allocate("released", layer_before=self.kept_by_last)
@@ -381,7 +381,7 @@ class _Step(_Timeline):
                 self.allocate("temporary", first_layer=self.kept_by_first, done=done_before, ahead=ahead)
                 self.mark("backward", ending.happens & self.several)
                 self.free("first_layer")
-                ahead = np.where(self.collects & self.first, element * units.table, 0.0)
+                ahead = np.where(self.collects, element * units.table, 0.0)
                 self.allocate("temporary", done=done, ahead=ahead)
                 self.mark("backward", ending.happens)
             self.allocate("gradients", gradients=ending.table_gradients)

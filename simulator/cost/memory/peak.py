@@ -240,7 +240,7 @@ def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
         operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
         inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
         widest.append(inner + score_bytes(scenario, block, kind))
-    return np.max(widest, axis=0) + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+    return np.asarray(np.max(widest, axis=0)) + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
 def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
