@@ -130,7 +130,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
     for distinct, last in dict.fromkeys(places) if runs else ():
         held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
         both = _both_passes(block, has, by_group, held, again)
-        weights = _weight_seconds(block, has, by_group, held) if schedule.splits else 0.0 * both[1]
+        weights = _weight_seconds(block, has, by_group, held) if schedule.splits else np.zeros_like(both[1])
         by_chunk[distinct, last] = ChunkSeconds(*both, weights)
     forward, backward = _both_passes(block, has, by_group, counts, plan.on_rank(has) / block.copies)
     chunks = tuple(by_chunk[place] for place in places) if by_chunk else ()
@@ -173,7 +173,7 @@ def _weight_seconds(
         here = (has.group == group)[:, None]
         for piece, seconds in enumerate(pieces.seconds):
             total = total + counts[:, piece, None] * here * each.spread_work(
-                seconds.weight_seconds + 0.0 * seconds.forward_seconds
+                np.broadcast_to(seconds.weight_seconds, seconds.forward_seconds.shape)
             )
     return block.spread(total)
 
