@@ -64,6 +64,32 @@ def test_tokens_and_heads(spread: str, alone: float, split: float, whole: float,
     assert found == pytest.approx([alone, split, whole, ring])
 
 
+@pytest.mark.parametrize(
+    ("spread", "split", "whole", "ring"),
+    [
+        ("whole", T, T, T / 2),
+        ("sequence", T / 2, T, T / 2),
+        ("scattered", T / 2, T, 0),
+        ("tensor", T / 2, T / 2, T / 2),
+        ("scores", 16 * T, 16 * T, 16 * T),
+        ("positions", 32, 32, 16),
+        # A head for each of two ranks.
+        ("key_value", T / 2, T / 2, T / 2),
+        ("projection", T / 2, T / 2, T / 2),
+        ("gathered", 0, 0, 0),
+        ("ring", 0, 0, T / 2),
+        ("key_value_context", 0, 0, T),
+        ("sliding_key_value", T / 2, T / 2, T / 2),
+        ("sliding_ring", 0, 0, T / 2),
+        ("sliding_key_value_context", 0, 0, T),
+        ("window", 8, 8, 8),
+    ],
+)
+def test_tokens_and_heads_of_two_ranks(spread: str, split: float, whole: float, ring: float) -> None:
+    pairs: list[dict[str, Any]] = [{"tensor_parallel": 2, "sequence_parallel": word} for word in (True, False)]
+    assert [extent(spread, **fields) for fields in (*pairs, {"context_parallel": 2})] == [split, whole, ring]
+
+
 @pytest.mark.parametrize(("tensor", "expected"), [(1, (0, T)), (2, (0, T / 2)), (3, (T, T))])
 def test_heads_are_gathered_where_ranks_are_more(tensor: int, expected: tuple[float, float]) -> None:
     """Two heads on two ranks are one each; a third rank has none of its own."""
@@ -83,6 +109,7 @@ def test_a_window_passes_no_more_than_a_rank_holds(context: int, expected: float
     ("fields", "copies", "inside"),
     [
         ({}, 2 * T, 2 * T),
+        ({"expert_parallel": 2}, 2 * T, 2 * T),
         ({"expert_parallel": 4}, 2 * T, 2 * T),
         (SPLIT, 2 * T / 4, 2 * T / 4),
         # Four ranks of an expert gather the copies of each other's tokens, and work on a quarter of its width.

@@ -109,10 +109,12 @@ def test_gathers_are_done_again_and_what_ends_an_exchange_is_not(name: str) -> N
         assert len(again) == 2
 
 
-def test_what_contexts_exchange_is_not_kept_as_what_experts_do() -> None:
+@pytest.mark.parametrize(("name", "experts"), [("llama3-8b", 1), ("qwen3-30b-a3b", 4)])
+def test_what_contexts_exchange_is_not_kept_as_what_experts_do(name: str, experts: int) -> None:
     """Keys and values of a ring belong to it; attention keeps what it makes whatever brought its tokens."""
+    fields = {"context_parallel": 4, "expert_parallel": experts, "recompute": "operations"}
     found = {
-        kind: kept(torch(options={"cp_communication": kind}), context_parallel=4, recompute="operations")
+        kind: kept(torch(name, options={"cp_communication": kind}), **fields)
         for kind in ("ring", "all_gather", "all_to_all")
     }
     assert len(set(found.values())) == 1
