@@ -82,7 +82,7 @@ def test_tokens_and_heads(spread: str, alone: float, split: float, whole: float,
         ("sliding_key_value", T / 2, T / 2, T / 2),
         ("sliding_ring", 0, 0, T / 2),
         ("sliding_key_value_context", 0, 0, T),
-        ("window", 8, 8, 8),
+        ("window", 8, 8, 16),
     ],
 )
 def test_tokens_and_heads_of_two_ranks(spread: str, split: float, whole: float, ring: float) -> None:

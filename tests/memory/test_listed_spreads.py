@@ -73,6 +73,61 @@ def test_key_value_heads_are_those_of_the_mixer(
     assert by_heads(listed(model, of_sliding, **options)) == sliding
 
 
+KEYS, ALL = 2 * (32 + 32), 2 * (64 + 64 + 32 + 32)
+"""Bytes a token of keys and values, and of queries and outputs besides."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("ring", [("context", "ring", KEYS, "core_attention")]),
+        ("gathered_ring", [("context", "gather_each", KEYS, "first_block")]),
+        ("all_gather", [("context", "gather_each", KEYS, "attention_apart")]),
+        ("all_to_all", [("context", "all_to_all", ALL, "attention_apart")]),
+        (
+            "all_to_all_ring",
+            [
+                ("context_inner", "all_to_all", ALL, "attention_apart"),
+                ("context_outer", "ring", KEYS, "core_attention"),
+            ],
+        ),
+    ],
+)
+def test_what_ranks_of_a_context_exchange(kind: str, expected: list[tuple[str, str, float, str]]) -> None:
+    """Twice as much backward, with gradients. A scan's projections go there and its output back, in either pass."""
+    model = small_dense()
+    [exchange] = [
+        one for one in listed(model, model.layer_kinds[0], cp_communication=kind) if one.group == "context_exchange"
+    ]
+    assert [(one.group, one.pattern, one.amount, one.beside) for one in exchange.collectives] == expected
+    assert {one.backward for one in exchange.collectives} == {2.0}
+    linear = small_dense(mixers=("lightning",), chunk_tokens=8)
+    [exchange] = [
+        one for one in listed(linear, linear.layer_kinds[0], cp_communication=kind) if one.group == "context_exchange"
+    ]
+    [scan] = exchange.collectives
+    assert (scan.pattern, scan.amount, scan.backward) == ("all_to_all", 2 * 4 * 64, 1.0)
+
+
+@pytest.mark.parametrize("dispatch", ["alltoall", "allgather", "deepep", "hybridep"])
+def test_what_ranks_of_experts_exchange(dispatch: str) -> None:
+    """A copy of 64 features in 16 bits there and back, and the same backward."""
+    model = small_moe(first_k_dense_replace=0)
+    found = [
+        [(one.group, one.pattern, one.spread) for one in each.collectives]
+        for each in listed(model, model.layer_kinds[0], expert_dispatch=dispatch)
+        if each.group == "dispatch"
+    ]
+    there: dict[str, list[tuple[str, str, str]]] = {
+        "alltoall": [("expert", "all_to_all", "copies_tensor"), ("expert_tensor", "gather", "copies")],
+        "allgather": [("expert_ranks", "gather_each", "sequence")],
+        "deepep": [("expert_ranks", "once", "sequence")],
+        "hybridep": [("expert_ranks", "once", "sequence")],
+    }
+    back = [(group, pattern.replace("gather", "reduce"), spread) for group, pattern, spread in there[dispatch]]
+    assert found == [there[dispatch], back]
+
+
 @pytest.mark.parametrize(
     ("model", "calls"),
     [
