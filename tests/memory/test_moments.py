@@ -76,6 +76,21 @@ def test_the_table_s_gradient_comes_when_the_first_chunk_is_freed(chunks: int) -
     assert of(found.moments[2], "released", 2) == [T * (DENSE + MOE * (chunks == 1)), 0]
 
 
+@pytest.mark.parametrize(("chunks", "modules"), [(1, 1), (2, 1), (4, 2)])
+def test_prediction_modules_stand_behind_the_last_chunk_alone(chunks: int, modules: int) -> None:
+    """However many equal chunks a rank has; in flight it counts where that chunk is, in time once a micro batch."""
+    model = small_dense(vocab_size=8, num_hidden_layers=8, num_nextn_predict_layers=modules)
+    fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "virtual_stages": chunks}
+    found = memory(model, {"mtp": "true"}, **fields)
+    kept = found.activations.one_micro_batch[found.has.kind][:, 0].tolist()
+    assert kept == [4 * T * DENSE, (4 + modules) * T * DENSE]
+    by_chunk = [found.activations.by_chunk[chunk][found.has.kind[1], 0] for chunk in found.has.chunk]
+    layers = 4 // chunks
+    assert by_chunk == [layers * T * DENSE] * (chunks - 1) + [(layers + modules) * T * DENSE]
+    without = memory(model, {"mtp": "false"}, **fields)
+    assert len(without.activations.by_chunk) == 1
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_of_offloaded_activations_the_first_chunk_s_part_is_freed(chunks: int) -> None:
     """Two layers of four stay on the device, whatever their chunk."""
