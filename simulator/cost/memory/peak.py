@@ -160,7 +160,7 @@ def _moments(
     steady = state.gathered + buffer_bytes(scenario, block)
     deferred = heads * deferred_head_bytes(scenario, block, micro_batches(scenario, block))
     predicted = has.prediction_layers[:, None]
-    losses = np.maximum(heads, predicted > 0.0) if scenario.framework.losses_in_turn else heads + predicted
+    losses = heads if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + deferred + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.first_chunk(has)
