@@ -93,23 +93,14 @@ def test_adapters_are_reduced_and_frozen_weights_gathered_where_they_are_divided
 
 @pytest.mark.parametrize("option", ["sharding_degree", "sharding_replicas"])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("experts", "together", "groups", "apart"),
-    [
-        # Over four ranks: each four devices from the next with the same experts, of which nobody shards any.
-        (4, 1, 4, 4),
-        # Over two: two of eight such ranks shard; groups lie four devices apart.
-        (2, 2, 4, 4),
-        (1, 4, 4, 4),
-    ],
-)
-def test_shards_of_several_groups_are_summed(
-    option: str, zero_stage: int, experts: int, together: int, groups: int, apart: int
-) -> None:
+# Over four: each four devices from the next with the same experts, of which nobody shards any. Over two: two of eight
+# such ranks shard.
+@pytest.mark.parametrize(("experts", "together"), [(4, 1), (2, 2), (1, 4)])
+def test_shards_of_several_groups_are_summed(option: str, zero_stage: int, experts: int, together: int) -> None:
     """Four groups of four of 16 devices; experts' in proportion.
 
-    Under ZeRO a quarter of the gradients is scattered and gathered among every fourth device, and so the experts' parts
-    among their groups; of each micro batch from ZeRO 2 on.
+    Under ZeRO a quarter of the gradients is scattered and gathered among every fourth device, and so are the experts'
+    parts; of each micro batch from ZeRO 2 on.
     """
     scenario = scenario_of(
         small_moe(),
@@ -122,7 +113,7 @@ def test_shards_of_several_groups_are_summed(
     answer = priced(scenario, zero_stage=zero_stage, expert_parallel=experts)
     held = EXPERTS / experts
     inside = per_byte(scenario, 4, 1) * BESIDE_EXPERTS + per_byte(scenario, together, experts) * held
-    across = per_byte(scenario, 4, 4) * BESIDE_EXPERTS / 4 + per_byte(scenario, groups, apart) * held / together
+    across = per_byte(scenario, 4, 4) * BESIDE_EXPERTS / 4 + per_byte(scenario, 4, 4) * held / together
     times = 2 if zero_stage == 2 else 1
     expected = 4 * times * inside + 2 * inside + 4 * times * 2 * across
     if zero_stage == 0:
