@@ -12,7 +12,7 @@ from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.pricing.test_memory_arithmetic import question
-from tests.scenario.cases import block, layout_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import block, layout_of, scenario_of, small_dense, small_mla, small_moe
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,14 @@ def asked(model: Any, **fields: Any) -> MemoryByStage:
 def held(found: MemoryByStage, at: int, part: str, rank: int = 0) -> float:
     value = np.atleast_2d(getattr(found.moments[at], part))
     return float(np.broadcast_to(value, (len(found.has.ranks), 1))[found.has.kind[rank], 0])
+
+
+@pytest.mark.parametrize(("hardware", "kept"), [("h100-sxm-80g", True), ("local-cpu", False)])
+def test_only_an_allocator_that_caches_keeps_blocks_for_streams(hardware: str, kept: bool) -> None:
+    scenario = scenario_of(small_dense(), hardware, devices=8, profile="torch", seq_length=32, global_batch_size=8)
+    here = block(scenario, zero_stage=3)
+    found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    assert bool(np.asarray(found.outside.streams).any()) is kept
 
 
 def test_angles_are_those_of_the_features_that_rotate() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.memory.loss import deferred_head_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.outside import communicator_groups, outside_allocator
+from simulator.cost.memory.outside import communicator_groups, outside_allocator, stranded_logits
 from simulator.cost.memory.schedule import micro_batches
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.units import MIB
@@ -154,6 +154,37 @@ def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
     assert only(found.context) == scenario.coefficients.memory.context_bytes
     none = block(scenario, micro_batch_size=2)
     assert only(outside_allocator(scenario, none, np.full((1, 1), 1000.0)).ring_buffers) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "stranded"),
+    [
+        ({}, {}, True),
+        ({"fully_shard": "false"}, {}, False),
+        ({"fused_cross_entropy": "true"}, {}, False),
+        ({"cross_entropy_chunk_tokens": "16"}, {}, False),
+        ({}, {"precision": "fp32"}, False),
+        ({}, {"precision": "fp8"}, True),
+        # A host's allocator caches no blocks.
+        ({}, {"hardware": "local-cpu"}, False),
+    ],
+)
+def test_16_bit_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str, Any], stranded: bool) -> None:
+    """Where several kernels differentiate a loss that a caching allocator makes room for."""
+    apart = {"fused_cross_entropy": "false", "cross_entropy_chunk_tokens": "0"}
+    scenario = asked(apart | options, profile="torch", **fields)
+    found = stranded_logits(scenario, block(scenario, micro_batch_size=2, tensor_parallel=2))
+    assert only(found) == (2 * T * V / 2 if stranded else 0)
+
+
+@pytest.mark.parametrize("kind", ["ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring"])
+@pytest.mark.parametrize("context", [1, 2, 4])
+def test_only_a_ring_passes_blocks_on(kind: str, context: int) -> None:
+    """Of a hierarchy the ring is between pairs of neighbours: none among two ranks."""
+    scenario = asked({"cp_communication": kind, "cp_inner_degree": "2"})
+    found = outside_allocator(scenario, block(scenario, context_parallel=context), np.zeros((1, 1)))
+    rings = {"ring": context > 1, "all_to_all_ring": context > 2}.get(kind, False)
+    assert (only(found.ring_buffers) > 0) is rings
 
 
 @pytest.mark.parametrize(
