@@ -192,6 +192,8 @@ def test_weight_gradients_of_a_split_schedule_are_no_more_than_a_backward_pass()
     assert np.shape(trained[0].weights) == (2, 2)
 
 
+MANY = 65_536
+"""Tokens: enough that no product is split along its depth but that of the weights' gradient, which has few outputs."""
 WIDE: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "head_dim": 64}
 PRODUCTS = {"qkv": (1024 + 2 * 128, 1024), "o": (1024, 1024), "gate_up": (2 * 4096, 1024), "down": (1024, 4096)}
 """Outputs and inputs of the products of a layer of 16 heads and two key-value heads."""
@@ -202,7 +204,7 @@ def wide(efficiency: float, **options: str) -> Scenario:
     values = {"product_waves": 1.1, "product_split_seconds": 3.9e-6, "link_efficiency": efficiency}
     coefficients = replace(ROUND, time=replace(ROUND.time, **values))
     named = {"tp_comm_overlap": "true", **options}
-    return asked(model=small_dense(**WIDE), coefficients=coefficients, seq_length=2048, options=named)
+    return asked(model=small_dense(**WIDE), coefficients=coefficients, seq_length=MANY, options=named)
 
 
 @pytest.mark.parametrize("efficiency", [0.75, 0.0075])
@@ -217,12 +219,12 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
     scenario = wide(efficiency, fused_collectives=str(fused).lower())
     here = block(scenario, tensor_parallel=2, sequence_parallel=True)
     layer = LayerTimer(scenario, here).layer(scenario.model.layer_kinds[0])
-    each = 0.5 * 2 * 2048 * 1024 / (efficiency * 450e9) + 2e-6
+    each = 0.5 * 2 * MANY * 1024 / (efficiency * 450e9) + 2e-6
     forward, backward, of_forward, of_backward = 0.0, 0.0, 0.0, 0.0
     for name, (outputs, inputs) in PRODUCTS.items():
         column = name in ("qkv", "gate_up")
         n, k = (outputs / 2, float(inputs)) if column else (float(outputs), inputs / 2)
-        seconds = shaped_seconds(scenario, GEMM, np.array([2048.0]), np.array([n]), np.array([k]))
+        seconds = shaped_seconds(scenario, GEMM, np.array([float(MANY)]), np.array([n]), np.array([k]))
         beside = seconds.weights if column else seconds.inputs
         forward += max(each / 2, each - only(seconds.forward))
         backward += max(each / 2, each - only(beside))

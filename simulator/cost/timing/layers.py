@@ -278,7 +278,7 @@ class LayerTimer:
         experts = whole_layer(self.block, WeightTotals(routed=products.routed))
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
-            routed=self._grouped(work, routed, experts) if products.routed else Products(experts, experts),
+            routed=self._grouped(work, routed, experts),
             adapters=adapters,
             attention=attention_seconds(scenario, self.extents, work.core_width)
             + bounded_seconds(scenario, self.extents, work),
