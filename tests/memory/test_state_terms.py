@@ -121,6 +121,22 @@ def test_copies_of_gradients(zero_stage: int, options: dict[str, str], gradients
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("stored", ["bf16", "fp32"])
+def test_8_bit_copies_stand_beside_weights_or_for_them(zero_stage: int, cached: bool, stored: str) -> None:
+    """Two of every linear weight. Gathered in 8 bits they are the weights, one at least, unless those lie in parts."""
+    options = {"fp8_weight_cache": str(cached).lower(), "parameter_dtype": stored}
+    plain, beside, instead = (
+        state(asked(precision=precision, **options, fp8_param_gather=word), zero_stage=zero_stage)["parameters"]
+        for precision, word in (("bf16", "false"), ("fp8", "false"), ("fp8", "true"))
+    )
+    linear, copies = DENSE_LINEAR + R, 2 if cached else 0
+    assert beside - plain == copies * linear
+    for_weights = max(copies, 1) - 2 if zero_stage < 3 and stored == "bf16" else copies
+    assert instead - plain == for_weights * linear
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("by_unit", [True, False])
 def test_parameters_cast_from_fp32(zero_stage: int, precision: str, by_unit: bool) -> None:
