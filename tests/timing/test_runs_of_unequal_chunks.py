@@ -1,6 +1,7 @@
 """What a run of unequal chunks is taken from: cycles, steps that are alike, and what need not be run."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +114,26 @@ def test_what_is_known_to_take_too_long_is_not_run() -> None:
         found = timed(scenario, sized, np.array([below])).step
         assert found.pipeline.fill[0] == (waiting if run else 0.0)
         assert found.total[0] == pytest.approx(whole.total[0] if run else known, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "unequal"),
+    [
+        ({"pipeline_parallel": 4}, False),
+        # Ranks of one chunk wait as the closed form says, whatever their layers.
+        ({"pipeline_parallel": 4, "stage_layers": (6, 5, 5, 5)}, False),
+        ({"pipeline_parallel": 3, "virtual_stages": 7}, False),
+        ({"pipeline_parallel": 3, "chunk_layers": (3, 4, 3, 4, 3, 4)}, True),
+        # As many on every rank, and not in every chunk.
+        ({"pipeline_parallel": 3, "chunk_layers": (3, 3, 3, 4, 4, 4)}, True),
+    ],
+)
+def test_chunks_are_run_where_they_are_unequal(fields: dict[str, Any], unequal: bool) -> None:
+    ranks = fields["pipeline_parallel"]
+    scenario = scenario_of(small_dense(num_hidden_layers=21), devices=ranks, global_batch_size=12)
+    block = block_of([complete_layout(scenario, **fields)])
+    assert stage_contents(scenario, block).unequal is unequal
+    assert bool(price(scenario, block).step.work.by_chunk) is unequal
 
 
 @pytest.mark.parametrize("micro_batches", [4, 5, 6, 7, 8])
