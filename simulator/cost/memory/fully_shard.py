@@ -213,7 +213,7 @@ class _Step(_Timeline):
         self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)[:, None]
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
-        self.sent = np.where(self.first | (chunks > 1) | (not self.pipelined), 0.0, self.boundary)
+        self.sent = np.where(self.first | (chunks > 1), 0.0, self.boundary)
         of_kinds = [
             (
                 here[:, None] * layer_bytes(scenario, block, kind),
@@ -347,7 +347,7 @@ class _Step(_Timeline):
     def _last_layers(self) -> None:
         """The last layer's backward pass, and the one before it."""
         units, layer = self.units, self.gathered_layer
-        received = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+        received = np.where(self.last, 0.0, self.boundary)
         # While one unit is used, the next one's gathered weights come in.
         follows = self.collects & (self.several | self.first)
         gathered = np.where(self.reshards, layer, 0.0)
@@ -373,7 +373,7 @@ class _Step(_Timeline):
                 self.allocate("gradients", gradients=ending.layer_gradients)
                 used = np.where(self.wrapped & ~ending.copied, self.gathered_layer, 0.0)
                 # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
-                sends = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+                sends = np.where(self.last, 0.0, self.boundary)
                 self.allocate("temporary", layer=self.layer_backward, used=used, sent=sends)
                 done = np.where(self.stays, element * np.maximum(units.all - units.table - units.layer, 0.0), 0.0)
                 done_before = done - np.where(self.stays, element * units.layer, 0.0)
