@@ -65,6 +65,16 @@ def test_zb_v_of_few_micro_batches_leaves_the_others_out(ranks: int, micro_batch
         assert len(set(few)) == len(few)
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_zb_v_ends_with_the_weight_gradients_of_its_second_chunk_and_then_of_its_first(rank: int) -> None:
+    """Of rank i as many of the second chunk as its last turns left behind, i; and as many of the first."""
+    listed = ZeroBubbleV().order(rank, 4, 2, 9)
+    last = max(at for at, one in enumerate(listed) if one.kind == "input_gradient")
+    behind = [one.chunk for one in listed[last + 1 :]]
+    # The first of these belongs to the last input gradient's turn.
+    assert behind == [0] + [1] * rank + [0] * rank
+
+
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 6, 8])
 def test_chunks_of_zb_h1_take_turns_by_rounds(micro_batches: int) -> None:
     """As many rounds as micro batches fill the ranks, one at least; the last chunk's backward passes come first."""
