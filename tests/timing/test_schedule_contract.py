@@ -65,6 +65,50 @@ def test_zb_v_of_few_micro_batches_leaves_the_others_out(ranks: int, micro_batch
         assert len(set(few)) == len(few)
 
 
+def spelled(schedule: Schedule, rank: int, ranks: int, micro_batches: int) -> str:
+    """Passes as letters: forward, input and weight gradient, whole backward; chunk and micro batch behind."""
+    letters = {"forward": "F", "input_gradient": "I", "weight_gradient": "W", "backward": "B"}
+    listed = schedule.order(rank, ranks, 2, micro_batches)
+    return " ".join(f"{letters[one.kind]}{one.chunk}{one.micro_batch}" for one in listed)
+
+
+@pytest.mark.parametrize(
+    ("rank", "micro_batches", "expected"),
+    [
+        # Three forward passes ahead; twice one of the second chunk and its whole backward pass; in turn both chunks'.
+        (0, 3, "F00 F01 F02 F10 I10 W10 F11 I11 W11 I00 W00 F12 I12 W12 I01 W01 I02 W02"),
+        (0, 4, "F00 F01 F02 F10 I10 W10 F11 I11 W11 F03 I00 W00 F12 I12 W12 I01 W01 F13 I13 W13 I02 W02 I03 W03"),
+        # The turning rank: at the end input gradients of both chunks, and their weights' when nothing else is left.
+        (1, 3, "F00 F10 F01 F11 I10 W10 F02 I00 W00 F12 I11 W11 I01 I12 I02 W01 W12 W02"),
+        (1, 4, "F00 F10 F01 F11 I10 W10 F02 I00 W00 F12 I11 W11 F03 I01 W01 F13 I12 W12 I02 I13 I03 W02 W13 W03"),
+    ],
+)
+def test_zb_v_of_two_ranks_pass_by_pass(rank: int, micro_batches: int, expected: str) -> None:
+    """Followed by hand (Qi et al. 2024, arXiv:2405.15362, and torch's ScheduleZBVZeroBubble)."""
+    assert spelled(ZeroBubbleV(), rank, 2, micro_batches) == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        (0, "F00 F01 F02 F10 I10 W10 F11 F03 B11 F12 B00 B12 F13 B01 B13 I02 W02 I03 W03"),
+        (1, "F00 F10 F01 F11 F02 B10 F12 B00 F03 B11 F13 B01 B12 B02 I13 I03 W13 W03"),
+    ],
+)
+def test_dual_pipe_v_of_two_ranks_pass_by_pass(rank: int, expected: str) -> None:
+    """The eight steps of dualpipev.py, followed by hand for four micro batches."""
+    assert spelled(DualPipeV(), rank, 2, 4) == expected
+    # Forward and backward passes that meet: all backward passes between the first whole one and the last forward one.
+    together = DualPipeV(combined=True).together(rank, 2, 2, 4)
+    assert together is not None
+    words = expected.split()
+    last = max(at for at, word in enumerate(words) if word.startswith("F"))
+    meet = [word for at, word in enumerate(words) if word.startswith("B") and at <= last + 1]
+    # The turning rank's first has just come from its own forward pass; the fifth step's first runs alone.
+    alone = {0: "B12", 1: "B10"}[rank]
+    assert [word for word, one in zip(words, together, strict=True) if one] == [one for one in meet if one != alone]
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_zb_v_ends_with_the_weight_gradients_of_its_second_chunk_and_then_of_its_first(rank: int) -> None:
     """Of rank i as many of the second chunk as its last turns left behind, i; and as many of the first."""
