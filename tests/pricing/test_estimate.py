@@ -39,6 +39,15 @@ def test_what_a_run_needs_is_without_the_blocks_of_idle_streams() -> None:
     assert plain.need_bytes == plain.device_bytes
 
 
+def test_what_is_left_of_a_device() -> None:
+    """Below zero where it does not fit; what fits exactly fits."""
+    scenario = scenario_of(small_dense(), devices=8)
+    memory = estimate_layout(scenario, layout_of(scenario)).memory
+    for device, left, fits in ((60.0, 4.0, True), (64.0, 0.0, True), (65.0, -1.0, False)):
+        one = replace(memory, device_bytes=device, capacity_bytes=64.0)
+        assert (one.headroom_bytes, one.fits) == (left, fits)
+
+
 def test_switches_that_nobody_gave_make_no_other_estimate() -> None:
     scenario = scenario_of(small_dense(), devices=8)
     found = estimate_layout(scenario, layout_of(scenario))
