@@ -53,6 +53,12 @@ class Recorded:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = f"{folder / 'simulator'}{os.sep}", seed
         self.answer: dict[str, dict[str, Any]] = {}
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what fails."""
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -80,7 +86,8 @@ class Recorded:
             sys.setprofile(None)
             here = [code for code in called if code.co_filename.startswith(self.folder)]
             calls = sorted({(code.co_filename.removeprefix(self.folder), code.co_firstlineno) for code in here})
-            self.answer[item.nodeid] = {"seconds": time.process_time() - started, "calls": calls}
+            seconds, failed = time.process_time() - started, item.nodeid in self.failed
+            self.answer[item.nodeid] = {"seconds": seconds, "calls": calls, "failed": failed}
 
 
 @dataclass

@@ -104,7 +104,8 @@ def recorded(copy: Path, names: set[str], seed: int) -> dict[str, dict[str, Any]
     child = start(copy, [*files, *deselected], Recorded(copy, seed), 3600.0)
     code, found = first_ended([child]).ended() or (None, {})
     if code != 0:
-        sys.exit("tests fail on the checkout as it is, or in another order")
+        failed = ", ".join(name for name, one in found.items() if one["failed"])
+        sys.exit(f"tests fail on the checkout as it is, or in another order: {failed or 'while they are collected'}")
     say(f"{len(found):,} tests, {sum(one['seconds'] for one in found.values()):.0f} s with their calls noted")
     return found
 

@@ -40,7 +40,7 @@ class StageContents:
     prediction_index: int
     """Index of the kind of layer inside a prediction module."""
     embeddings: Array
-    """1 where the input table lives (with tied embeddings also on the last rank)."""
+    """1 where tokens are looked up in the input table."""
     heads: Array
     """1 where the output layer is: on the last rank, on the first where the pipeline comes back."""
     prediction_layers: Array

@@ -167,7 +167,7 @@ def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
         return every(block, broken=True)
     counted = block.recomputes("full") & ~block.recomputes_by("list")
     per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
-    return mask(counted & ((block.recompute_layers > per_chunk) | (block.recompute_layers < 1)))
+    return mask(counted & (block.recompute_layers > per_chunk))
 
 
 def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:

@@ -67,6 +67,7 @@ class Step:
 
 def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None, **fields: Any) -> Step:
     precision, tied = fields.pop("precision", "bf16"), fields.pop("tied", False)
+    sequence = fields.pop("sequence", SEQUENCE)
     model = small_dense(vocab_size=VOCABULARY, tie_word_embeddings=tied)
     tp, pp, dp = (fields[name] for name in ("tensor_parallel", "pipeline_parallel", "data_parallel"))
     scenario = question(
@@ -74,7 +75,7 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
         "torch",
         devices=tp * pp * dp,
         global_batch_size=batch * dp,
-        seq_length=SEQUENCE,
+        seq_length=sequence,
         precision=precision,
         options=options,
     )
@@ -84,23 +85,23 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
     kind = scenario.model.layer_kinds[0]
     keeps_gradients = np.array([float(element == 2 or dp > 1)])
     size, table = LAYER / tp + NORMS, VOCABULARY * 64 / tp
-    stored = 4 / pp * size + table * ((rank == 0) + (rank == pp - 1) - tied) + 64 * (rank == pp - 1)
+    stored = 4 / pp * size + table * ((rank == 0) + (rank == pp - 1) - (tied and pp == 1)) + 64 * (rank == pp - 1)
     # Parameters and two states in fp32, and the angles of a sequence's rotations.
-    always = (4 + 8) * stored / (dp if layout.zero_stage else 1) + 4 * SEQUENCE * 16
+    always = (4 + 8) * stored / (dp if layout.zero_stage else 1) + 4 * sequence * 16
     at = int(memory.has.kind[rank])
     return Step(
         [(one.name, float(one.total(memory.has)[rank, 0]) - always) for one in memory.moments],
         [float(np.asarray(one.gradients + one.logits + one.temporary)[at, 0]) for one in memory.moments],
         size,
-        0 if tied else table,
+        0 if tied and pp == 1 else table,
         table + 64,
         stored,
         float(layer_bytes(scenario, block, kind)[0]),
         float(layer_backward_bytes(scenario, block, kind, keeps_gradients)[0]),
-        element * SEQUENCE * 64 / (tp if layout.sequence_parallel else 1),
+        element * sequence * 64 / (tp if layout.sequence_parallel else 1),
         float(head_input_bytes(scenario, block)[0]),
         float(loss_bytes(scenario, block)[0]),
-        SEQUENCE * VOCABULARY / tp,
+        sequence * VOCABULARY / tp,
     )
 
 

@@ -3,15 +3,29 @@
 The totals were measured with megatron-core 0.16.1 on a CPU in bf16; rstd of the norms, four bytes each, are apart.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from simulator.cost.memory import activations
 from simulator.cost.memory.activations import repeated_working_set
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from tests.scenario.cases import ROUND, block, layer_bytes, layer_kind, only, priced, scenario_of, small_mla, small_moe
+from tests.scenario.cases import (
+    ROUND,
+    block,
+    layer_bytes,
+    layer_kind,
+    layout_of,
+    only,
+    priced,
+    scenario_of,
+    small_mla,
+    small_moe,
+)
 
 T = 64
 CORE = {"probabilities_in_experts": "true"}
@@ -137,6 +151,39 @@ def test_what_is_back_is_alive_where_it_exceeds_what_the_backward_pass_has_freed
     # The experts have gone and their module with them: attention's output and row sums, 800, and the norm's 2052.
     assert again(scenario, "mla_up_proj", "moe") == 13_832
     assert again(core(MEASURED, flash_attention="false"), "core_attn") == 2 * 8 * 64
+    # Behind the activation stand the shared experts, 6 x 320; gate and up before it are alive.
+    assert again(core(MEASURED), "moe_act") == 2560 - 1920
+    # Done again themselves they are not there to go.
+    assert again(core(MEASURED), "moe_act", "shared_experts") == 2560
+    # A module that the layer has nothing of brings nothing back, and nothing has gone.
+    assert again(core(MEASURED), "mlp") == 0
+    # Adapters' inner activations, 4 x 2 x 8, belong to products before and behind: they are not gone.
+    tuned = replace(core(MEASURED), lora_rank=8)
+    assert again(tuned, "moe_act") == 2560 - 1920
+
+
+def test_layouts_of_a_block_keep_what_each_keeps_alone() -> None:
+    """Modes and modules side by side: what a layer keeps, and what comes back in its backward pass."""
+    scenario = core(MEASURED, flash_attention="false")
+    ways: list[dict[str, Any]] = [
+        {"recompute": "none"},
+        {"recompute": "selective", "recompute_modules": ("core_attn",)},
+        {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")},
+        {"recompute": "attention"},
+        {"recompute": "operations"},
+        {"recompute": "full"},
+        {"recompute": "none"},
+    ]
+    together = block_of([layout_of(scenario, **way) for way in ways])
+    for kind in scenario.model.layer_kinds:
+        kept, back = (one(scenario, together, kind) for one in (activations.layer_bytes, repeated_working_set))
+        for index, way in enumerate(ways):
+            alone = block(scenario, **way)
+            assert kept[index] == only(activations.layer_bytes(scenario, alone, kind))
+            assert back[index] == only(repeated_working_set(scenario, alone, kind))
+        # Full recompute is counted by layer, and leaves the layer itself as it is.
+        assert kept[0] == kept[5] == kept[6] > max(kept[1:5])
+        assert back[0] == back[5] == back[6] == 0
 
 
 def seconds(*modules: str) -> float:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.memory.activations import layer_bytes, repeated_working_set
 from simulator.cost.memory.outside import stranded_logits
 from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import freed, repeated
 from simulator.cost.operations.sums import kept_amounts, weights_of
 from simulator.question.scenario.block import block_of
@@ -92,6 +93,54 @@ def test_the_stock_8b_of_torchtitan_fits_where_it_ran() -> None:
     assert 65 < found["false"] < 82.4
     # What the last product of 32 layers puts out: 4 of the 5.4 GiB between both runs.
     assert found["false"] - found["true"] == pytest.approx(32 * 2 * 16384 * 4096 / GIB, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b"])
+def test_gathers_are_done_again_and_what_ends_an_exchange_is_not(name: str) -> None:
+    """Scatters and all-to-alls are kept, those of contexts with attention; a context is not exchanged twice."""
+    for kind_of_context in ("ring", "all_to_all", "all_gather"):
+        scenario = torch(name, options={"cp_communication": kind_of_context})
+        given, kind = conditions_of(scenario), scenario.model.layer_kinds[0]
+        whole = {each.pattern for one in layer_operations(given, kind) for each in one.collectives}
+        again = [each.pattern for one in repeated(given, kind, "operations", ()) for each in one.collectives]
+        assert set(again) == {"gather"}
+        assert {"gather", "reduce"} <= whole
+        # Into attention; into a dense network, or among ranks that hold parts of an expert.
+        assert len(again) == 2
+
+
+@pytest.mark.parametrize(("name", "experts"), [("llama3-8b", 1), ("qwen3-30b-a3b", 4)])
+def test_what_contexts_exchange_is_not_kept_as_what_experts_do(name: str, experts: int) -> None:
+    """Keys and values of a ring belong to it; attention keeps what it makes whatever brought its tokens."""
+    fields = {"context_parallel": 4, "expert_parallel": experts, "recompute": "operations"}
+    found = {
+        kind: kept(torch(name, options={"cp_communication": kind}), **fields)
+        for kind in ("ring", "all_gather", "all_to_all")
+    }
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize(("experts", "exchanged"), [(1, 0), (8, 2)])
+def test_experts_keep_what_was_exchanged(experts: int, exchanged: int) -> None:
+    """Both all-to-alls of eight copies of 2,048 features; none on a rank that has all experts."""
+    scenario = torch("qwen3-30b-a3b", options={"expert_dispatch": "alltoall"})
+    without = torch("qwen3-30b-a3b", options={"expert_dispatch": "allgather"})
+    found, plain = (kept(one, expert_parallel=experts, recompute="operations") for one in (scenario, without))
+    assert found - plain == exchanged * 2 * 8192 * 8 * 2 * 2048
+
+
+@pytest.mark.parametrize("compiled", ["false", "true"])
+def test_all_of_a_layer_is_back_before_its_backward_pass(compiled: str) -> None:
+    """What it keeps when nothing is done again, and beside it what it keeps now and its backward pass does not read.
+
+    Not compiled that is the last product's output: it is kept, and no tensor of the layer.
+    """
+    scenario = torch(options={"compiled": compiled})
+    block = block_of([layout_of(scenario, micro_batch_size=2, zero_stage=3, recompute="operations")])
+    back = float(repeated_working_set(scenario, block, scenario.model.layer_kinds[0])[0])
+    unread = 2 * 4096 if compiled == "false" else 0
+    whole = kept(scenario)
+    assert kept(scenario, recompute="operations") + back == whole + 2 * 8192 * unread
 
 
 @pytest.mark.parametrize(("switch", "saved"), [("recompute_stops_early", "down"), ("compiled", "down")])

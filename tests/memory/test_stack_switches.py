@@ -221,7 +221,9 @@ def test_gradients_of_wide_heads_outweigh_the_network_s() -> None:
     assert found.parts()["temporary"][0, 0] == T * 2 * (4 * 64 + 2 * 64 + 2 * 64 + 64)
 
 
-@pytest.mark.parametrize(("modules", "in_turn", "logits"), [(0, False, 1), (1, False, 2), (2, False, 3), (2, True, 1)])
+@pytest.mark.parametrize(
+    ("modules", "in_turn", "logits"), [(0, False, 1), (0, True, 1), (1, False, 2), (2, False, 3), (2, True, 1)]
+)
 def test_losses_of_prediction_layers(modules: int, in_turn: bool, logits: int) -> None:
     """T logits over 1000 tokens at 8 bytes, of every module and of the model: together, or one after the other."""
     options = {"mtp": "true", "losses_in_turn": str(in_turn).lower()}

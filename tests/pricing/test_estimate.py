@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.pricing.estimate import layout_sizes
+from simulator.cost.pricing.estimate import AssumedSwitch, layout_sizes
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
@@ -27,6 +27,40 @@ def test_an_estimate_on_one_line() -> None:
     )
     start = "<Estimate small-dense on 8 x z2000, bf16, megatron: tp1 pp1 cp1 ep1 dp8 vp1 mbs1"
     assert repr(found) == f"{start}, fits, 2.0 of 8.0 GiB, 1.235 s a step>"
+
+
+def test_what_a_run_needs_is_without_the_blocks_of_idle_streams() -> None:
+    scenario = scenario_of(small_dense(), devices=8, profile="torch", seq_length=32)
+    found = estimate_layout(scenario, layout_of(scenario, zero_stage=3))
+    streams = found.memory.outside_parts_bytes["streams"]
+    assert streams > 0
+    assert found.memory.need_bytes == found.memory.device_bytes - streams
+    plain = estimate_layout(scenario, layout_of(scenario, zero_stage=0)).memory
+    assert plain.need_bytes == plain.device_bytes
+
+
+def test_what_is_left_of_a_device() -> None:
+    """Below zero where it does not fit; what fits exactly fits."""
+    scenario = scenario_of(small_dense(), devices=8)
+    memory = estimate_layout(scenario, layout_of(scenario)).memory
+    for device, left, fits in ((60.0, 4.0, True), (64.0, 0.0, True), (65.0, -1.0, False)):
+        one = replace(memory, device_bytes=device, capacity_bytes=64.0)
+        assert (one.headroom_bytes, one.fits) == (left, fits)
+
+
+def test_switches_that_nobody_gave_make_no_other_estimate() -> None:
+    scenario = scenario_of(small_dense(), devices=8)
+    found = estimate_layout(scenario, layout_of(scenario))
+    assumed = AssumedSwitch(
+        switch="fused_swiglu",
+        value="true",
+        other="false",
+        because="megatron's default",
+        speed_change=0.1,
+        memory_bytes=0.0,
+        verdict="fits",
+    )
+    assert replace(found, assumed=(assumed,)) == found
 
 
 def test_a_row_for_each_rank() -> None:

@@ -80,6 +80,16 @@ def test_a_send_to_a_neighbour() -> None:
     assert neighbour("z2000", 16) == pytest.approx(S / 37.5e9 + 10 * US)
 
 
+@pytest.mark.parametrize(("size", "nodes"), [(2, 1), (8, 1), (16, 2), (32, 4)])
+def test_a_copy_of_each_token_starts_later_over_more_nodes(size: int, nodes: int) -> None:
+    """DeepEP's kernels: 40 us inside a node, and as many for every doubling of nodes."""
+    scenario = scenario_of(small_moe(num_experts=32), "z2000", devices=1, coefficients=ROUND)
+    assert only(collectives.once_seconds(scenario, group(size), np.zeros(1))) == pytest.approx(
+        40 * US * (1 + np.log2(nodes))
+    )
+    assert only(collectives.once_seconds(scenario, group(1), np.zeros(1))) == 0
+
+
 # Ascend: a mesh of eight, 28 GB/s a pair and 196 in all; x 0.75 = 21 and 147; 3 us.
 
 

@@ -47,6 +47,19 @@ def test_few_outputs_are_split_along_the_depth() -> None:
     assert 1.0 < factor(h100(), 256, 1024, 65_536) < whole / 2
 
 
+@pytest.mark.parametrize(("rows", "outputs"), [(2048, 4096), (256, 64), (1, 1)])
+def test_a_split_that_costs_nothing_fills_every_processor(rows: float, outputs: float) -> None:
+    """However few its outputs are: as many pieces as fill all waves. Nothing is lost where nothing is started."""
+    free = h100(product_waves=1.1, product_split_seconds=0.0)
+    assert factor(free, rows, outputs, 4096) == pytest.approx(1.0, abs=2e-3)
+    idle = h100(product_waves=0.0, product_split_seconds=3.9e-6)
+    at_once = 132 * 32_768
+    assert factor(idle, rows, outputs, 4096) == pytest.approx(1 + 3.9e-6 * RATE / (2 * at_once) / 4096)
+    # A fitted coefficient below zero is none.
+    for below in (h100(product_waves=-1.0, product_split_seconds=-1.0), h100(product_waves=0, product_split_seconds=0)):
+        assert factor(below, rows, outputs, 4096) == 1.0
+
+
 def test_smaller_products_are_never_relatively_faster() -> None:
     factors = [factor(h100(), rows, 4096, 4096) for rows in (256, 512, 1024, 4096, 16_384)]
     assert factors == sorted(factors, reverse=True)

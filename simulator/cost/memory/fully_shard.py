@@ -29,6 +29,7 @@ from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.moment import Moment, MomentName
 from simulator.cost.memory.parameters import (
+    DeviceParameters,
     device_parameters,
     largest_linear_layer,
     linear_parameters,
@@ -114,7 +115,7 @@ def idle_stream_bytes(
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
     parts = device_parameters(scenario, block, has)
-    units = _units(scenario, block, has, parts.dense + parts.routed)
+    units = _units(scenario, block, has, parts)
     largest = np.maximum(np.maximum(units.table, units.head), units.layer)
     reduced = FP32 * shard(scenario, block, parts, 1)[has.kind]
     idle = np.maximum(reduced - gradients, 0.0) + element_bytes(scenario) * largest[has.kind]
@@ -166,14 +167,14 @@ class _Step(_Timeline):
         self.scenario, self.block, self.has = scenario, block, has
         self.element = element_bytes(scenario)
         parts = device_parameters(scenario, block, has)
-        self.units = _units(scenario, block, has, parts.dense + parts.routed)
+        self.units = _units(scenario, block, has, parts)
         sharded = shard(scenario, block, parts, 1)
         self.shards = FP32 * sharded
         self.states, self.states_in_step = optimizer_on_device(
             scenario, block, sharded * optimizer_bytes_per_parameter(scenario)
         )
-        # Gathered weights, of which linear ones may be of 8 bits.
-        slim = (self.element - 1.0) * gathered_narrow(scenario)
+        # Gathered weights, of which linear ones may be of 8 bits: a byte less.
+        slim = float(gathered_narrow(scenario))
         self.gathered_all = self.element * self.units.all - slim * linear_parameters(scenario, block, has)
         self.gathered_layer = self.element * self.units.layer - slim * largest_linear_layer(scenario, block)
         self.layers = has.num_layers[:, None]
@@ -212,13 +213,15 @@ class _Step(_Timeline):
         self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)[:, None]
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
-        self.sent = np.where(self.first | (chunks > 1) | (not self.pipelined), 0.0, self.boundary)
-        layer = np.zeros((len(has.ranks), len(block)))
-        backward = np.zeros_like(layer)
-        for kind, number in zip(has.layer_kinds, has.layers.T, strict=True):
-            here = (number > 0.0)[:, None]
-            layer = np.maximum(layer, here * layer_bytes(scenario, block, kind))
-            backward = np.maximum(backward, here * layer_backward_bytes(scenario, block, kind, self.wrapped))
+        self.sent = np.where(self.first | (chunks > 1), 0.0, self.boundary)
+        of_kinds = [
+            (
+                here[:, None] * layer_bytes(scenario, block, kind),
+                here[:, None] * layer_backward_bytes(scenario, block, kind, self.wrapped),
+            )
+            for kind, here in zip(has.layer_kinds, has.layers.T > 0.0, strict=True)
+        ]
+        layer, backward = (np.max(each, axis=0) for each in zip(*of_kinds, strict=True))
         recomputed = plan.on_rank.sum(axis=0)
         self.kept_by_last = np.where(recomputed >= self.layers, self.boundary, layer)
         self.kept_by_first = np.where(recomputed > 0.0, self.boundary, layer)
@@ -326,7 +329,7 @@ class _Step(_Timeline):
             # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
             forward = np.where(self.collects, head, 0.0) - (2.0 * FP32 - element - FP32) * logits
             left = FP32 * np.where(units.table > 0.0, units.table, units.head)
-            left = np.where(self.reduces_each & (self.count > 1.0) & self.first, left, 0.0)
+            left = np.where(self.reduces_each & (self.count > 1.0), left, 0.0)
             self.allocate("temporary", head_input=head_input_bytes(scenario, block), reduced_before=left)
             self.allocate("logits", logits=loss_bytes(scenario, block))
             self.allocate("temporary", forward=np.maximum(forward, 0.0))
@@ -344,14 +347,14 @@ class _Step(_Timeline):
     def _last_layers(self) -> None:
         """The last layer's backward pass, and the one before it."""
         units, layer = self.units, self.gathered_layer
-        received = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+        received = np.where(self.last, 0.0, self.boundary)
         # While one unit is used, the next one's gathered weights come in.
         follows = self.collects & (self.several | self.first)
         gathered = np.where(self.reshards, layer, 0.0)
         self.allocate("temporary", used=gathered, next_layer=np.where(follows, layer, 0.0))
         self.allocate("released", last_layer=self.kept_by_last)
         self.allocate("temporary", layer=self.layer_backward - received)
-        self.allocate("temporary", head_reduction=np.where(self.buffered & self.last, FP32 * units.head, 0.0))
+        self.allocate("temporary", head_reduction=np.where(self.buffered, FP32 * units.head, 0.0))
         self.mark("backward")
         self.free("head_reduction")
         self.allocate("released", layer_before=self.kept_by_last)
@@ -370,15 +373,15 @@ class _Step(_Timeline):
                 self.allocate("gradients", gradients=ending.layer_gradients)
                 used = np.where(self.wrapped & ~ending.copied, self.gathered_layer, 0.0)
                 # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
-                sends = np.where(self.last | (not self.pipelined), 0.0, self.boundary)
+                sends = np.where(self.last, 0.0, self.boundary)
                 self.allocate("temporary", layer=self.layer_backward, used=used, sent=sends)
                 done = np.where(self.stays, element * np.maximum(units.all - units.table - units.layer, 0.0), 0.0)
                 done_before = done - np.where(self.stays, element * units.layer, 0.0)
-                ahead = np.where(self.collects & self.several, element * units.layer, 0.0)
+                ahead = np.where(self.collects, element * units.layer, 0.0)
                 self.allocate("temporary", first_layer=self.kept_by_first, done=done_before, ahead=ahead)
                 self.mark("backward", ending.happens & self.several)
                 self.free("first_layer")
-                ahead = np.where(self.collects & self.first, element * units.table, 0.0)
+                ahead = np.where(self.collects, element * units.table, 0.0)
                 self.allocate("temporary", done=done, ahead=ahead)
                 self.mark("backward", ending.happens)
             self.allocate("gradients", gradients=ending.table_gradients)
@@ -406,8 +409,7 @@ class _Step(_Timeline):
             self.allocate("temporary", used=used, done=np.where(self.stays, element * done, 0.0))
             self.allocate("temporary", gradient=element * units.table_gradient, beside=beside)
             self.mark("embedding gradient", here)
-        left = np.where(units.table_gradient > units.table, units.table, units.table_gradient)
-        reduction = np.where(ending.buffered, self._reduction_buffers(left, units.table), 0.0)
+        reduction = np.where(ending.buffered, self._reduction_buffers(units.table, units.table), 0.0)
         self.allocate("temporary", reduction=reduction)
         self.mark("embedding gradient", here)
 
@@ -441,7 +443,7 @@ class _Step(_Timeline):
             self.mark("optimizer step")
 
 
-def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everything: KindArray) -> _Units:
+def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, parts: DeviceParameters) -> _Units:
     totals, model = model_totals(scenario), scenario.model
     table = totals.embedding.split / block.tensor_parallel
     # A table that is also the output layer of the same stage is one unit with it.
@@ -452,5 +454,5 @@ def _units(scenario: Scenario, block: LayoutBlock, has: StageContents, everythin
         table=table_here,
         table_gradient=table_here * block.tensor_parallel,
         head=has.heads[:, None] * whole_layer(block, totals.head),
-        all=everything,
+        all=parts.dense + parts.routed,
     )

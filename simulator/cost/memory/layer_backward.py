@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 
 from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.model import FeedForward, LayerKind
+from simulator.question.specs.model import LayerKind
 
 
 def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Array) -> Array:
@@ -39,8 +37,9 @@ def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind
     return np.maximum(widest, _attention(scenario, block, extents, kind, keeps_gradients))
 
 
-_PRODUCTS: Mapping[FeedForward, int] = MappingProxyType({"gated": 2, "plain": 1, "experts": 2, "none": 0})
-"""Products that read the input of a feed-forward network."""
+def _products(scenario: Scenario, kind: LayerKind) -> int:
+    """Products that read the input of a dense feed-forward network; none where a layer has none."""
+    return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
 def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
@@ -76,7 +75,7 @@ def _feed_forward(
     inner gradient, where all inner tensors are gone. Each with the weights' gradients made until then. Without
     a gate there is one product instead of these two.
     """
-    products = _PRODUCTS[kind.feed_forward]
+    products = _products(scenario, kind)
     if not products:
         return np.zeros(len(block))
     gathered, inner, _ = _widths(scenario, block)
@@ -101,7 +100,7 @@ def _attention(
     wide = FP32 * tokens_per_device(scenario, block) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
     outside = _kept(scenario, extents, kind, "attention_norm") + layer_input_bytes(scenario, block)
-    products = _PRODUCTS[kind.feed_forward]
+    products = _products(scenario, kind)
     feed_forward = (products + 1.0) * bool(products) * _weight_bytes(scenario, block, model.intermediate_size)
     output = _weight_bytes(scenario, block, model.query_width)
     projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.extents import inner_context, tokens_per_device
-from simulator.question.scenario.block import Array, LayoutBlock, StageArray
+from simulator.question.scenario.block import Array, LayoutBlock, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
 
@@ -63,7 +63,7 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
         context=np.full(len(block), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(scenario, block),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
+        ring_buffers=np.where(_passed_on(scenario, block), ring, 0.0),
         fragmentation=fragmentation,
     )
 
@@ -91,14 +91,13 @@ def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
     return element_bytes(scenario) * logits_per_micro_batch(scenario, block)
 
 
-def _ring_ranks(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Ranks that pass keys and values on in a ring, shape (n,).
+def _passed_on(scenario: Scenario, block: LayoutBlock) -> Mask:
+    """Whether ranks pass keys and values on in a ring, shape (n,).
 
     What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
     """
-    if scenario.framework.cp_communication not in ("ring", "all_to_all_ring"):
-        return np.ones(len(block))
-    return np.asarray(block.context_parallel / inner_context(scenario, block))
+    rings = scenario.framework.cp_communication in ("ring", "all_to_all_ring")
+    return np.asarray((block.context_parallel > inner_context(scenario, block)) & rings)
 
 
 def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, buffer: float) -> OutsideAllocator:
@@ -118,7 +117,7 @@ def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, b
         context=np.full(len(block), values.context_bytes),
         communicators=buffer * communicator_groups(scenario, block),
         user_buffers=np.zeros(len(block)),
-        ring_buffers=np.where(_ring_ranks(scenario, block) > 1.0, ring, 0.0),
+        ring_buffers=np.where(_passed_on(scenario, block), ring, 0.0),
         fragmentation=share * allocated,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,7 +38,9 @@ class ModelTotals:
     inputs: WeightTotals
     """What else the first rank has before the layers: learned positions, a norm."""
     head: WeightTotals
-    """Output layer and last norm; with tied embeddings the norm alone, as the layer is the input table."""
+    """Last norm and output layer."""
+    last_norm: WeightTotals
+    """What of them has storage of its own where the output layer is the input table."""
     prediction: WeightTotals
     """A next-token prediction module, its layer apart."""
 
@@ -57,6 +60,7 @@ def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
         embedding=totals((embedding(given),)),
         inputs=totals(inputs(given)),
         head=totals(output_layer(given)),
+        last_norm=totals(output_layer(given)[:1]),
         prediction=totals(prediction(given)),
     )
 
@@ -84,7 +88,7 @@ def device_parameters(
     embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
     if scenario.model.tie_word_embeddings and not scenario.framework.score_head:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
-        head = totals.head - totals.embedding
+        head = totals.last_norm
         embeddings = np.maximum(has.embeddings, has.heads)
     pieces = (*totals.layers, totals.embedding, totals.inputs, head, totals.prediction)
     counts = np.column_stack((has.with_prediction, embeddings, has.embeddings, has.heads, has.prediction_layers))
@@ -224,14 +228,16 @@ def _step_temporary(scenario: Scenario, block: LayoutBlock, trained: KindArray) 
 def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
     given = conditions_of(scenario)
-    largest = np.zeros(len(block))
+    sizes: list[Array] = []
     for operation in _table_and_layers(given):
-        fused: dict[tuple[int, str], float] = {}
+        fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
-            fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0.0) + weight.parameters
-        for weight in operation.weights:
-            size = fused[weight.inputs, weight.split]
-            largest = np.maximum(largest, whole_layer(block, classed(weight, size)))
+            fused[weight.inputs, weight.split] += weight.parameters
+        sizes += (
+            whole_layer(block, classed(weight, float(fused[weight.inputs, weight.split])))
+            for weight in operation.weights
+        )
+    largest: Array = np.max(sizes, axis=0)
     return largest
 
 
@@ -344,9 +350,9 @@ def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
     # Of those divided alike, the largest is the largest on any device.
     weights = sorted(weights_of(_table_and_layers(given)), key=lambda weight: weight.parameters)
     degrees = shard_degrees(scenario, block)
-    whole, sharded = np.zeros(len(block)), np.zeros(len(block))
+    sizes: list[Array] = []
     for weight in {weight.split: weight for weight in weights}.values():
-        size = whole_layer(block, classed(weight, float(weight.parameters)))
-        whole = np.maximum(whole, size)
-        sharded = np.maximum(sharded, size / (degrees.routed if weight.routed else degrees.dense))
-    return np.where(block.zero_stage >= 1, sharded, whole) * optimizer_bytes_per_parameter(scenario)
+        ranks = np.where(block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
+        sizes.append(whole_layer(block, classed(weight, float(weight.parameters))) / ranks)
+    largest: Array = np.max(sizes, axis=0)
+    return largest * optimizer_bytes_per_parameter(scenario)

@@ -163,7 +163,7 @@ def _moments(
     steady = state.gathered + buffer_bytes(scenario, block)
     deferred = heads * deferred_head_bytes(scenario, block, micro_batches(scenario, block))
     predicted = has.prediction_layers[:, None]
-    losses = np.maximum(heads, predicted > 0.0) if scenario.framework.losses_in_turn else heads + predicted
+    losses = heads if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + deferred + heads * head_input_bytes(scenario, block)
     embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
     ending = embeddings * activations.first_chunk(has)
@@ -238,12 +238,12 @@ def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
 def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     extents, given = Extents(scenario, block), conditions_of(scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
-    widest = np.zeros(len(block))
+    widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
         inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
-        widest = np.maximum(widest, inner + score_bytes(scenario, block, kind))
-    return widest + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+        widest.append(inner + score_bytes(scenario, block, kind))
+    return np.asarray(np.max(widest, axis=0)) + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
 def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -175,16 +175,15 @@ def _most_in_flight(
 ) -> StageArray:
     """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
     schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, tuple(map(int, has.chunk))
-    least = -(-schedule.least_micro_batches(ranks) // ranks)
-    cycles = np.clip(np.ceil(micro_batches(scenario, block) / ranks), float(least), STEADY)
+    run = np.maximum(micro_batches(scenario, block), schedule.least_micro_batches(ranks))
+    cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(has.ranks), len(block)
     by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
-    held = np.zeros((ranks, len(block)))
+    held = np.empty((ranks, len(block)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        every = len(of_count) == len(cycles)
         for rank, kind in enumerate(has.kind):
-            kept = [one[kind] if every else one[kind, of_count] for one in by_chunk]
+            kept = [one[kind, of_count] for one in by_chunk]
             alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
             now = alive[:, 0, None] * kept[0]
             for number, size in zip(alive.T[1:], kept[1:], strict=True):

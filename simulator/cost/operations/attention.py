@@ -142,7 +142,7 @@ def _bound(given: Conditions, mixer: Mixer) -> Window | None:
     """What a token attends to at most."""
     match mixer:
         case "sliding":
-            return Window(given.model.sliding_window or 0, given.model.window_chunked)
+            return Window(as_type("int", given.model.sliding_window), given.model.window_chunked)
         case "sparse" | "sparse_latent" | "shared_sparse_latent":
             return Window(given.model.index_topk)
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import assert_never, cast
 
 import numpy as np
 
@@ -161,7 +161,7 @@ class Extents:
             case "key_value_context" | "sliding_key_value_context":
                 return np.where(block.context_parallel > 1.0, block.context_parallel * held, 0.0)
             case "window":
-                halo = 2.0 * sequences(scenario, block) * float(scenario.model.sliding_window or 0)
+                halo = 2.0 * sequences(scenario, block) * float(cast("int", scenario.model.sliding_window))
                 passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
                 return np.minimum(passed * held / whole, held)
         assert_never(spread)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast as as_type
+
 from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Kept, Operation, Weight
-from simulator.question.specs.model import INDEXED, Mixer
+from simulator.question.specs.model import INDEXED, Mixer, ModelSpec
 
 
 def latent(given: Conditions) -> tuple[Operation, ...]:
@@ -34,10 +36,8 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     output goes; without, it stays alive through v.
     """
     model, element = given.model, element_bytes(given)
-    heads = float(model.num_attention_heads)
-    rope, no_rope = float(model.qk_rope_head_dim or 0), float(model.qk_nope_head_dim or 0)
-    value, rank = float(model.v_head_dim or 0), float(model.kv_lora_rank or 0)
-    normed = rank + float(model.q_lora_rank or 0)
+    heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
+    normed = rank + (model.q_lora_rank or 0)
     down = Operation(
         name="latent_down",
         group="attention_projection",
@@ -51,7 +51,6 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         collectives=(tensor_collective(given, "gather"),),
         calls=0.5,
     )
-    expanded = model.num_attention_heads * ((model.qk_nope_head_dim or 0) + (model.v_head_dim or 0))
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
     expansion = Kept("latent_value", element * heads * value, "tensor")
     if not given.framework.copy_latent_value:
@@ -59,7 +58,7 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     up = Operation(
         name="latent_up",
         group="attention_projection",
-        weights=(*query, Weight("kv_b", model.kv_lora_rank or 0, expanded, "column")),
+        weights=(*query, Weight("kv_b", rank, heads * (no_rope + value), "column")),
         kept=(expansion,),
     )
     rotated = tuple(Kept(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
@@ -74,6 +73,12 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     )
 
 
+def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
+    """The latent's rank; of a head the features without rotation, with it, and its values'. Specs have them all."""
+    given = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+    return as_type("tuple[int, int, int, int]", given)
+
+
 def _norm_statistics(given: Conditions) -> tuple[Kept, ...]:
     """One fp32 number per token for the norm of each latent."""
     norms = 1.0 if given.model.q_lora_rank is None else 2.0
@@ -83,9 +88,9 @@ def _norm_statistics(given: Conditions) -> tuple[Kept, ...]:
 def _down_weights(given: Conditions) -> tuple[Weight, ...]:
     """The compressions, whole on every rank, and their norms; without a query rank the query's own projection."""
     model = given.model
-    hidden, rank = model.hidden_size, model.kv_lora_rank or 0
+    hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
     compressed = (
-        Weight("kv_a", hidden, rank + (model.qk_rope_head_dim or 0), "replicated"),
+        Weight("kv_a", hidden, rank + rope, "replicated"),
         vector("kv_a_norm", rank),
     )
     if model.q_lora_rank is None:

@@ -67,9 +67,7 @@ def _left(given: Conditions, operation: Operation) -> Operation:
         return replace(operation, kept=())
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    if left < 1.0:
-        return replace(operation, kept=tuple(replace(one, amount=left * one.amount) for one in operation.kept))
-    return operation
+    return replace(operation, kept=tuple(replace(one, amount=left * one.amount) for one in operation.kept))
 
 
 _EXPERTS = frozenset(("experts", "dispatch"))

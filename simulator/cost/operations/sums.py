@@ -27,9 +27,6 @@ class WeightTotals:
     def __add__(self, other: WeightTotals) -> WeightTotals:
         return WeightTotals(self.split + other.split, self.replicated + other.replicated, self.routed + other.routed)
 
-    def __sub__(self, other: WeightTotals) -> WeightTotals:
-        return WeightTotals(self.split - other.split, self.replicated - other.replicated, self.routed - other.routed)
-
     @property
     def all(self) -> float:
         """Parameters of every class."""
@@ -59,7 +56,7 @@ def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightT
 
 
 @lru_cache(maxsize=1024)
-def adapter_totals(operations: tuple[Operation, ...], rank: int, *, fused: bool = False) -> WeightTotals:
+def adapter_totals(operations: tuple[Operation, ...], rank: int, *, fused: bool) -> WeightTotals:
     """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
@@ -124,7 +121,9 @@ def attended_share(seq_length: int, window: Window) -> float:
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
     """Parameters that one token meets: of the routed experts the k chosen ones."""
-    return replace(totals, routed=totals.routed * model.num_experts_per_tok / max(model.num_experts, 1))
+    if not model.is_moe:
+        return totals
+    return replace(totals, routed=totals.routed * model.num_experts_per_tok / model.num_experts)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
-FITS, STARVED, DOES_NOT_FIT = 0, 1, 2
+FITS, STARVED, DOES_NOT_FIT = range(3)
 """Codes of `Priced.verdict`."""
 
 

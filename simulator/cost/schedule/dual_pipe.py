@@ -68,10 +68,6 @@ class DualPipe(DualPipeV):
         first = np.minimum(np.arange(ranks), np.arange(ranks)[::-1])
         return np.column_stack((first, ranks - 1 - first))
 
-    def least_micro_batches(self, ranks: int) -> int:
-        """`2 p`, an even number."""
-        return 2 * ranks
-
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """Micro batches of the other end are numbered behind those of the first."""
         half, found = ranks // 2, super().turns(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)

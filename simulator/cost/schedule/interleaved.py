@@ -42,7 +42,3 @@ class Interleaved(Schedule):
         every = micro_batches * chunks
         some = np.minimum(2.0 * (ranks - rank - 1.0) + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
         return np.where(micro_batches == ranks, every, some)
-
-    def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
-        """The others' work passes by in chunks of 1/v of a rank."""
-        return others_seconds / chunks

@@ -37,8 +37,3 @@ class OneForwardOneBackward(Schedule):
         """`min(p - i, m)`; combined passes one more."""
         del chunks
         return np.minimum(ranks + self.combined - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
-
-    def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
-        """The others' work passes by once."""
-        del chunks
-        return others_seconds

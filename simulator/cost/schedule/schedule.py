@@ -77,8 +77,8 @@ class Schedule(ABC):
     def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
         """Idle time of the pacing rank while the pipeline fills and drains, shape (n,).
 
-        `others_seconds` is the work of all other ranks on one micro batch, both passes. Unless a schedule says
-        otherwise it passes by in chunks, which those that split backward passes stay below.
+        `others_seconds` is the work of all other ranks on one micro batch, both passes. It passes by in chunks, which
+        those that split backward passes stay below.
         """
         return others_seconds / chunks
 

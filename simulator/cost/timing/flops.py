@@ -46,7 +46,7 @@ def head_parameters(scenario: Scenario) -> float:
 
 def prediction_projection(scenario: Scenario) -> float:
     """Parameters of the projection that joins embedding and hidden state in one prediction module."""
-    return weight_totals(prediction(conditions_of(scenario)), matmul_only=True).split
+    return weight_totals(prediction(conditions_of(scenario))).split
 
 
 def forward_flops_per_token(scenario: Scenario) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from simulator.question.vocabulary import RecomputeMode
 WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
-Side = Array | float
+Side: TypeAlias = "Array | float"
 """One side of a matrix product on a device, shape (n,) or the same for all layouts."""
 
 
@@ -180,7 +180,7 @@ class LayerTimer:
 
     def _shaped(self, work: Work) -> ProductSeconds:
         """Compute of all products but the routed experts', each at the rate of its shape."""
-        nothing = 0.0 * self.extents.of("whole")
+        nothing = np.zeros_like(self.extents.of("whole"))
         total = ProductSeconds(nothing, nothing, nothing)
         for one in work.shapes:
             if one not in self._products:
@@ -250,13 +250,13 @@ class LayerTimer:
 
     def _overlapped(self, work: Work, tensor: Array, gemm: Array, index: int) -> Array:
         """What is left of tensor-parallel collectives beside matrix products, of all of them or each beside its own."""
-        share, left = self.scenario.coefficients.time.tensor_exposed, 0.0 * tensor
+        share, left = self.scenario.coefficients.time.tensor_exposed, np.zeros_like(tensor)
         if not self.scenario.framework.fused_collectives:
             return exposed(share, tensor, gemm)
         for one, products in work.paired:
             # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
             name = ("weights" if one.pattern == "gather" else "inputs") if index else "forward"
-            beside = sum((getattr(self._products[product], name) for product in products), 0.0 * tensor)
+            beside = sum((getattr(self._products[product], name) for product in products), np.zeros_like(tensor))
             left = left + exposed(share, (one.backward if index else 1.0) * self._seconds(one), beside)
         return left
 
@@ -265,7 +265,7 @@ class LayerTimer:
         block, tokens = self.block, self.extents.of("whole")
         dense = 2.0 * tokens * (totals.split / block.tensor_parallel + totals.replicated / sequence_split(block))
         if not totals.routed:
-            return dense, 0.0 * tokens
+            return dense, np.zeros_like(tokens)
         return dense, 2.0 * self.extents.of("copies_tensor") * totals.routed / self.scenario.model.num_experts
 
     def _compute(self, work: Work) -> _Compute:
@@ -275,10 +275,10 @@ class LayerTimer:
         if work.adapters.all:
             adapters = np.add(*self.product_flops(work.adapters)) / gemm_rate(scenario)
         held = whole_layer(self.block, WeightTotals(products.split, products.replicated))
-        experts = whole_layer(self.block, WeightTotals(routed=products.routed)) if products.routed else 0.0 * routed
+        experts = whole_layer(self.block, WeightTotals(routed=products.routed))
         return _Compute(
             dense=product_seconds(scenario, self._shaped(work), held),
-            routed=self._grouped(work, routed, experts) if products.routed else Products(experts, experts),
+            routed=self._grouped(work, routed, experts),
             adapters=adapters,
             attention=attention_seconds(scenario, self.extents, work.core_width)
             + bounded_seconds(scenario, self.extents, work),
@@ -384,7 +384,7 @@ def attention_seconds(scenario: Scenario, extents: Extents, width: float) -> Arr
     """
     values = scenario.coefficients.time
     if not width:
-        return 0.0 * extents.of("scores")
+        return np.zeros_like(extents.of("scores"))
     heads = float(scenario.model.num_attention_heads)
     counted = heads * (counted_head_width(scenario, width / heads) + values.attention_score_width)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
@@ -446,7 +446,7 @@ def head_seconds(scenario: Scenario, block: LayoutBlock) -> PassSeconds:
     accumulates = np.zeros(len(block))
     if not frozen and not scenario.framework.fused_gradient_accumulation:
         accumulates = accumulation_seconds(scenario, parameters)
-    weights = 0.0 * reads if frozen else np.maximum(compute.weights, reads)
+    weights = np.zeros_like(reads) if frozen else np.maximum(compute.weights, reads)
     backward_products = np.maximum(compute.inputs, reads) + weights
     forward: Parts = {"vocabulary": forward_products + around}
     backward: Parts = {"vocabulary": backward_products + around + accumulates}

@@ -178,7 +178,7 @@ def _weight_seconds(
         here = (has.group == group)[:, None]
         for piece, seconds in enumerate(pieces.seconds):
             total = total + counts[:, piece, None] * here * each.spread_work(
-                seconds.weight_seconds + 0.0 * seconds.forward_seconds
+                np.broadcast_to(seconds.weight_seconds, seconds.forward_seconds.shape)
             )
     return block.spread(total)
 
@@ -252,9 +252,7 @@ def run_fill_seconds(
     Held to runs of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
     """
     ranks = float(len(has.kind))
-    cycles = np.maximum(
-        np.ceil(micro_batches[at] / ranks), np.ceil(schedule.least_micro_batches(len(has.kind)) / ranks)
-    )
+    cycles = np.ceil(np.maximum(micro_batches[at], schedule.least_micro_batches(len(has.kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
     figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
     first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
@@ -265,17 +263,21 @@ def run_fill_seconds(
             for name in ("forward", "backward", "weights")
         )
     )
-    fill: Array = np.zeros(len(first))
-    many = cycles > CYCLES
+
+    def idle(run: int, now: NDArray[np.intp]) -> Array:
+        passes = run * len(has.kind)
+        waits: Array = makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, passes) - run * pace[now]
+        return waits
+
+    fill: Array = np.empty(len(first))
     for run in range(1, CYCLES + 1):
-        now = np.flatnonzero((cycles == run) | (many & (run >= CYCLES - 1)))
+        now = np.flatnonzero(np.minimum(cycles, CYCLES) == run)
         if len(now):
-            idle = (
-                makespan_seconds(schedule, seconds.take(now, axis=-1), has.kind, run * len(has.kind)) - run * pace[now]
-            )
-            further = cycles[now] - CYCLES
-            grown = further * np.maximum(idle - fill[now], 0.0)
-            fill[now] = idle + np.where(many[now] & (run == CYCLES), grown, 0.0)
+            fill[now] = idle(run, now)
+    many = np.flatnonzero(cycles > CYCLES)
+    if len(many):
+        grown = np.maximum(fill[many] - idle(CYCLES - 1, many), 0.0)
+        fill[many] += (cycles[many] - CYCLES) * grown
     return fill[alike]
 
 
@@ -283,10 +285,10 @@ def _alike(
     figures: list[KindArray], pace: Array, cycles: Array, at: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
-    _, first, alike = np.unique(pace + np.pi * cycles, return_index=True, return_inverse=True)
-    same = first[alike]
-    equal = (np.array_equal(figure.take(at[same], axis=-1), figure.take(at, axis=-1)) for figure in figures)
-    if (cycles[same] == cycles).all() and all(equal):
+    both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
+    _, first, alike = np.unique(both, return_index=True, return_inverse=True)
+    same = at[first[alike]]
+    if all(np.array_equal(figure.take(same, axis=-1), figure.take(at, axis=-1)) for figure in figures):
         return first, alike
     every = np.arange(len(pace))
     return every, every

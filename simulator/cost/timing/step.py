@@ -89,7 +89,7 @@ def step_seconds(
     overhead = _overhead_seconds(scenario, pipeline) + reference_seconds(scenario, block, pipeline, forward)
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    pipeline = with_waits(scenario, block, has, work, pipeline, passes + pipeline.fill + rest < below)
+    pipeline = with_waits(scenario, block, has, work, pipeline, passes + rest < below)
     return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 
@@ -143,11 +143,11 @@ def _largest(by_kind: KindArray) -> Array:
 
 def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Scenario], Array | float]) -> KindArray:
     """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
-    members = scenario.members
-    if len(members) == 1:
-        return np.atleast_2d(figure(members[0]))
-    by_group = [np.atleast_2d(figure(member)) for member in members]
-    return np.concatenate([by_group[group] for group in has.group])
+    match [np.atleast_2d(figure(member)) for member in scenario.members]:
+        case [alone]:
+            return alone
+        case by_group:
+            return np.concatenate([by_group[group] for group in has.group])
 
 
 def data_parallel_seconds(
@@ -188,9 +188,8 @@ def data_parallel_seconds(
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
         linear = linear_by_class(scenario, block, has)
-        gathering = gathering - gathers * (element_bytes(scenario) - 1.0) * (
-            dense * linear.dense + routed * linear.routed
-        )
+        # A byte of the two less.
+        gathering = gathering - gathers * (dense * linear.dense + routed * linear.routed)
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
     in_backward = np.where(zero >= 3, 0.5, 0.0) * gathering
     in_forward = gathering - in_backward

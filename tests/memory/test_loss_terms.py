@@ -1,0 +1,222 @@
+"""The loss, what waits for the output layer, and buffers of groups, in every combination that changes them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory.loss import deferred_head_bytes, logits_per_micro_batch, loss_bytes
+from simulator.cost.memory.outside import communicator_groups, outside_allocator, stranded_logits
+from simulator.cost.memory.schedule import micro_batches
+from simulator.question.coefficients import Coefficients, MemoryCoefficients
+from simulator.question.units import MIB
+from tests.scenario.cases import block, only, scenario_of, small_dense, small_moe
+
+T, V = 64, 1000
+
+
+def asked(options: dict[str, str] | None = None, *, model: Any = None, devices: int = 16, **fields: Any) -> Any:
+    values = Coefficients(memory=MemoryCoefficients(unfused_loss_bytes_per_logit=0.5))
+    return scenario_of(
+        model or small_dense(),
+        devices=devices,
+        seq_length=32,
+        global_batch_size=64,
+        options=options,
+        coefficients=values,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "precision", "per_logit", "of_split"),
+    [
+        ({}, "bf16", 8.5, 0),
+        ({"fused_cross_entropy": "true"}, "bf16", 8, 0),
+        # Of a vocabulary that is cut; whole logits are not.
+        ({"split_loss_bytes_per_logit": "6"}, "bf16", 8.5, 6),
+        ({"split_loss_bytes_per_logit": "6"}, "fp32", 12, 6),
+        ({}, "fp32", 12, 0),
+        ({"fused_cross_entropy": "true"}, "fp32", 8, 0),
+        ({}, "fp8", 8.5, 0),
+    ],
+)
+@pytest.mark.parametrize("tensor", [1, 4])
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("capped", [True, False])
+def test_bytes_of_a_logit(  # noqa: PLR0917 - one for each thing that decides it
+    options: dict[str, str],
+    precision: str,
+    per_logit: float,
+    of_split: float,
+    tensor: int,
+    parallel: bool,
+    capped: bool,
+) -> None:
+    """A soft cap keeps a copy; every rank of a loss that is not parallel holds the logits of all."""
+    options = options | {"vocabulary_parallel_loss": str(parallel).lower()}
+    model = small_dense(logit_softcap=capped)
+    scenario = asked(options, model=model, precision=precision)
+    here = block(scenario, micro_batch_size=2, tensor_parallel=tensor)
+    each = per_logit + (4 if precision == "fp32" else 2) * capped
+    each += of_split if parallel and tensor > 1 else 0
+    logits = T * V / (tensor if parallel else 1)
+    assert only(logits_per_micro_batch(scenario, here)) == logits
+    assert only(loss_bytes(scenario, here)) == each * logits
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None:
+    """The hidden state's as wide as it, the output weight's part in fp32."""
+    element, each = (2, 8.5) if precision == "bf16" else (4, 12)
+    scenario = asked({"cross_entropy_chunk_tokens": "16"}, model=small_dense(vocab_size=4096), precision=precision)
+    here = block(scenario, micro_batch_size=2, tensor_parallel=tensor)
+    whole = each * T * 4096 / tensor
+    gradients = element * T * 64 + 4 * 4096 / tensor * 64
+    expected = min(whole / 4 + gradients, whole)
+    assert only(loss_bytes(scenario, here)) == expected
+    assert (expected < whole) == (precision == "fp32" or tensor == 0 or whole * 0.75 > gradients)
+
+
+def test_labelled_tokens_alone_have_logits() -> None:
+    """A quarter of them; a score is one number of each."""
+    few = asked({"labelled_token_fraction": "0.25"})
+    assert only(loss_bytes(few, block(few, micro_batch_size=2))) == 8.5 * T / 4 * V
+    score = asked({"score_head": "true"})
+    assert only(loss_bytes(score, block(score, micro_batch_size=2))) == 8.5 * T
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts", "vocabulary"),
+    [
+        ({}, 1, 1),
+        ({"tensor_parallel": 4}, 1, 4),
+        ({"tensor_parallel": 4, "sequence_parallel": True}, 4, 4),
+    ],
+)
+@pytest.mark.parametrize("most", [0, 3, 50])
+def test_what_waits_for_the_output_layer_s_gradient(
+    fields: dict[str, Any], parts: int, vocabulary: int, most: int
+) -> None:
+    """Its input and its output's gradient, of so many micro batches, or of all that there are; only in a pipeline."""
+    scenario = asked({"deferred_head_gradients": str(most)})
+    for ranks in (1, 2):
+        here = block(scenario, micro_batch_size=2, pipeline_parallel=ranks, **fields)
+        count = micro_batches(scenario, here)
+        each = 2 * (T * 64 / parts + T * V / vocabulary)
+        waiting = min(most, only(count)) if ranks > 1 else 0
+        assert only(deferred_head_bytes(scenario, here, count)) == waiting * each
+
+
+@pytest.mark.parametrize(
+    ("fields", "groups"),
+    [
+        # All ranks and replicas.
+        ({"devices": 2}, 2),
+        ({"devices": 1}, 0),
+        # With tensor parallelism its group and the model's; no replicas, or some.
+        ({"devices": 2, "tensor_parallel": 2}, 3),
+        ({"devices": 4, "tensor_parallel": 2}, 4),
+        # A context's ranks are replicas as well.
+        ({"devices": 2, "context_parallel": 2}, 3),
+        # A pipeline: its group, its ends and the model's.
+        ({"devices": 2, "pipeline_parallel": 2}, 4),
+        ({"devices": 16, "pipeline_parallel": 2, "tensor_parallel": 2, "context_parallel": 2}, 7),
+        # Experts over ranks, and the replicas of theirs.
+        ({"devices": 4, "expert_parallel": 4}, 3),
+        ({"devices": 8, "expert_parallel": 4}, 4),
+        ({"devices": 8, "expert_tensor_parallel": 4, "tensor_parallel": 4}, 6),
+    ],
+)
+def test_groups_that_have_buffers(fields: dict[str, Any], groups: int) -> None:
+    model = small_moe() if any(name.startswith("expert") for name in fields) else small_dense()
+    scenario = asked(model=model, devices=fields["devices"])
+    here = block(scenario, **{name: value for name, value in fields.items() if name != "devices"})
+    assert only(communicator_groups(scenario, here)) == groups
+    if not scenario.model.is_moe:
+        # Of a model with experts those of the experts' replicas beside them.
+        moe = asked(model=small_moe(), devices=fields["devices"])
+        assert only(communicator_groups(moe, here)) == groups + (only(here.expert_replicas) > 1)
+
+
+@pytest.mark.parametrize(("option", "each"), [("0", None), ("7", 7 * MIB)])
+def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
+    """The library's own, or as the stack sets it; a ring holds two blocks of keys and values and a part in fp32."""
+    scenario = asked({"communicator_buffer_mib": option}, hardware="ascend-910b-64g")
+    assert scenario.hardware.communicator_buffer_bytes
+    here = block(scenario, micro_batch_size=2, context_parallel=4, tensor_parallel=2, sequence_parallel=True)
+    found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+    assert only(found.communicators) == (each or scenario.hardware.communicator_buffer_bytes) * 5
+    assert only(found.ring_buffers) == T / 4 / 2 * (2 * 2 * 2 * 32 + 4 * 64)
+    assert only(found.user_buffers) == 0
+    assert only(found.context) == scenario.coefficients.memory.context_bytes
+    none = block(scenario, micro_batch_size=2)
+    assert only(outside_allocator(scenario, none, np.full((1, 1), 1000.0)).ring_buffers) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "stranded"),
+    [
+        ({}, {}, True),
+        ({"fully_shard": "false"}, {}, False),
+        ({"fused_cross_entropy": "true"}, {}, False),
+        ({"cross_entropy_chunk_tokens": "16"}, {}, False),
+        ({}, {"precision": "fp32"}, False),
+        ({}, {"precision": "fp8"}, True),
+        # A host's allocator caches no blocks.
+        ({}, {"hardware": "local-cpu"}, False),
+    ],
+)
+def test_16_bit_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str, Any], stranded: bool) -> None:
+    """Where several kernels differentiate a loss that a caching allocator makes room for."""
+    apart = {"fused_cross_entropy": "false", "cross_entropy_chunk_tokens": "0"}
+    scenario = asked(apart | options, profile="torch", **fields)
+    found = stranded_logits(scenario, block(scenario, micro_batch_size=2, tensor_parallel=2))
+    assert only(found) == (2 * T * V / 2 if stranded else 0)
+
+
+@pytest.mark.parametrize("kind", ["ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring"])
+@pytest.mark.parametrize("context", [1, 2, 4])
+def test_only_a_ring_passes_blocks_on(kind: str, context: int) -> None:
+    """Of a hierarchy the ring is between pairs of neighbours: none among two ranks."""
+    scenario = asked({"cp_communication": kind, "cp_inner_degree": "2"})
+    found = outside_allocator(scenario, block(scenario, context_parallel=context), np.zeros((1, 1)))
+    rings = {"ring": context > 1, "all_to_all_ring": context > 2}.get(kind, False)
+    assert (only(found.ring_buffers) > 0) is rings
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "beside"),
+    [
+        ({"growing_pool": "true"}, "fragmentation_growing", False),
+        ({"expandable_segments": "true"}, "fragmentation_expandable", False),
+        ({"expandable_segments": "false"}, "fragmentation", True),
+        ({"expandable_segments": "false", "eager_modules": "true"}, "fragmentation_early", True),
+    ],
+)
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("allocated", [100.0, 1e6])
+def test_what_an_allocator_cannot_use(
+    options: dict[str, str], share: str, beside: bool, tensor: int, allocated: float
+) -> None:
+    """A share of the tensors; without segments that grow also blocks of a fixed size, no more than is allocated."""
+    shares = {"fragmentation_growing": 0.1, "fragmentation_expandable": 0.2}
+    shares |= {"fragmentation": 0.3, "fragmentation_early": 0.4}
+    values = MemoryCoefficients(**shares, unexpandable_bytes=1000.0, unexpandable_tensor_parallel_bytes=500.0)
+    scenario = replace(asked(options), coefficients=Coefficients(memory=values))
+    here = block(scenario, tensor_parallel=tensor)
+    found = only(outside_allocator(scenario, here, np.full((1, 1), allocated)).fragmentation)
+    held = min(1000 + 500 * (tensor > 1), allocated) if beside else 0
+    assert found == pytest.approx(shares[share] * allocated + held)
+
+
+@pytest.mark.parametrize(("sequence", "grows"), [(32, True), (4096, False)])
+def test_ring_buffers_grow_to_a_bound(sequence: int, grows: bool) -> None:
+    """Five activations of a rank's tokens, or 100,000 bytes."""
+    values = MemoryCoefficients(ring_buffers_per_activation=5.0, ring_buffers_bytes=1e5)
+    scenario = replace(asked(), coefficients=Coefficients(memory=values), seq_length=sequence)
+    here = block(scenario, context_parallel=4, tensor_parallel=2)
+    found = only(outside_allocator(scenario, here, np.zeros((1, 1))).ring_buffers)
+    assert found == (5 * 2 * sequence / 4 * 64 / 2 if grows else 1e5)

@@ -1,0 +1,146 @@
+"""What each moment of a step has, and what it has nothing of; and what of the peak stands between the three figures."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory.moment import Moment
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.stages import stage_contents
+from simulator.question.coefficients import Coefficients, MemoryCoefficients
+from tests.pricing.test_memory_arithmetic import DENSE, MOE, T, question
+from tests.scenario.cases import block, scenario_of, small_dense, small_moe
+
+H = 2 * T * 64
+"""The residual stream of a micro batch in bytes."""
+
+
+def memory(model: Any, options: dict[str, str] | None = None, **fields: Any) -> MemoryByStage:
+    asked = {name: fields.pop(name) for name in ("devices", "lora_rank", "precision", "profile") if name in fields}
+    scenario = question(model, options=options, **asked)
+    here = block(scenario, **({"micro_batch_size": 2} | fields))
+    return memory_by_stage(scenario, here, stage_contents(scenario, here))
+
+
+def of(one: Moment, name: str, kinds: int) -> list[float]:
+    return np.broadcast_to(np.atleast_1d(getattr(one, name))[..., :1], (kinds, 1))[:, 0].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"release_grads": "true"}])
+def test_what_is_not_alive_at_a_moment_is_nothing(options: dict[str, str]) -> None:
+    """Logits at the loss alone, freed activations at the table's gradient alone, no activations in the step."""
+    found = memory(small_dense(), options, devices=2, pipeline_parallel=2)
+    table: dict[str, dict[str, list[float]]] = {
+        "backward": {"released": [0, 0], "logits": [0, 0]},
+        "loss": {"released": [0, 0], "logits": [0, 8 * T * 1000]},
+        # Of the first rank one of two micro batches in flight.
+        "embedding gradient": {"released": [2 * T * DENSE, 0], "logits": [0, 0], "gradients_absent": [0, 0]},
+        "optimizer step": {
+            name: [0.0, 0.0] for name in ("released", "logits", "activations", "temporary", "gradients_absent")
+        },
+    }
+    assert [one.name for one in found.moments] == list(table)
+    for one in found.moments:
+        assert {name: of(one, name, 2) for name in table[one.name]} == table[one.name]
+        if one.name != "optimizer step":
+            assert of(one, "activations", 2) == [2 * 2 * T * DENSE, 2 * T * DENSE]
+
+
+def test_the_table_s_gradient_stands_beside_nothing_of_a_layer() -> None:
+    """2 V h / t on the rank that looks tokens up; an output layer adds its gradient to that of a tied table at once."""
+    for tied, tensor in ((False, 1), (True, 1), (False, 2)):
+        model = small_dense(tie_word_embeddings=tied)
+        found = memory(
+            model, {"tp_comm_overlap": "false"}, devices=2 * tensor, pipeline_parallel=2, tensor_parallel=tensor
+        )
+        assert of(found.moments[2], "temporary", 2) == [2 * 1000 * 64 / tensor, 0]
+    adapters = memory(small_dense(), devices=2, pipeline_parallel=2, lora_rank=8)
+    assert of(adapters.moments[2], "temporary", 2) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "element"),
+    [("bf16", {}, 2), ("bf16", {"parameter_dtype": "fp32"}, 4), ("fp32", {}, 4), ("fp8", {}, 2)],
+)
+def test_the_table_s_gradient_is_of_the_table_s_type(precision: str, options: dict[str, str], element: int) -> None:
+    found = memory(small_dense(), options, precision=precision)
+    assert of(found.moments[2], "temporary", 1) == [element * 1000 * 64]
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_table_s_gradient_comes_when_the_first_chunk_is_freed(chunks: int) -> None:
+    """Of the first rank with one dense layer and one of experts the dense one, where they are two chunks."""
+    found = memory(small_moe(vocab_size=8), devices=2, pipeline_parallel=2, virtual_stages=chunks)
+    assert of(found.moments[2], "released", 2) == [T * (DENSE + MOE * (chunks == 1)), 0]
+
+
+@pytest.mark.parametrize(("chunks", "modules"), [(1, 1), (2, 1), (4, 2)])
+def test_prediction_modules_stand_behind_the_last_chunk_alone(chunks: int, modules: int) -> None:
+    """However many equal chunks a rank has; in flight it counts where that chunk is, in time once a micro batch."""
+    model = small_dense(vocab_size=8, num_hidden_layers=8, num_nextn_predict_layers=modules)
+    fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "virtual_stages": chunks}
+    found = memory(model, {"mtp": "true"}, **fields)
+    kept = found.activations.one_micro_batch[found.has.kind][:, 0].tolist()
+    assert kept == [4 * T * DENSE, (4 + modules) * T * DENSE]
+    by_chunk = [found.activations.by_chunk[chunk][found.has.kind[1], 0] for chunk in found.has.chunk]
+    layers = 4 // chunks
+    assert by_chunk == [layers * T * DENSE] * (chunks - 1) + [(layers + modules) * T * DENSE]
+    without = memory(model, {"mtp": "false"}, **fields)
+    assert len(without.activations.by_chunk) == 1
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_of_offloaded_activations_the_first_chunk_s_part_is_freed(chunks: int) -> None:
+    """Two layers of four stay on the device, whatever their chunk."""
+    fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "offload": "activations"}
+    found = memory(small_dense(vocab_size=8, num_hidden_layers=8), virtual_stages=chunks, **fields)
+    assert of(found.moments[2], "released", 2) == [2 * T * DENSE / chunks, 0]
+    assert of(found.moments[2], "activations", 2) == [2 * T * DENSE] * 2
+
+
+def test_the_widest_layer_decides_what_a_backward_pass_holds() -> None:
+    """Gate and up of the dense layer, 2 x 160, against both copies' of the experts, 2 (2 x 48 + 2 x 64); and back."""
+    for width, widest in ((160, 2 * (2 * 48 + 2 * 64)), (1000, 2 * 1000)):
+        found = memory(small_moe(vocab_size=8, intermediate_size=width))
+        assert of(found.moments[0], "temporary", 1) == [2 * T * widest + H]
+
+
+def test_what_comes_back_when_first_needed_is_absent_before() -> None:
+    """One micro batch on each of two ranks: at its backward pass as much as it frees, at the loss all gradients."""
+    options = {"release_grads": "true"}
+    for sequences, absent in ((1, 2 * 32 * DENSE), (16, None)):
+        scenario = question(small_dense(vocab_size=8), devices=2, options=options, global_batch_size=sequences)
+        here = block(scenario, micro_batch_size=sequences, pipeline_parallel=2)
+        found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+        gradients = of(found.moments[0], "gradients", 2)
+        of_backward = [min(absent, one) if absent else one for one in gradients]
+        assert of(found.moments[0], "gradients_absent", 2) == of_backward
+        assert of(found.moments[1], "gradients_absent", 2) == gradients
+        assert (of_backward == gradients) == (absent is None)
+        assert found.after_step[0, 0] == (found.state.parameters + found.state.optimizer)[0, 0]
+
+
+@pytest.mark.parametrize("hardware", ["h100-sxm-80g", "ascend-910b-64g"])
+def test_the_library_s_buffers_are_the_device_s_and_not_the_allocator_s(hardware: str) -> None:
+    values = MemoryCoefficients(context_bytes=3e6, communicator_bytes=5e6, workspace_bytes=7e6)
+    scenario = replace(scenario_of(small_dense(), hardware), coefficients=Coefficients(memory=values))
+    here = block(scenario, tensor_parallel=2, context_parallel=2)
+    found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    assert found.outside.communicators[0] >= 5e6
+    assert (found.device - found.reserved == 3e6 + found.outside.communicators).all()
+    assert (found.need == found.device).all()
+    parts = found.parts()
+    assert sum(float(one[0, 0]) for one in parts.values()) == pytest.approx(found.device[0, 0], abs=1e-6)
+
+
+def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
+    """Experts done again on the ranks that have some; the first of four has the dense layer alone."""
+    options = {"recomputed_expert_share": "1"}
+    plain, again = (memory(small_moe(vocab_size=8), one, devices=4, pipeline_parallel=4) for one in ({}, options))
+    more = np.array(of(again.moments[0], "temporary", len(again.has.ranks))) - np.array(
+        of(plain.moments[0], "temporary", len(plain.has.ranks))
+    )
+    # The largest of all kinds, whatever a rank holds.
+    assert set(more.tolist()) == {T * 2 * (2 * 2 * 64 + 6 * 48)}

@@ -1,0 +1,207 @@
+"""Terms of a step that few layouts have: what replicas exchange beside short passes, waiting, a reference's passes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.cost.pricing.price import Priced
+from simulator.cost.timing.collectives import RankGroup, gather_seconds
+from simulator.question.scenario.scenario import Scenario
+from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense, small_moe
+
+LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64
+"""Attention and norms of one layer of the small models."""
+DENSE = 4 * (LAYER + 3 * 64 * 160) + 2 * 1000 * 64 + 64
+EXPERTS = 3 * 8 * 3 * 64 * 48
+"""Routed experts of three layers; what stands beside them, a router and a shared expert, is dense."""
+BESIDE_EXPERTS = 4 * LAYER + 3 * 64 * 160 + 3 * (64 * 8 + 3 * 64 * 48) + 2 * 1000 * 64 + 64
+
+
+def per_byte(scenario: Scenario, ranks: float, stride: float) -> float:
+    """Seconds of gathering a byte, of a gibibyte at once."""
+    group = RankGroup(np.array([ranks]), np.array([stride]))
+    return only(gather_seconds(scenario, group, np.array([2.0**30]))) / 2**30
+
+
+def exchanged(answer: Priced) -> float:
+    return only(answer.step.data_parallel)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("reduces", [True, False])
+@pytest.mark.parametrize("gathers", [True, False])
+@pytest.mark.parametrize("sequence", [8, 4096])
+def test_what_hides_behind_passes_of_any_length(zero_stage: int, reduces: bool, gathers: bool, sequence: int) -> None:
+    """Beside a pass too short for it, communication shows what the pass does not cover; else its exposed quarter.
+
+    Gradients, 4 bytes, are scattered (ZeRO 0: and gathered) once, or from ZeRO 2 on once a micro batch; parameters, 2
+    bytes, gathered once, or under ZeRO 3 in each pass. Gathers run beside forward passes, the second one of ZeRO 3
+    beside the backward pass like the reduction.
+    """
+    options = {"overlap_grad_reduce": str(reduces).lower(), "overlap_param_gather": str(gathers).lower()}
+    scenario = scenario_of(
+        small_dense(), coefficients=ROUND, seq_length=sequence, global_batch_size=32, options=options
+    )
+    answer = priced(scenario, zero_stage=zero_stage)
+    passes = 4
+    forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
+    byte = per_byte(scenario, 8, 1) * DENSE
+    reducing = 4 * byte * {0: 2, 1: 1, 2: passes, 3: passes}[zero_stage]
+    gathering = 2 * byte * {0: 0, 1: 1, 2: 1, 3: 2 * passes}[zero_stage]
+    late = gathering / 2 if zero_stage == 3 else 0.0
+    beside_forward = (gathering - late) * gathers
+    beside_backward = late * gathers + reducing * reduces
+    waits = reducing + gathering - beside_forward - beside_backward
+    of_forward = forward * (passes if zero_stage == 3 else 1)
+    of_backward = backward * (passes if zero_stage >= 2 else 1)
+    shown = max(beside_forward / 4, beside_forward - of_forward) + max(
+        beside_backward / 4, beside_backward - of_backward
+    )
+    assert exchanged(answer) == pytest.approx(waits + shown, rel=1e-9)
+
+
+WAITING = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_experts_are_exchanged_among_those_that_hold_the_same(zero_stage: int) -> None:
+    """Of 16 devices each two that lie eight apart; the rest of the model among all."""
+    scenario = scenario_of(
+        small_moe(), coefficients=ROUND, devices=16, seq_length=64, global_batch_size=32, options=WAITING
+    )
+    answer = priced(scenario, zero_stage=zero_stage, expert_parallel=8)
+    moved = {0: 2 * 4, 1: 4 + 2, 2: 2 * 4 + 2, 3: 2 * 4 + 2 * 2 * 2}[zero_stage]
+    seconds = per_byte(scenario, 16, 1) * BESIDE_EXPERTS + per_byte(scenario, 2, 8) * EXPERTS / 8
+    assert exchanged(answer) == pytest.approx(moved * seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_adapters_are_reduced_and_frozen_weights_gathered_where_they_are_divided(zero_stage: int) -> None:
+    """Adapters' gradients and, below ZeRO 3, adapters; there the weights, which are stored in parts."""
+    scenario = scenario_of(
+        small_dense(), coefficients=ROUND, lora_rank=8, seq_length=64, global_batch_size=32, options=WAITING
+    )
+    answer = priced(scenario, zero_stage=zero_stage)
+    pairs = (64 + 128) + (64 + 64) + (64 + 2 * 160) + (160 + 64)
+    adapters = 4 * 8 * pairs
+    gathered = {0: 0, 1: adapters, 2: adapters, 3: 2 * 4 * DENSE}[zero_stage]
+    reduced = adapters * {0: 2, 1: 1, 2: 4, 3: 4}[zero_stage]
+    assert exchanged(answer) == pytest.approx(per_byte(scenario, 8, 1) * (4 * reduced + 2 * gathered), rel=1e-9)
+
+
+@pytest.mark.parametrize("option", ["sharding_degree", "sharding_replicas"])
+@pytest.mark.parametrize("zero_stage", [0, 1, 2])
+# Over four: each four devices from the next with the same experts, of which nobody shards any. Over two: two of eight
+# such ranks shard.
+@pytest.mark.parametrize(("experts", "together"), [(4, 1), (2, 2), (1, 4)])
+def test_shards_of_several_groups_are_summed(option: str, zero_stage: int, experts: int, together: int) -> None:
+    """Four groups of four of 16 devices; experts' in proportion.
+
+    Under ZeRO a quarter of the gradients is scattered and gathered among every fourth device, and so are the experts'
+    parts; of each micro batch from ZeRO 2 on.
+    """
+    scenario = scenario_of(
+        small_moe(),
+        coefficients=ROUND,
+        devices=16,
+        seq_length=64,
+        global_batch_size=32,
+        options=WAITING | {option: "4"},
+    )
+    answer = priced(scenario, zero_stage=zero_stage, expert_parallel=experts)
+    held = EXPERTS / experts
+    inside = per_byte(scenario, 4, 1) * BESIDE_EXPERTS + per_byte(scenario, together, experts) * held
+    across = per_byte(scenario, 4, 4) * BESIDE_EXPERTS / 4 + per_byte(scenario, 4, 4) * held / together
+    times = 2 if zero_stage == 2 else 1
+    expected = 4 * times * inside + 2 * inside + 4 * times * 2 * across
+    if zero_stage == 0:
+        expected = 4 * 2 * inside
+    assert exchanged(answer) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("profile", "options", "devices", "starts"),
+    [
+        ("megatron", {}, 1, 0),
+        # Parameters in another type than they are computed in: casts of autocast are no exchange, those of units are.
+        ("megatron", {"parameter_dtype": "fp32"}, 1, 0),
+        ("torch", {}, 1, 2 + 2 * 2),
+        ("torch", {"parameter_dtype": "bf16"}, 1, 0),
+        ("torch", {}, 2, 2 + 2 * 2),
+        ("megatron", {}, 2, 2 + 2 * 2),
+    ],
+)
+def test_units_are_exchanged_where_they_are_divided_or_cast(
+    profile: str, options: dict[str, str], devices: int, starts: int
+) -> None:
+    """Four layers and both ends, under ZeRO 3: a scatter and two gathers of each for each of two micro batches."""
+    plain = scenario_of(
+        small_dense(),
+        devices=devices,
+        profile=profile,
+        options=options,
+        global_batch_size=2 * devices,
+        coefficients=ROUND,
+    )
+    slow = replace(plain, coefficients=replace(ROUND, time=replace(ROUND.time, shard_overhead_seconds=0.5)))
+    before, after = (exchanged(priced(one, zero_stage=3)) for one in (plain, slow))
+    assert after - before == pytest.approx((4 + 2) * starts * 0.5)
+
+
+@pytest.mark.parametrize(("nodes", "doublings"), [(1, 0.0), (2, 1.0), (3, math.log2(3)), (8, 3.0)])
+def test_every_doubling_of_the_nodes_waits_for_a_share_of_the_passes(nodes: int, doublings: float) -> None:
+    """Bubble included, sends not."""
+    found = []
+    for word in ("0", "0.1"):
+        scenario = scenario_of(
+            small_dense(num_hidden_layers=8),
+            devices=8 * nodes,
+            global_batch_size=16 * nodes,
+            coefficients=ROUND,
+            options={"node_doubling_wait": word},
+        )
+        found.append(priced(scenario, pipeline_parallel=4).step)
+    pipeline = found[0].pipeline
+    assert only(pipeline.fill) > 0
+    passes = only(pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill)
+    assert only(found[1].overhead - found[0].overhead) == pytest.approx(0.1 * doublings * passes, abs=1e-12)
+
+
+@pytest.mark.parametrize(("ranks", "fills"), [(1, 0), (4, 3)])
+def test_a_reference_scores_every_micro_batch_in_forward_passes(ranks: int, fills: int) -> None:
+    """Of the slowest rank; a pipeline of forward passes fills once."""
+    found = []
+    for word in ("false", "true"):
+        scenario = scenario_of(
+            small_dense(), devices=8, global_batch_size=64, coefficients=ROUND, options={"reference_forward": word}
+        )
+        found.append(priced(scenario, pipeline_parallel=ranks).step)
+    batches = 64 / (8 / ranks)
+    slowest = float(np.max(found[0].work.forward))
+    assert only(found[1].overhead - found[0].overhead) == pytest.approx((batches + fills) * slowest)
+
+
+@pytest.mark.parametrize("offload", ["none", "activations"])
+def test_a_pass_that_waits_for_the_host_hides_more_of_what_replicas_exchange(offload: str) -> None:
+    """Passes are as long as what moves under them."""
+    scenario = scenario_of(small_dense(vocab_size=100_000), coefficients=ROUND, seq_length=512, global_batch_size=32)
+    answer = priced(scenario, zero_stage=1, offload=offload)
+    moved = only(answer.memory.activations.offload_traffic) / scenario.hardware.host_bandwidth_bytes_per_second
+    forward, backward = (max(only(one), moved) for one in (answer.step.work.forward, answer.step.work.backward))
+    byte = per_byte(scenario, 8, 1) * (DENSE + 2 * 99_000 * 64)
+    expected = max(2 * byte / 4, 2 * byte - forward) + max(4 * byte / 4, 4 * byte - backward)
+    assert exchanged(answer) == pytest.approx(expected, rel=1e-9)
+    assert (moved > 0) == (offload != "none")
+
+
+def test_broadcasts_start_one_after_the_other() -> None:
+    """3.2 ms for each other rank with the same parameters, where parameters are updated once a step."""
+    found: list[float] = []
+    for word in ("false", "true"):
+        options = WAITING | {"zero_broadcasts": word}
+        scenario = scenario_of(small_dense(), coefficients=ROUND, global_batch_size=32, options=options)
+        found += [exchanged(priced(scenario, zero_stage=stage)) for stage in range(4)]
+    more = [after - before for before, after in zip(found[:4], found[4:], strict=True)]
+    assert more == pytest.approx([0, 7 * 3.2e-3, 7 * 3.2e-3, 0])
