@@ -116,7 +116,7 @@ def test_classes_of_megatron(flags: str, outcome: str, tmp_path: Path) -> None:
         ("--recompute 1 --loss_type sigmoid", "does_not_fit"),
         ("--recompute 1 --use_fp8_mlp true --recompute_fwd_gate_up true --dequant_input true", "fits"),
         ("--recompute 1 --use_rms_qkv_recompute true --enable_mtp_magic_send true", "fits"),
-        ("--recompute 1 --offline_quant_expert_weight true", "not_modelled"),
+        ("--recompute 1 --offline_quant_expert_weight true", "fits"),
     ],
 )
 def test_classes_of_paddle(flags: str, outcome: str, tmp_path: Path) -> None:
