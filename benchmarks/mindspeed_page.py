@@ -1,7 +1,8 @@
-"""MindSpeed-LLM's page of speeds, against what its own scripts are predicted to reach: rows that no fit has seen.
+"""MindSpeed-LLM's page of speeds, against what its own scripts are predicted to reach: runs that no fit has used.
 
 The page is README.md of v1.0.RC3.0, its scripts stand under examples/mcore of the same tag; dense models of Megatron's
-core that are in no measured table. `python -m benchmarks.mindspeed_page CHECKOUT` reads them from a checkout.
+core that are in no measured table, but for one told apart. How wide NPUs count heads was chosen with them in view.
+`python -m benchmarks.mindspeed_page CHECKOUT` reads them from a checkout.
 """
 
 from __future__ import annotations

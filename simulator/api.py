@@ -83,7 +83,7 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 whole.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() is {error}") from None
+                raise TypeError(f"{function.__name__}(): {error}") from None
             return function(*args, **kwargs)
 
         asked_by_name.__dict__["__signature__"] = whole

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -15,6 +16,7 @@ from pathlib import Path
 from tests.project.tree import ROOT
 
 IMPORTED = ("simulator.lab.trainer.worker", "simulator.lab.trace.stage")
+"""What takes long to import; where it cannot be, each process says so by itself."""
 STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -26,7 +28,10 @@ def _context() -> ForkServerContext:
 
 
 def start(module: str, arguments: list[str], environment: Mapping[str, str], folder: Path) -> ForkServerProcess:
-    """`python -m module arguments` with this environment, its streams the files stdin (if any), stdout and stderr."""
+    """`python -m module arguments` with this environment, its streams the files stdin (if any), stdout and stderr.
+
+    What is read of the environment at import (threads of OpenMP) is that of the process that starts the first.
+    """
     folder.mkdir(exist_ok=True)
     (folder / "stdin").touch()
     process = _context().Process(target=_run, args=(module, arguments, dict(environment), folder))
@@ -35,7 +40,7 @@ def start(module: str, arguments: list[str], environment: Mapping[str, str], fol
 
 
 def ended(process: ForkServerProcess, limit_seconds: float) -> int:
-    """The exit code; whatever still runs by then is killed."""
+    """The exit code; a process that still runs by then is killed."""
     process.join(limit_seconds)
     code = process.exitcode
     process.kill()
@@ -54,4 +59,5 @@ def _run(module: str, arguments: list[str], environment: dict[str, str], folder:
     os.environ.update(environment)
     os.chdir(ROOT)
     sys.argv = [module, *arguments]
+    warnings.filterwarnings("ignore", "'simulator.*found in sys.modules", RuntimeWarning)  # imported before, on purpose
     runpy.run_module(module, run_name="__main__", alter_sys=True)

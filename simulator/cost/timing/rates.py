@@ -11,7 +11,7 @@ from simulator.question.vocabulary import AttentionKernel
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
 _NPU_HEAD_WIDTH = 128.0
-"""Head width up to which the scores, not the products, set the pace of CANN's attention."""
+"""Head width below which a head takes CANN's attention as long as one of this width; assumed, see its use."""
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
@@ -54,11 +54,12 @@ def attention_rate(scenario: Scenario) -> float:
 def counted_head_width(scenario: Scenario, width: float) -> float:
     """Width of a head that attention's products are timed as.
 
-    CANN's kernel multiplies on cube cores while vector cores take maximum, exponent and sum of the scores: at a width
-    of 128 the products run at half of their peak (cannmirror/pto-isa defdb75 kernels/manual/common/flash_atten), and
-    what is done for a score is no less in a narrower head.
+    Assumed of fused attention on NPUs: what is done for a score (maximum, exponent and sum, on vector cores) is no less
+    in a narrower head. Models with heads of 64 on the page of MindSpeed-LLM v1.0.RC3.0 run as if theirs were 128 wide;
+    no table of measured rows has such heads, and no document of CANN gives the width from which the products decide.
     """
-    return max(width, _NPU_HEAD_WIDTH) if attention_kernel(scenario) == "npu" else width
+    on_npu = scenario.framework.flash_attention and scenario.hardware.attention_kernel == "npu"
+    return max(width, _NPU_HEAD_WIDTH) if on_npu else width
 
 
 def loaded_by_tensor_cores(scenario: Scenario) -> bool:
