@@ -21,7 +21,7 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 LANES: Final = {
-    "launches of the trainer": ("trainer/test_worker.py", "probe/test_command.py", "docs/test_cuda_sweep.py"),
+    "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
     "accuracy": ("calibration/test_pages.py", "calibration/test_sources.py", "calibration/test_accuracy.py"),
     "traces": ("trace/", "docs/test_traced.py"),

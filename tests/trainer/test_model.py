@@ -2,8 +2,8 @@
 
 import json
 import math
-import subprocess
-import sys
+import os
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from simulator.cost.memory.activations import layer_input_bytes
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import load_model
 from tests.scenario.cases import block, layer_bytes, only, scenario_of
+from tests.trainer import forked
+from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH
 
-pytest.importorskip("torch", reason="torch is not installed: the reference trainer needs it")
+pytestmark = NEEDS_TORCH
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES: dict[str, dict[str, Any]] = {
@@ -41,10 +43,11 @@ def saved_bytes(case: dict[str, Any]) -> int:
 
 @cache
 def _saved_bytes(case: str) -> int:
-    command = [sys.executable, "-m", "tests.trainer.saved", case]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    return int(ended.stdout.strip().splitlines()[-1])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        code = forked.ended(forked.start("tests.trainer.saved", [case], os.environ, folder), LIMIT_SECONDS)
+        assert code == 0, (folder / "stderr").read_text(encoding="utf-8")[-2000:]
+        return int((folder / "stdout").read_text(encoding="utf-8").strip().splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", CASES)
