@@ -3,9 +3,9 @@
     python -m tools.starts Pai-Megatron-Patch ~/Pai-Megatron-Patch --version COMMIT
     python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
 
-Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as many words as
-it reads; of a script's lines the first counts. The MoE model zoo keeps a line of values a model in `runtime.conf`.
-The table keeps what it has of other commits: each start tells of one file's text only.
+Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as
+many words as it reads; of a script's lines the first counts. The MoE model zoo keeps a line of values a model in
+`runtime.conf`. The table keeps what it has of other commits: each start tells of one file's text only.
 """
 
 from __future__ import annotations

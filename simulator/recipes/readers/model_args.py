@@ -68,7 +68,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     if told:
         needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
-        message = f"started as {start} says: {shown}{_in_place_of(replaced)}"
+        message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
         given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
     variables.note(given)
     nodes = int(told[_NODES]) if _NODES in told else None
@@ -86,14 +86,10 @@ def _is_switch(name: str) -> bool:
     return flag is None or flag.kind == "switch"
 
 
-def _in_place_of(replaced: Iterable[Key]) -> str:
+def _in_place_of(replaced: Iterable[Key], added: Mapping[str, str]) -> str:
     """What the launcher replaces of the file's own values, to be shown; empty where it only fills its variables."""
-    shown = [
-        f"{key.path[1]}={value.text}"
-        for key in replaced
-        for value in key.values
-        if value.known and "$" not in value.text
-    ]
+    own = [(key.path[1], value.text) for key in replaced for value in key.values if value.known]
+    shown = [f"{name}={text}" for name, text in own if "$" not in text and text != added[name]]
     return f", in place of the file's {' '.join(shown)}" if shown else ""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,7 +16,6 @@ from typing import Final
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
 COLUMNS: Final = ("framework", "version", "document", "file", "digest", "words")
-_LINE_END: Final = re.compile(r"[ \t\r]*\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class DocumentedStart:
 
 def digest(text: str) -> str:
     """The first 16 hexadecimal digits of a text's SHA-256, without blanks at the ends of lines."""
-    plain = _LINE_END.sub("\n", text).rstrip()
+    plain = "\n".join(line.rstrip(" \t\r") for line in text.split("\n")).rstrip("\n")
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
