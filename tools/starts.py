@@ -3,8 +3,9 @@
     python -m tools.starts Pai-Megatron-Patch ~/Pai-Megatron-Patch --version COMMIT
     python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
 
-Pages (`README*.md`) are searched for command lines that start a script of the page's own folder; of a script's lines
-the first counts. The MoE model zoo keeps a line of values a model in `runtime.conf`.
+Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as
+many words as it reads; of a script's lines the first counts. The MoE model zoo keeps a line of values a model in
+`runtime.conf`. The table keeps what it has of other commits: each start tells of one file's text only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart
+from simulator.recipes.shell.example import parameters
+from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart, digest
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _PATH = "path"
@@ -35,15 +37,18 @@ _FLEX = ("--moe-token-dispatcher-type=flex", "--moe-flex-dispatcher-backend=deep
 
 def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
     """Starts that the pages of a repository show."""
-    for page in sorted(root.glob("**/README*.md")):
+    for page in sorted(root.glob("examples/**/README*.md")):
         text = re.sub(r"[ \t]*\\[ \t]*\n[ \t]*", " " * 8, page.read_text(encoding="utf-8"))
         for match in _COMMAND.finditer(text):
             script = page.with_name(match[1])
             words = match[2].split()
-            if script.is_file() and not any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
+            if not script.is_file() or any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
+                continue
+            content = script.read_text(encoding="utf-8")
+            if len(words) == parameters(content):
                 words = [_PATH if "/" in word else word for word in words]
                 document, file = (path.relative_to(root).as_posix() for path in (page, script))
-                yield DocumentedStart(name, version, document, file, words)
+                yield DocumentedStart(name, version, document, file, digest(content), words)
 
 
 def zoo(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
@@ -51,9 +56,10 @@ def zoo(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
     for model, line in _ROW.findall((root / _RUNTIME).read_text(encoding="utf-8")):
         file = f"model_configs/benchmarking/{model}.yaml"
         if (root / file).is_file():
-            flags = set(re.findall(r"^\s*(--[\w-]+):", (root / file).read_text(encoding="utf-8"), re.MULTILINE))
+            content = (root / file).read_text(encoding="utf-8")
+            flags = set(re.findall(r"^\s*(--[\w-]+):", content, re.MULTILINE))
             told = dict(zip((*_NAMES, *_MORE), line.split(), strict=False))
-            yield DocumentedStart(name, version, _RUNTIME, file, _zoo_words(told, flags))
+            yield DocumentedStart(name, version, _RUNTIME, file, digest(content), _zoo_words(told, flags))
 
 
 def _zoo_words(told: dict[str, str], flags: set[str]) -> list[str]:
@@ -77,9 +83,9 @@ FRAMEWORKS: dict[str, Callable[[Path, str, str], Iterator[DocumentedStart]]] = {
 
 
 def merge(name: str, root: Path, version: str) -> int:
-    """Write a framework's starts into the table, in place of those that it has; how many there are."""
+    """Write the starts of a framework's commit into the table, in place of those that it has; how many there are."""
     with TABLE.open(encoding="utf-8", newline="") as stream:
-        kept = [row for row in csv.DictReader(stream) if row["framework"] != name]
+        kept = [row for row in csv.DictReader(stream) if (row["framework"], row["version"]) != (name, version)]
     found: dict[str, DocumentedStart] = {}
     for start in FRAMEWORKS[name](root, name, version):
         found.setdefault(start.file, start)
@@ -87,7 +93,7 @@ def merge(name: str, root: Path, version: str) -> int:
     with TABLE.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(sorted([*kept, *rows], key=lambda row: (row["framework"], row["file"])))
+        writer.writerows(sorted([*kept, *rows], key=lambda row: (row["framework"], row["file"], row["version"])))
     return len(rows)
 
 

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell import starts
+from simulator.recipes.shell.example import parameters
+from tests.cli.running import run
+from tests.recipes.corpus import corpus
 from tools import starts as maker
 
 SCRIPT = """#!/bin/bash
@@ -87,68 +93,190 @@ def said(recipe: Recipe) -> list[str]:
     return [remark.message for remark in recipe.remarks if remark.rule == "example-arguments"]
 
 
+def unknown(recipe: Recipe) -> set[str]:
+    return {unknown.name for unknown in recipe.unknowns}
+
+
 def test_a_script_starts_as_its_page_says(checkout: Path) -> None:
     (recipe,) = read_recipe(checkout / "examples/abacus/train.sh")
     assert (recipe.seq_length, recipe.unknowns) == (4096, ())
     assert recipe.layout is not None
     assert recipe.layout.micro_batch_size == 2
-    (message,) = said(recipe)
-    assert message == "started as examples/abacus/README.md of Pai-Megatron-Patch (0123456) says, with 4 arguments"
+    page = "started as examples/abacus/README.md of Pai-Megatron-Patch (0123456) says first:"
+    assert said(recipe) == [f"{page} SIZE=8B BATCH=2 SEQ=4096"]
     (recipe,) = read_recipe(checkout / "examples/abacus/train.sh", {"SEQ": "1024"})
     assert recipe.seq_length == 1024
+    # What the user tells is not what the page says.
+    assert said(recipe) == [f"{page} SIZE=8B BATCH=2"]
+
+
+def test_a_line_of_the_page_with_other_words_than_the_script_reads_is_none(checkout: Path) -> None:
+    (checkout / "examples/abacus/README.md").write_text(PAGE.replace("8B   \\\n", ""), encoding="utf-8")
+    assert maker.merge("Pai-Megatron-Patch", checkout, "0123456789") == 1
+    starts._starts.cache_clear()
+    (recipe,) = read_recipe(checkout / "examples/abacus/train.sh")
+    assert recipe.seq_length == 8192
+
+
+def test_a_script_without_names_for_its_arguments_tells_how_many(checkout: Path) -> None:
+    file = checkout / "examples/abacus/train.sh"
+    names = {"$BATCH": "$3", "$SEQ": "$4", "ENV=$1": "", "SIZE=$2": "", "BATCH=$3": "", "SEQ=${4}": ""}
+    text = SCRIPT
+    for name, other in reversed(names.items()):
+        text = text.replace(name, other)
+    file.write_text(text, encoding="utf-8")
+    maker.merge("Pai-Megatron-Patch", checkout, "0123456789")
+    starts._starts.cache_clear()
+    (recipe,) = read_recipe(file)
+    assert recipe.seq_length == 4096
+    assert said(recipe)[0].endswith("(0123456) says, with 4 arguments")
 
 
 def test_a_comment_of_the_script_stands_above_the_page(checkout: Path) -> None:
     file = checkout / "examples/abacus/train.sh"
     file.write_text(SCRIPT.replace("ENV=", "# sh train.sh dsw 8B 1 2048\nENV="), encoding="utf-8")
+    maker.merge("Pai-Megatron-Patch", checkout, "0123456789")
+    starts._starts.cache_clear()
     (recipe,) = read_recipe(file)
     assert recipe.seq_length == 2048
 
 
-@pytest.mark.parametrize("change", ["arguments", "folder", "name"])
-def test_another_script_is_not_started_so(change: str, checkout: Path) -> None:
-    text = SCRIPT.replace("${4}", "${5}") if change == "arguments" else SCRIPT
-    name = {"folder": "examples/other/train.sh", "name": "examples/abacus/tune.sh"}.get(
-        change, "examples/abacus/train.sh"
-    )
-    file = checkout / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("BATCH=$3\nSEQ=${4}", "BATCH=${4}\nSEQ=$3", {"3", "4"}),  # as many arguments, in another order
+        ("${4}", "${5}", {"3", "5"}),
+        ("--bf16", "--fp16", {"3", "4"}),  # the same arguments, in a version that nobody documented
+    ],
+)
+def test_another_text_of_that_name_is_not_started_so(old: str, new: str, missing: set[str], checkout: Path) -> None:
+    file = checkout / "examples/abacus/train.sh"
+    file.write_text(SCRIPT.replace(old, new), encoding="utf-8")
     (recipe,) = read_recipe(file)
-    assert said(recipe) == []
-    assert "$3" in {unknown.name for unknown in recipe.unknowns} or recipe.unknowns
+    assert (said(recipe), unknown(recipe)) == ([], missing)
+    (result,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    assert result.outcome == "cannot_tell"
+
+
+def test_a_script_of_another_name_is_not_started_so(checkout: Path) -> None:
+    file = checkout / "examples/abacus/tune.sh"
+    file.write_text(SCRIPT, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert (said(recipe), unknown(recipe)) == ([], {"3", "4"})
+
+
+def test_the_very_file_is_known_wherever_it_stands(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout / "examples/abacus")
+    (recipe,) = read_recipe(Path("train.sh"))
+    assert recipe.seq_length == 4096
+    file = checkout / "train.sh"
+    file.write_bytes(SCRIPT.replace("=$2\n", "=$2  \n").encode() + b"\n")  # blanks at a line's end and below
+    (recipe,) = read_recipe(file)
+    assert recipe.seq_length == 4096
+
+
+def test_one_text_in_two_folders_is_told_by_its_folder(checkout: Path) -> None:
+    for name, text in {"train.sh": SCRIPT, "README.md": PAGE.replace("4096", "1024")}.items():
+        (checkout / "examples/beads").mkdir(exist_ok=True)
+        (checkout / "examples/beads" / name).write_text(text, encoding="utf-8")
+    assert maker.merge("Pai-Megatron-Patch", checkout, "0123456789") == 2
+    starts._starts.cache_clear()
+    for folder, length in {"abacus": 4096, "beads": 1024}.items():
+        (recipe,) = read_recipe(checkout / "examples" / folder / "train.sh")
+        assert recipe.seq_length == length
+    (checkout / "train.sh").write_text(SCRIPT, encoding="utf-8")
+    (recipe,) = read_recipe(checkout / "train.sh")
+    assert unknown(recipe) == {"3", "4"}
+
+
+def test_starts_of_other_commits_stay(checkout: Path) -> None:
+    file = checkout / "examples/abacus/train.sh"
+    file.write_text(SCRIPT.replace("--bf16", "--fp16"), encoding="utf-8")
+    assert maker.merge("Pai-Megatron-Patch", checkout, "abcdef0123") == 1
+    starts._starts.cache_clear()
+    for text, version in {SCRIPT: "0123456", SCRIPT.replace("--bf16", "--fp16"): "abcdef0"}.items():
+        file.write_text(text, encoding="utf-8")
+        (recipe,) = read_recipe(file)
+        assert version in said(recipe)[0]
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "github"])
+def test_a_documented_start_is_shown_and_fails_nothing(style: str, checkout: Path) -> None:
+    file = checkout / "examples/abacus/train.sh"
+    answer = run("check", str(file), "--hardware", "h100-sxm-80g", "--format", style)
+    assert answer.exit_code == 0, answer.stderr
+    assert "says first: SIZE=8B BATCH=2 SEQ=4096" in answer.stdout
 
 
 def test_a_configuration_starts_as_its_launcher_tells(checkout: Path) -> None:
     (recipe,) = read_recipe(checkout / "model_configs/benchmarking/Abacus.yaml")
     layout = recipe.layout
     assert layout is not None
-    assert (layout.tensor_parallel, layout.pipeline_parallel, layout.micro_batch_size, recipe.global_batch_size) == (
-        2,
-        4,
-        2,
-        256,
-    )
+    sizes = (layout.tensor_parallel, layout.pipeline_parallel, layout.micro_batch_size, recipe.global_batch_size)
+    assert sizes == (2, 4, 2, 256)
     assert (recipe.nodes, recipe.seq_length, recipe.unknowns) == (3, 4096, ())
     # 6 layers on 4 ranks: the launcher adds the first and the last rank's own numbers.
     assert layout.stage_layers == (2, 1, 1, 2)
-    assert "TP=2 PP=4" in said(recipe)[0]
-    assert "NNODES=3" in said(recipe)[0]
     assert "repeated-flag" not in {remark.rule for remark in recipe.remarks}
+    # The dispatcher's variable is not among them: the launcher replaces the flag that it stands in.
+    (message,) = said(recipe)
+    assert message == (
+        "started as runtime_configs/benchmarking/runtime.conf of Megatron-MoE-ModelZoo (0123456) says: "
+        "TP=2 PP=4 MBS=2 GBS=256 NNODES=3 SEQ_LEN=4096 --moe-token-dispatcher-type=flex "
+        "--moe-flex-dispatcher-backend=deepep --tp-comm-overlap=true --decoder-first-pipeline-num-layers=2 "
+        "--decoder-last-pipeline-num-layers=2"
+    )
     (recipe,) = read_recipe(checkout / "model_configs/benchmarking/Virtual.yaml")
     assert recipe.layout is not None
     assert recipe.layout.virtual_stages == 3
 
 
+def test_what_the_launcher_replaces_of_a_configuration_is_named(checkout: Path) -> None:
+    file = checkout / "model_configs/benchmarking/Abacus.yaml"
+    file.write_text(YAML.replace("${MOE_TOKEN_DISPATCHER}", "alltoall"), encoding="utf-8")
+    maker.merge("Megatron-MoE-ModelZoo", checkout, "0123456789")
+    starts._starts.cache_clear()
+    (recipe,) = read_recipe(file)
+    assert said(recipe)[0].endswith(", in place of the file's --moe-token-dispatcher-type=alltoall")
+
+
+def test_another_configuration_of_that_name_is_untouched(checkout: Path) -> None:
+    file = checkout / "model_configs/benchmarking/Abacus.yaml"
+    own = {"SEQ_LEN": "2048", "MBS": "1", "GBS": "64", "TP": "4", "PP": "1", "MOE_TOKEN_DISPATCHER": "alltoall"}
+    text = YAML
+    for name, value in own.items():
+        text = text.replace(f"${{{name}}}", value)
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.pipeline_parallel, recipe.nodes) == (4, 1, None)
+    assert (said(recipe), recipe.layout.stage_layers) == ([], ())
+
+
 def test_what_the_user_tells_replaces_all_that_the_launcher_tells(checkout: Path) -> None:
     (recipe,) = read_recipe(checkout / "model_configs/benchmarking/Abacus.yaml", {"PP": "2"})
     assert said(recipe) == []
-    assert {unknown.name for unknown in recipe.unknowns} >= {"TP", "MBS", "GBS", "SEQ_LEN"}
+    assert unknown(recipe) >= {"TP", "MBS", "GBS", "SEQ_LEN"}
 
 
 def test_the_table_names_what_it_was_made_of() -> None:
-    table = starts._starts()
-    assert {start.framework for start in table.values()} == set(maker.FRAMEWORKS)
-    for start in table.values():
+    table = [start for named in starts._starts().values() for start in named]
+    assert {start.framework for start in table} == set(maker.FRAMEWORKS)
+    for start in table:
         assert all(dataclasses.astuple(start))
-        assert len(start.version) == 40
+        assert (len(start.version), len(start.digest)) == (40, 16)
+    files = [(start.framework, start.version, start.file) for start in table]
+    assert len(files) == len(set(files))
+
+
+def test_every_start_has_a_word_for_each_argument_of_its_file() -> None:
+    families = {"Pai-Megatron-Patch": "pai", "Megatron-MoE-ModelZoo": "megatron-moe-zoo"}
+    public = {(row.family, row.path): row.file.read_text(encoding="utf-8") for row in corpus()}
+    seen = 0
+    for start in [start for named in starts._starts().values() for start in named]:
+        text = public.get((families[start.framework], start.file))
+        if text is not None:
+            seen += 1
+            assert start.digest == starts.digest(text), start.file
+            assert start.file.endswith(".yaml") or len(start.words) == parameters(text), start.file
+    assert seen > 10

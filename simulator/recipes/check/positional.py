@@ -21,11 +21,12 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     if not numbers:
         return None
     names = _names(recipe.file)
+    what = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
     return Remark(
         rule="positional-parameters",
         severity="note",
-        message=f"the script is started with {'an argument' if len(numbers) == 1 else 'arguments'} that decide it",
+        message=f"the script is started with {what} it",
         fix=fix,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from simulator.recipes.readers.documents import Key
+from simulator.recipes.readers.documents import Key, read_text
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
@@ -19,7 +19,7 @@ from simulator.recipes.readers.megatron_keys import add_key
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.shell.starts import start_of
+from simulator.recipes.shell.starts import DocumentedStart, start_of
 from simulator.recipes.shell.values import Value, text_value
 
 FLAG_SECTION: Final = "MODEL_ARGS"
@@ -50,20 +50,26 @@ def _rest(key: Key) -> tuple[tuple[Value, ...], int, object, str]:
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
     given = Given(str(path), FLAGS, PASSED)
-    told, added = _documented(given.file, settings)
+    start = start_of(given.file, read_text(path))
+    told, added = _documented(start, settings)
+    kept: list[Key] = []
+    replaced: list[Key] = []
+    for key in keys:
+        (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else kept).append(key)
     variables = Variables({**told, **settings})
     environment: dict[str, Value] = {}
-    for key in variables.keys(keys):
+    for key in variables.keys(kept):
         if key.path[0] == _VARIABLES and len(key.values) == 1:
             environment[key.name] = key.values[0]
-        elif key.path[0] == FLAG_SECTION and len(key.path) > 1 and key.path[1] not in added:
+        elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
             _add(given, key.path[1], _unwrapped(key.values), key.line)
     for name, text in added.items():
         _add(given, name, (text_value(text, 1),), 1)
     if told:
-        shown = " ".join(f"{name}={text}" for name, text in told.items() if name in {*variables.used, _NODES})
-        message = f"started as {start_of(given.file)} says, with {shown}"
-        given.remarks.append(Remark("example-arguments", "note", message, Place(given.file, 1), "--set NAME=VALUE"))
+        needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
+        shown = " ".join(f"{name}={text}" for name, text in needed.items())
+        message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
+        given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
     variables.note(given)
     nodes = int(told[_NODES]) if _NODES in told else None
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, None), variables.used & set(settings)
@@ -80,12 +86,18 @@ def _is_switch(name: str) -> bool:
     return flag is None or flag.kind == "switch"
 
 
-def _documented(file: str, settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _in_place_of(replaced: Iterable[Key], added: Mapping[str, str]) -> str:
+    """What the launcher replaces of the file's own values, to be shown; empty where it only fills its variables."""
+    own = [(key.path[1], value.text) for key in replaced for value in key.values if value.known]
+    shown = [f"{name}={text}" for name, text in own if "$" not in text and text != added[name]]
+    return f", in place of the file's {' '.join(shown)}" if shown else ""
+
+
+def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """What the launcher of a framework's own file tells its variables, and the flags that it adds.
 
     Some of it follows from the rest, so nothing is taken where the user tells a part of it.
     """
-    start = start_of(file)
     words = dict(word.split("=", 1) for word in start.words) if start is not None else {}
     if words.keys() & settings.keys():
         return {}, {}

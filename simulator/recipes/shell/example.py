@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from simulator.recipes.shell.starts import start_of
+from simulator.recipes.shell.starts import DocumentedStart, start_of
 
 _LINE: Final = re.compile(
     r"^#+[ \t]*(?:(?:sh|bash|sbatch)[ \t]+)?([\w./-]{1,200}\.(?:sh|bash|slurm))[ \t]+(\S[^\n]{0,4000})$", re.MULTILINE
@@ -20,6 +20,8 @@ ASSIGNED: Final = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?(
 """`NAME=$1`, `export NAME="${1:-x}"`."""
 _OPEN: Final = re.compile(r"[$<`\\]")
 """A word that only the reader of the comment can fill in."""
+_TOLD: Final = re.compile(r"\w*(?:SEQ|BATCH|SIZE)\w*|[MG]BS|(?:[A-Z]+_)?(?:TP|PP|CP|EP|ETP|VPP)")
+"""Variables whose arguments are named: sequence, batch, sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Example:
     line: int
     """Of the comment; 1 for a line that stands elsewhere."""
     said: str
-    """What gives it."""
+    """What gives it, with the arguments that say most."""
+    documented: bool
+    """Whether it stands elsewhere."""
     words: Mapping[int, str]
     """Its arguments by their number, those that it tells."""
     taken: frozenset[str]
@@ -44,24 +48,36 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
     places. An argument that goes to a variable which the user sets is the user's.
     """
     code = _COMMENT.sub("", text)
-    most = max((int(match[1] or match[2]) for match in _READ.finditer(code)), default=0)
+    most = parameters(text)
     if not most or "@" in settings:
         return None
+    names = {int(number): name for name, number in reversed(ASSIGNED.findall(code))}
     own = {int(number): name for name, number in ASSIGNED.findall(code) if name in settings}
     told = {number: settings[name] for number, name in own.items()}
     told |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
-    for line, said, words in _lines(text, file):
+    for line, start, words in _lines(text, file):
         if len(words) == most:
             found = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
-            return Example(line, said, found | told, frozenset(own.values()))
+            said = f"started as {start or 'its comment'} says, with {most} arguments"
+            sizes = {names.get(number, ""): word for number, word in found.items() if number not in told}
+            shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _TOLD.fullmatch(name.upper()))
+            if start and shown:
+                said = f"started as {start} says first: {shown}"
+            return Example(line, said, start is not None, found | told, frozenset(own.values()))
     return None
 
 
-def _lines(text: str, file: str) -> Iterator[tuple[int, str, list[str]]]:
-    """The command lines of a script: where each stands, what gives it, its arguments."""
+def parameters(text: str) -> int:
+    """The highest number of a parameter that a script looks at; 0 where it looks at none."""
+    code = _COMMENT.sub("", text)
+    return max((int(match[1] or match[2]) for match in _READ.finditer(code)), default=0)
+
+
+def _lines(text: str, file: str) -> Iterator[tuple[int, DocumentedStart | None, list[str]]]:
+    """The command lines of a script: where each stands, what gives it if not its comment, its arguments."""
     for match in _LINE.finditer(text):
         if PurePath(match[1]).name == PurePath(file).name:
-            yield text.count("\n", 0, match.start()) + 1, "its comment", match[2].split()
-    start = start_of(file)
+            yield text.count("\n", 0, match.start()) + 1, None, match[2].split()
+    start = start_of(file, text)
     if start is not None:
-        yield 1, str(start), start.words
+        yield 1, start, start.words

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.errors import InputError
-from simulator.recipes.recipe import Remark
+from simulator.recipes.recipe import Remark, Severity
 from simulator.recipes.shell.capture import captured
 from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand
@@ -42,8 +42,8 @@ def read_script(text: str, file: str, settings: Mapping[str, str], environment: 
     example = example_of(text, file, settings)
     machine = Machine(file, settings, environment, slurm_variables(text), example)
     if example is not None:
-        shown = f"started as {example.said} says, with {len(example.words)} arguments"
-        machine.remark("example-arguments", "note", shown, example.line, "--set 1=VALUE")
+        severity: Severity = "warning" if example.documented else "note"
+        machine.remark("example-arguments", severity, example.said, example.line, "--set N=VALUE")
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     try:
         runner = Runner(machine, Source(file, text_value(text, 1)), [])

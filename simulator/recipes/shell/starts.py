@@ -1,19 +1,21 @@
 """How a framework's own documentation starts its launch files: what it gives for what they leave to the run.
 
-The table beside this file is made by `tools/starts.py` of checkouts: every start that their pages or launchers show.
+The table beside this file is made by `tools/starts.py` of checkouts: the first start of a file that their pages or
+launchers show. It tells of those very files only: another text of the same name may take its arguments otherwise.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
-COLUMNS: Final = ("framework", "version", "document", "file", "words")
+COLUMNS: Final = ("framework", "version", "document", "file", "digest", "words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class DocumentedStart:
     """Page or launcher of the framework, and its line."""
     file: str
     """What it starts, below the framework's root."""
+    digest: str
+    """Of that file's text."""
     words: list[str]
     """Arguments in order; of a configuration file, `NAME=value` of its variables, `--flag=value` of what is added."""
 
@@ -35,14 +39,32 @@ class DocumentedStart:
         return f"{self.document} of {self.framework} ({self.version[:7]})"
 
 
-def start_of(file: str) -> DocumentedStart | None:
-    """The documented start of a framework's own launch file, told by its name and its folder's."""
-    return _starts().get(PurePath(file).parts[-2:])
+def digest(text: str) -> str:
+    """The first 16 hexadecimal digits of a text's SHA-256, without blanks at the ends of lines."""
+    plain = "\n".join(line.rstrip(" \t\r") for line in text.split("\n")).rstrip("\n")
+    return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def start_of(file: str, text: str) -> DocumentedStart | None:
+    """The documented start of a framework's own launch file: of one with this name and this text.
+
+    Where several folders of the framework have the same file, the folder's name tells which; None where it does not
+    and their starts differ.
+    """
+    named = _starts().get(PurePath(file).name, ())
+    found = [start for start in named if start.digest == digest(text)] if named else []
+    inside = [start for start in found if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]]
+    starts = inside or found
+    return starts[0] if starts and all(start.words == starts[0].words for start in starts) else None
 
 
 @functools.cache
-def _starts() -> Mapping[tuple[str, ...], DocumentedStart]:
+def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
+    """The starts by the name of the file that they start."""
     with TABLE.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream))[1:]
-    starts = (DocumentedStart(name, version, page, file, words.split()) for name, version, page, file, words in rows)
-    return {PurePath(start.file).parts[-2:]: start for start in starts}
+    starts: dict[str, list[DocumentedStart]] = {}
+    for name, version, page, file, mark, words in rows:
+        start = DocumentedStart(name, version, page, file, mark, words.split())
+        starts.setdefault(PurePath(start.file).name, []).append(start)
+    return starts
