@@ -113,8 +113,10 @@ def test_what_the_layers_leave_unread_is_refused_at_its_line(flags: str, left: s
     assert remark.place.line == (COMMON + flags).count("\n") + 2
 
 
-@pytest.mark.parametrize("off", ["--full-attention-interval 0", "--hybrid-mlp-ratio 0.0", "--linear-attention-type ''"])
-def test_a_flag_that_is_off_builds_no_layers(off: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "off", ["--full-attention-interval 0", "--mamba-expand 1", "--hybrid-mlp-ratio 0.0", "--linear-attention-type ''"]
+)
+def test_a_flag_that_is_off_and_a_size_alone_build_no_layers(off: str, tmp_path: Path) -> None:
     assert refused(read(f"--num-layers 4 {off}", tmp_path)) == []
 
 

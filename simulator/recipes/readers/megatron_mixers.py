@@ -24,7 +24,7 @@ _RATIOS: Final = ("hybrid-attention-ratio", "hybrid-mlp-ratio")
 _DELTA_SPEC: Final = "qwen3_next_spec"
 _VARIANTS: Final = ("experimental-attention-variant", "linear-attention-type")
 _PLACES: Final = ("linear-attention-freq", "full-attention-interval")
-_DECIDING: Final = (*_PATTERN, *_RATIOS, *_VARIANTS, *_PLACES, "mamba-expand")
+_DECIDING: Final = (*_PATTERN, *_RATIOS, *_VARIANTS, *_PLACES)
 """Flags that change what the layers are; sizes of mixers that no layer has change nothing."""
 _OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
 _CHUNK: Final = 64
@@ -64,7 +64,7 @@ def mixers_of(given: Given, found: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     read: tuple[str, ...] = ()
     if spec == "mamba_spec" and "hidden_size" in found:
-        fields, read = _state_spaces(given, found), ("mamba-expand",)
+        fields = _state_spaces(given, found)
     elif has_stack(given):
         fields, read = _stack(given, found), (*_PATTERN, *_RATIOS)
     elif spec == _DELTA_SPEC or _is_delta(given):
@@ -79,7 +79,7 @@ def mixers_of(given: Given, found: dict[str, Any]) -> dict[str, Any]:
 
 def _remark_others(given: Given, read: tuple[str, ...]) -> None:
     """Refuse what decides on the layers and was not read for those that the other flags build."""
-    for name in _DECIDING:
+    for name in (*_DECIDING, *(("mamba-expand",) if has_stack(given) else ())):
         text = None if name in read else given.text("mixers", name)
         if text is not None and not _OFF.fullmatch(text.strip("\"'")):
             said = f"--{name} {text[:40]}: not modelled for the layers that the other flags build"
