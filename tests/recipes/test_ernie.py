@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.check.verdict import Gates
@@ -33,10 +35,12 @@ ernie_model_config:
 """
 
 
-def ernie(folder: Path, node: str = "true", listed: str = "[4, 5, 6, 60]", narrow: str = "true") -> Recipe:
+def ernie(
+    folder: Path, node: str = "true", listed: str = "[4, 5, 6, 60]", narrow: str = "true", more: str = ""
+) -> Recipe:
     file = folder / "run.yaml"
     words = {"NODE": node, "LISTED": listed, "INPUT": narrow}
-    file.write_text(re.sub("|".join(words), lambda word: words[word[0]], ERNIE_NODE), encoding="utf-8")
+    file.write_text(re.sub("|".join(words), lambda word: words[word[0]], ERNIE_NODE + more), encoding="utf-8")
     (recipe,) = read_recipe(file)
     return recipe
 
@@ -58,9 +62,38 @@ def test_without_the_node_its_settings_do_nothing(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.recompute, "fp8_experts" in recipe.options) == ("none", False)
     assert ernie(tmp_path, listed="false").layout.recompute == "none"  # type: ignore[union-attr]
+    assert ernie(tmp_path, listed="[]").layout.recompute == "none"  # type: ignore[union-attr]
     wide = ernie(tmp_path, narrow="false")
     assert "fp8_experts" not in wide.options
     assert "activations-bound" in rules(wide)
+
+
+@pytest.mark.parametrize("listed", ["true", str([*range(54)])])
+def test_gate_and_up_beside_the_core_of_every_layer(listed: str, tmp_path: Path) -> None:
+    layout = ernie(tmp_path, listed=listed, more="recompute: true\nrecompute_granularity: core_attn").layout
+    assert layout is not None
+    assert (layout.recompute, layout.recompute_modules) == ("selective", ("core_attn", "moe_gate_up"))
+    assert (layout.recompute_method, layout.recompute_layer_list) == ("uniform", ())
+
+
+@pytest.mark.parametrize("granularity", ["core_attn", "full_attn", "full"])
+def test_gate_and_up_beside_another_recompute_is_an_upper_bound(granularity: str, tmp_path: Path) -> None:
+    recipe = ernie(tmp_path, more=f"recompute: true\nrecompute_granularity: {granularity}")
+    assert recipe.layout is not None
+    assert "moe_gate_up" not in recipe.layout.recompute_modules
+    (said,) = [remark for remark in recipe.remarks if remark.rule == "activations-bound"]
+    assert said.message.startswith("recompute_fwd_gate_up beside another recompute")
+    if granularity != "full":
+        asked = Asked(hardware="h800-sxm-80g", nodes=12, seq_length=16384)
+        assert check_recipe(recipe, asked, Gates()).outcome == "not_modelled"
+
+
+def test_experts_in_fp8_are_priced_in_the_fused_node_alone(tmp_path: Path) -> None:
+    assert "activations-bound" not in rules(ernie(tmp_path, more="use_fp8_mlp: true"))
+    for node in ({"node": "false"}, {"narrow": "false"}):
+        assert "activations-bound" in rules(ernie(tmp_path, more="use_fp8_mlp: true", **node))
+    asked = Asked(hardware="h800-sxm-80g", nodes=12, seq_length=65536)
+    assert check_recipe(ernie(tmp_path, more="use_fp8_mlp: true"), asked, Gates()).outcome == "does_not_fit"
 
 
 def test_96_devices_of_80_gb_hold_ernie_300b(tmp_path: Path) -> None:

@@ -243,6 +243,7 @@ def test_the_allocator_of_the_device(tmp_path: Path) -> None:
             {"quantised_base": "true"},
         ),
         ("--position-embedding-type alibi --square-alibi-mask", {"position_bias_tables": "true"}),
+        ("--position-embedding-type alibi --use-flash-attn", {"attention_mask": "layers"}),
         ("--attention-mask-type general", {"attention_mask": "sequence"}),
         ("--reuse-fp32-param", {"kept_boundaries": "true", "attention_mask": "compressed"}),
         ("--stage sft --no-pad-to-seq-lengths", {"kept_boundaries": "false"}),
@@ -253,6 +254,11 @@ def test_what_is_kept_done_again_and_trained(flags: str, options: dict[str, str]
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert options.items() <= recipe.options.items()
     assert not about(recipe, "unknown-flag")
+
+
+def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -> None:
+    flags = f"{BASE.replace('--use-flash-attn', '')} --position-embedding-type alibi"
+    assert read(flags, tmp_path).options["attention_mask"] == "compressed"
 
 
 @pytest.mark.parametrize(

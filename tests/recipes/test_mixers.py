@@ -70,10 +70,67 @@ def test_a_stack_without_a_pattern_is_of_state_spaces_alone(tmp_path: Path) -> N
         "--num-layers 4 --hybrid-override-pattern M-M-",  # nothing says what M is
         "--num-layers 4 --experimental-attention-variant dsa",
         "--num-layers 4 --experimental-attention-variant gated_delta_net --linear-attention-freq [1,0]",
+        "--num-layers 4 --spec mypkg.mamba_layer_specs my_spec",
+        "--num-layers 4 --spec megatron.core.models.mamba.mamba_layer_specs my_spec",
+        "--num-layers 4 --spec mypkg.qwen3_spec layer_spec",
+        "--num-layers 4 --spec megatron.core.models.gpt.gpt_layer_specs my_spec",
     ],
 )
 def test_other_layers_are_not_modelled(flags: str, tmp_path: Path) -> None:
     assert refused(read(flags, tmp_path)) != []
+
+
+OWN = "--num-layers 4 --spec mindspeed_llm.tasks.models.spec."
+DELTA_NET = "--experimental-attention-variant gated_delta_net --linear-attention-freq 4 "
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [
+        (f"{OWN}mamba_spec layer_spec", "--hybrid-override-pattern M-M-"),
+        (f"{OWN}mamba_spec layer_spec", "--hybrid-attention-ratio 0.5"),
+        (f"{OWN}mamba_spec layer_spec", "--experimental-attention-variant dsa"),
+        (f"{MAMBA}--num-layers 4", "--experimental-attention-variant dsa"),
+        (f"{MAMBA}--num-layers 4", "--mamba-expand 4"),
+        (f"{HYBRID}--hybrid-layer-pattern M*M*", "--linear-attention-freq 2"),
+        (
+            f"{OWN}qwen3_next_spec layer_spec --full-attention-interval 4 --use-triton-gdn",
+            "--linear-attention-type dsa",
+        ),
+        (f"--num-layers 4 {DELTA_NET}", "--hybrid-override-pattern MMMM"),
+        (f"--num-layers 4 {DELTA_NET}", "--full-attention-interval 2"),
+        (f"{OWN}qwen3_spec layer_spec", "--full-attention-interval 4"),
+        ("--num-layers 4", "--linear-attention-freq 4"),
+    ],
+)
+def test_what_the_layers_leave_unread_is_refused_at_its_line(flags: str, left: str, tmp_path: Path) -> None:
+    assert refused(read(flags, tmp_path)) == []
+    recipe = read(f"{flags} \\\n {left}", tmp_path)
+    (remark,) = [remark for remark in recipe.remarks if remark.severity == "error"]
+    assert remark.rule == "not-modelled"
+    assert remark.message == f"{left}: not modelled for the layers that the other flags build"
+    assert remark.place is not None
+    assert remark.place.line == (COMMON + flags).count("\n") + 2
+
+
+@pytest.mark.parametrize(
+    "off", ["--full-attention-interval 0", "--mamba-expand 1", "--hybrid-mlp-ratio 0.0", "--linear-attention-type ''"]
+)
+def test_a_flag_that_is_off_and_a_size_alone_build_no_layers(off: str, tmp_path: Path) -> None:
+    assert refused(read(f"--num-layers 4 {off}", tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--num-experts 8 --hybrid-layer-pattern M*M-", "--num-experts 8, and no layer has experts"),
+        ("--hybrid-layer-pattern M*ME", "layers with experts (E) and no --num-experts"),
+    ],
+)
+def test_a_pattern_agrees_with_the_experts(flags: str, said: str, tmp_path: Path) -> None:
+    assert refused(read(HYBRID + flags, tmp_path)) == [said]
+    (found,) = check_files([str(tmp_path / "train.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "not_modelled"
 
 
 DELTA = "--num-layers 8 --qk-layernorm --attention-output-gate --linear-num-value-heads 16 --linear-num-key-heads 8 "

@@ -12,6 +12,7 @@ from simulator.recipes.check.judge import check_files, check_recipe
 from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
+from simulator.search.build import bare_estimate
 from tests.recipes.seeds import DATA, about, rules
 
 BASE = """--model_name_or_path baidu/ERNIE-4.5-21B-A3B-Paddle --max_seq_len 4096 --per_device_train_batch_size 1
@@ -445,6 +446,27 @@ def test_other_degrees_split_the_heads_that_the_model_has(tmp_path: Path) -> Non
     for tensor, whole in ((2, False), (8, True)):
         found = whole_heads("THUDM/chatglm2-6b", 4, tmp_path, asked=tensor)
         assert ("whole-key-values" in {remark.rule for remark in found.remarks}) == whole
+
+
+GLM_TOO_LARGE = f"""python -m paddle.distributed.launch --nnodes 2 --devices 0,1,2,3,4,5,6,7 run_pretrain.py --bf16 \\
+ --model_name_or_path {GLM} --max_seq_length 4096 --per_device_train_batch_size 4 --gradient_accumulation_steps 8 \\
+ --fp16_opt_level O2 --sharding stage1"""
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_changes_are_priced_with_the_heads_of_their_own_degree(tensor: int, tmp_path: Path) -> None:
+    """Of 2 heads for all; what a change says is what its own question says."""
+    file = tmp_path / "run.sh"
+    file.write_text(f"{GLM_TOO_LARGE} --tensor_parallel_degree {tensor}\n")
+    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    heads = set()
+    for change in found.changes:
+        assert change.case is not None
+        heads.add(change.case.scenario.model.num_key_value_heads)
+        alone = bare_estimate(change.case.scenario, change.case.layout)
+        assert change.estimate.memory.device_bytes == alone.memory.device_bytes
+        assert change.estimate.throughput.step_seconds == alone.throughput.step_seconds
+    assert len(heads) > 1
 
 
 def test_more_whole_heads_than_queries_are_not_modelled(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]
     together: dict[Any, list[_Try]] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
-        together.setdefault((scenario.framework, scenario.devices, scenario.global_batch_size), []).append(candidate)
+        question = (scenario.framework, scenario.model, scenario.devices, scenario.global_batch_size)
+        together.setdefault(question, []).append(candidate)
     for members in together.values():
         try:
             yield from _priced(members)

@@ -9,19 +9,44 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_parts import is_gated, written_out
 from simulator.recipes.shell.values import text_value
 
-_STACKS: Final = re.compile(r"\.(mamba_layer_specs|hybrid_layer_specs)$")
-"""Modules whose stacks a pattern fills (Megatron-LM d98e8a6, megatron/core/models/hybrid/hybrid_layer_specs.py)."""
+_SPECS: Final = re.compile(
+    r"(?:mindspeed_llm|modellink)\.tasks\.models\.spec\.(?P<own>qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec"
+    r"|hunyuan_spec|mamba_spec|gemma2_spec|qwen3_next_spec|plm_spec) layer_spec"
+    r"|(?:megatron\.core\.models\.(?:mamba|hybrid))?\.(?P<stack>mamba|hybrid)_layer_specs (?:mamba|hybrid)_stack_spec"
+    r"|megatron\.core\.models\.gpt\.gpt_layer_specs (?:get_)?gpt_layer_(?:local|with_transformer_engine)_spec(?:_moe)?"
+    r"|local"
+)
+"""Definitions whose layers are what the other flags say: MindSpeed-LLM v26.1.0, tasks/models/spec, and stacks that a
+pattern fills, Megatron-LM d98e8a6, megatron/core/models/hybrid/hybrid_layer_specs.py (NeMo's reader names no package).
+"""
 _PATTERN: Final = ("hybrid-layer-pattern", "hybrid-override-pattern")
 _RATIOS: Final = ("hybrid-attention-ratio", "hybrid-mlp-ratio")
 _DELTA_SPEC: Final = "qwen3_next_spec"
+_VARIANTS: Final = ("experimental-attention-variant", "linear-attention-type")
+_PLACES: Final = ("linear-attention-freq", "full-attention-interval")
+_DECIDING: Final = (*_PATTERN, *_RATIOS, *_VARIANTS, *_PLACES)
+"""Flags that change what the layers are; sizes of mixers that no layer has change nothing."""
+_OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
 _CHUNK: Final = 64
 """Tokens that the kernels of the gated delta rule treat at once (fla.ops.gated_delta_rule, which both call)."""
 _MOST_LAYERS: Final = 10_000
 
 
+def is_known_spec(spec: str) -> bool:
+    """Whether the layers of a definition, as `--spec` names it, are what the other flags say."""
+    return _SPECS.fullmatch(spec) is not None
+
+
+def _own_spec(given: Given) -> str | None:
+    """MindSpeed's definition of the layers."""
+    match = _SPECS.fullmatch(given.text("spec", "spec") or "")
+    return match["own"] if match else None
+
+
 def has_stack(given: Given) -> bool:
     """Whether a pattern decides what each layer is."""
-    return _STACKS.search((given.text("spec", "spec") or "").partition(" ")[0]) is not None
+    match = _SPECS.fullmatch(given.text("spec", "spec") or "")
+    return match is not None and match["stack"] is not None
 
 
 def count_layers(given: Given) -> None:
@@ -35,21 +60,43 @@ def count_layers(given: Given) -> None:
 
 def mixers_of(given: Given, found: dict[str, Any]) -> dict[str, Any]:
     """The fields of layers whose mixer is no attention, or that have a mixer or a network alone."""
-    spec = given.text("spec", "spec") or ""
+    spec = _own_spec(given)
     fields: dict[str, Any] = {}
-    if "mamba_spec" in spec and "hidden_size" in found:
+    read: tuple[str, ...] = ()
+    if spec == "mamba_spec" and "hidden_size" in found:
         fields = _state_spaces(given, found)
     elif has_stack(given):
-        fields = _stack(given, found)
-    elif _DELTA_SPEC in spec or _is_delta(given):
-        fields = _delta(given, found)
-    elif given.has(*_PATTERN, *_RATIOS):
-        said = "a pattern of layers without a --spec that builds them"
-        given.remark("not-modelled", "error", said, *_PATTERN, *_RATIOS)
+        fields, read = _stack(given, found), (*_PATTERN, *_RATIOS)
+    elif spec == _DELTA_SPEC or _is_delta(given):
+        read = (*(_VARIANTS if _is_delta(given) else ()), next((name for name in _PLACES if given.has(name)), ""))
+        fields = _delta(given, found, own=spec == _DELTA_SPEC)
+    _remark_others(given, read)
     if given.switch("mixers", "attention-output-gate"):
         fields["attention_gate"] = "element"
     given.places.pop("mixers", None)
-    return fields
+    return _agreeing(given, found, fields)
+
+
+def _remark_others(given: Given, read: tuple[str, ...]) -> None:
+    """Refuse what decides on the layers and was not read for those that the other flags build."""
+    for name in (*_DECIDING, *(("mamba-expand",) if has_stack(given) else ())):
+        text = None if name in read else given.text("mixers", name)
+        if text is not None and not _OFF.fullmatch(text.strip("\"'")):
+            said = f"--{name} {text[:40]}: not modelled for the layers that the other flags build"
+            given.remark("not-modelled", "error", said, name)
+
+
+def _agreeing(given: Given, found: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, without networks that have experts where the flags give none, or none where they give some."""
+    networks = fields.get("feed_forwards")
+    count = found.get("num_experts")
+    if networks is None or "num_experts" in given.incomplete or ("experts" in networks) == bool(count):
+        return fields
+    said = (
+        f"--num-experts {count}, and no layer has experts" if count else "layers with experts (E) and no --num-experts"
+    )
+    given.remark("not-modelled", "error", said, *(("num-experts", "num-moe-experts") if count else _PATTERN))
+    return {}
 
 
 def _state_spaces(given: Given, found: dict[str, Any]) -> dict[str, Any]:
@@ -125,33 +172,25 @@ def _ratio(given: Given, name: str) -> float:
 
 
 def _is_delta(given: Given) -> bool:
-    """Whether linear attention is the gated delta rule; any other variant is not modelled."""
-    names = ("experimental-attention-variant", "linear-attention-type")
-    variant = given.text("mixers", *names)
-    if variant is None or variant.lower() in ("", "none", "null"):
-        return False
-    if variant == "gated_delta_net":
-        return True
-    given.remark("not-modelled", "error", f"{variant[:40]}: attention of this kind is not priced", *names)
-    return False
+    """Whether linear attention is the gated delta rule, by each of its flags; no other variant is modelled."""
+    variants = {given.text("mixers", name) for name in _VARIANTS if given.has(name)}
+    return variants == {"gated_delta_net"}
 
 
-def _delta(given: Given, found: dict[str, Any]) -> dict[str, Any]:
+def _delta(given: Given, found: dict[str, Any], *, own: bool) -> dict[str, Any]:
     """The gated delta rule but in every n-th layer, or as a list says: `get_linear_attention_pattern` of d98e8a6.
 
     MindSpeed's Qwen3-Next (MindSpeed-LLM v2.2.0, qwen3_next_feature.py) counts alike and gates the attention's output.
     """
     layers = found.get("num_hidden_layers")
-    names = ("linear-attention-freq", "full-attention-interval")
-    text = (given.text("mixers", *names) or "").replace(" ", "").strip("\"'")
+    text = (given.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
     digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in given.incomplete:
             said = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
-            given.remark("not-modelled", "error", said, *names)
+            given.remark("not-modelled", "error", said, *_PLACES)
         return {}
-    own = _DELTA_SPEC in (given.text("spec", "spec") or "")
     if own and not given.switch("mixers", "use-triton-gdn"):
         said = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"
         given.remark("not-modelled", "error", said, "spec")

@@ -11,7 +11,7 @@ from simulator.recipes.readers import models
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_cut import idle_layers
 from simulator.recipes.readers.megatron_flags import TOKENIZERS
-from simulator.recipes.readers.megatron_mixers import count_layers, mixers_of
+from simulator.recipes.readers.megatron_mixers import count_layers, is_known_spec, mixers_of
 from simulator.recipes.readers.megatron_parts import is_gated, parts_of, places_of_experts
 
 _SIZES: Final = {
@@ -37,11 +37,6 @@ _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 """Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
-_PLAIN_SPECS: Final = re.compile(
-    r"\.(qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec|hunyuan_spec|mamba_spec|gemma2_spec|gpt_layer_specs"
-    r"|mamba_layer_specs|hybrid_layer_specs|qwen3_next_spec|plm_spec)\b|^local$"
-)
-"""Layer definitions whose layers are what the other flags say (MindSpeed-LLM v26.1.0, tasks/models/spec)."""
 
 
 def fields_of(given: Given) -> dict[str, Any]:
@@ -89,7 +84,7 @@ def _derive_dense(given: Given, found: dict[str, Any]) -> None:
     if hidden and "intermediate_size" not in found and "intermediate_size" not in given.incomplete:
         found["intermediate_size"] = _gated_width(given, hidden) if is_gated(given) else 4 * hidden
     spec = given.text("spec", "spec")
-    if spec and not _PLAIN_SPECS.search(spec.split()[0]):
+    if spec and not is_known_spec(spec):
         given.remark("not-modelled", "error", f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
 
 

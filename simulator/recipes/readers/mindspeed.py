@@ -110,6 +110,10 @@ def _kept(given: Given) -> dict[str, str]:
         found["attention_mask"] = "sequence"
     if given.text("position_embedding_type", "position-embedding-type") == "alibi":
         found["position_bias_tables"] = "true"
+        if given.switch("attention_mask", "use-flash-attn"):
+            # Every layer's attention builds its own: dot_product_attention.py of MindSpeed-LLM v1.0.RC3 to v26.1.0, and
+            # legacy/model/transformer.py of v2.0.0; of three readings the nearest to baichuan2_13b's bytes in v2.0.0.
+            found["attention_mask"] = "layers"
     if variable:
         # Sizes are sent with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
         found["kept_boundaries"] = "false"

@@ -360,14 +360,26 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
 def _gate_up(
     given: Given, mode: RecomputeMode, layers: int | None
 ) -> tuple[RecomputeMode, tuple[RecomputeModule, ...], tuple[int, ...]]:
-    """Layers whose routed experts do gate and up again, beside no other recompute, in ERNIE's fused node of experts."""
+    """Layers whose routed experts do gate and up again, in ERNIE's fused node of experts; listed where not all do.
+
+    Beside another recompute they are priced where both are of every layer, and nothing but the core is done again.
+    """
     usual: tuple[RecomputeModule, ...] = BY_NAME["recompute_modules"].default
     text = (given.text("recompute", "recompute_fwd_gate_up") or "false").lower()
     given.places.pop("recompute", None)
-    if mode != "none" or text == "false" or not layers or not has_fp8_experts(given):
+    if text == "false" or not layers or not has_fp8_experts(given):
         return mode, usual, ()
-    listed = range(layers) if text == "true" else sorted(_numbers(given, "recompute", "recompute_fwd_gate_up"))
-    return "selective", ("moe_gate_up",), tuple(layer for layer in listed if layer < layers)
+    numbers = range(layers) if text == "true" else sorted(_numbers(given, "recompute", "recompute_fwd_gate_up"))
+    listed = tuple(layer for layer in numbers if layer < layers)
+    if not listed:
+        return mode, usual, ()
+    if mode == "none":
+        return "selective", ("moe_gate_up",), listed
+    if mode == "selective" and len(listed) == layers:
+        return "selective", (*usual, "moe_gate_up"), ()
+    said = "recompute_fwd_gate_up beside another recompute of other layers or parts: what it frees is not priced"
+    given.remark("activations-bound", "warning", said, "recompute_fwd_gate_up")
+    return mode, usual, ()
 
 
 def _numbers(given: Given, option: str, name: str) -> frozenset[int]:

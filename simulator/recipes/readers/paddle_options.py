@@ -74,6 +74,9 @@ def _experts(given: Given) -> dict[str, str]:
     elif has_fp8_experts(given):
         said = "use_fp8_fuse_node without dequant_input: what experts keep is priced in 16 bits"
         given.remark("activations-bound", "warning", said, "use_fp8_fuse_node")
+    elif given.switch("fp8_experts", "use_fp8_mlp"):
+        said = "use_fp8_mlp: experts in fp8 keep inputs and gate and up projections alone; priced in bf16"
+        given.remark("activations-bound", "warning", said, "use_fp8_mlp")
     if given.switch("probabilities_in_experts", "use_combine_before_a2a"):
         found["probabilities_in_experts"] = "true"
     if given.switch("recomputed_norm_share", "use_rms_qkv_recompute"):
