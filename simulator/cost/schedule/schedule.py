@@ -31,7 +31,7 @@ class Pass(NamedTuple):
 
 
 STEADY: Final = 4
-"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, one is steady."""
+"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, the others are steady."""
 
 
 class Schedule(ABC):
