@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
@@ -29,6 +29,8 @@ class Case:
 
     recipe: Recipe
     asked: Asked
+    model: ModelSpec
+    """As the recipe gives it; the scenario's holds key-value heads as often as all ranks of the layout do."""
     scenario: Scenario
     layout: Layout
     remarks: tuple[Remark, ...] = ()
@@ -67,10 +69,10 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     `like` is a case of the same recipe, model and hardware: what was read for it is not read again. Raises InputError
     for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
     """
-    if like is None or any(remark.rule == _WHOLE for remark in like.remarks):
+    if like is None:
         model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
     else:
-        model, remarks = like.scenario.model, ()
+        model, remarks = like.model, ()
     told = _Told(recipe, asked)
     missing = tuple(_missing(told, model))
     given = told.layout
@@ -101,10 +103,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     layout, unsharded = _as_sharded(told, replace(layout, virtual_stages=_virtual_stages(told, layout)))
     scenario, whole = _with_whole_heads(scenario, layout)
     found = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(told, scenario, layout))
-    return Case(recipe=recipe, asked=asked, scenario=scenario, layout=layout, remarks=tuple(found))
-
-
-_WHOLE: Final = "whole-key-values"
+    return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(found))
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
@@ -118,7 +117,7 @@ def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tup
         f"them whole on every rank, {held} in all"
     )
     model = scenario.model.model_copy(update={"num_key_value_heads": held})
-    return replace(scenario, model=model), (Remark(_WHOLE, "note", said),)
+    return replace(scenario, model=model), (Remark("whole-key-values", "note", said),)
 
 
 @dataclass(frozen=True, slots=True)

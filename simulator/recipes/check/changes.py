@@ -106,13 +106,11 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
     found: _Tries = []
     reference = base.throughput.tokens_per_second_per_device
     for candidate, bare in _within_memory(candidates):
-        case, estimate = candidate.case, bare
-        if estimate.verdict != "fits" or not estimate.memory.fits:
+        case = candidate.case
+        if bare.verdict != "fits" or not bare.memory.fits or findings(case.launch(marks), bare.violations):
             continue
-        if findings(case.launch(marks), estimate.violations):
-            continue
-        if gates.min_fit_probability is not None:  # else only what is shown is judged
-            (estimate,) = with_intervals(case.scenario, [estimate])
+        # Without a gate on it, only what is shown is judged.
+        estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
         if gates.broken(estimate):
             continue
         ratio = estimate.throughput.tokens_per_second_per_device / reference

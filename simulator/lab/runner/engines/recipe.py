@@ -71,7 +71,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
         layout=pick.layout,
     )
     asked = Asked(hardware=pick.hardware)
-    case = Case(recipe=recipe, asked=asked, scenario=pick.scenario, layout=pick.layout)
+    case = Case(recipe=recipe, asked=asked, model=pick.scenario.model, scenario=pick.scenario, layout=pick.layout)
     text = emit(case, target)
     path = folder / RECIPE_NAME
     folder.mkdir(parents=True, exist_ok=True)
