@@ -77,9 +77,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table.write_text(",".join(starts.COLUMNS) + "\n", encoding="utf-8")
     monkeypatch.setattr(starts, "TABLE", table)
     monkeypatch.setattr(maker, "TABLE", table)
-    starts._starts.cache_clear()
-    assert maker.merge("Pai-Megatron-Patch", tmp_path, "0123456789") == 1
-    assert maker.merge("Megatron-MoE-ModelZoo", tmp_path, "0123456789") == 2
+    assert remade("Pai-Megatron-Patch", tmp_path) == 1
+    assert remade("Megatron-MoE-ModelZoo", tmp_path) == 2
     return tmp_path
 
 
@@ -87,6 +86,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _forget() -> object:
     yield
     starts._starts.cache_clear()
+
+
+def remade(framework: str, checkout: Path, version: str = "0123456789") -> int:
+    """Make a framework's part of the table anew; how many starts it has."""
+    starts._starts.cache_clear()
+    return maker.merge(framework, checkout, version)
 
 
 def said(recipe: Recipe) -> list[str]:
@@ -112,8 +117,7 @@ def test_a_script_starts_as_its_page_says(checkout: Path) -> None:
 
 def test_a_line_of_the_page_with_other_words_than_the_script_reads_is_none(checkout: Path) -> None:
     (checkout / "examples/abacus/README.md").write_text(PAGE.replace("8B   \\\n", ""), encoding="utf-8")
-    assert maker.merge("Pai-Megatron-Patch", checkout, "0123456789") == 1
-    starts._starts.cache_clear()
+    assert remade("Pai-Megatron-Patch", checkout) == 1
     (recipe,) = read_recipe(checkout / "examples/abacus/train.sh")
     assert recipe.seq_length == 8192
 
@@ -125,8 +129,7 @@ def test_a_script_without_names_for_its_arguments_tells_how_many(checkout: Path)
     for name, other in reversed(names.items()):
         text = text.replace(name, other)
     file.write_text(text, encoding="utf-8")
-    maker.merge("Pai-Megatron-Patch", checkout, "0123456789")
-    starts._starts.cache_clear()
+    remade("Pai-Megatron-Patch", checkout)
     (recipe,) = read_recipe(file)
     assert recipe.seq_length == 4096
     assert said(recipe)[0].endswith("(0123456) says, with 4 arguments")
@@ -135,8 +138,7 @@ def test_a_script_without_names_for_its_arguments_tells_how_many(checkout: Path)
 def test_a_comment_of_the_script_stands_above_the_page(checkout: Path) -> None:
     file = checkout / "examples/abacus/train.sh"
     file.write_text(SCRIPT.replace("ENV=", "# sh train.sh dsw 8B 1 2048\nENV="), encoding="utf-8")
-    maker.merge("Pai-Megatron-Patch", checkout, "0123456789")
-    starts._starts.cache_clear()
+    remade("Pai-Megatron-Patch", checkout)
     (recipe,) = read_recipe(file)
     assert recipe.seq_length == 2048
 
@@ -179,8 +181,7 @@ def test_one_text_in_two_folders_is_told_by_its_folder(checkout: Path) -> None:
     for name, text in {"train.sh": SCRIPT, "README.md": PAGE.replace("4096", "1024")}.items():
         (checkout / "examples/beads").mkdir(exist_ok=True)
         (checkout / "examples/beads" / name).write_text(text, encoding="utf-8")
-    assert maker.merge("Pai-Megatron-Patch", checkout, "0123456789") == 2
-    starts._starts.cache_clear()
+    assert remade("Pai-Megatron-Patch", checkout) == 2
     for folder, length in {"abacus": 4096, "beads": 1024}.items():
         (recipe,) = read_recipe(checkout / "examples" / folder / "train.sh")
         assert recipe.seq_length == length
@@ -192,8 +193,7 @@ def test_one_text_in_two_folders_is_told_by_its_folder(checkout: Path) -> None:
 def test_starts_of_other_commits_stay(checkout: Path) -> None:
     file = checkout / "examples/abacus/train.sh"
     file.write_text(SCRIPT.replace("--bf16", "--fp16"), encoding="utf-8")
-    assert maker.merge("Pai-Megatron-Patch", checkout, "abcdef0123") == 1
-    starts._starts.cache_clear()
+    assert remade("Pai-Megatron-Patch", checkout, "abcdef0123") == 1
     for text, version in {SCRIPT: "0123456", SCRIPT.replace("--bf16", "--fp16"): "abcdef0"}.items():
         file.write_text(text, encoding="utf-8")
         (recipe,) = read_recipe(file)
@@ -234,8 +234,7 @@ def test_a_configuration_starts_as_its_launcher_tells(checkout: Path) -> None:
 def test_what_the_launcher_replaces_of_a_configuration_is_named(checkout: Path) -> None:
     file = checkout / "model_configs/benchmarking/Abacus.yaml"
     file.write_text(YAML.replace("${MOE_TOKEN_DISPATCHER}", "alltoall"), encoding="utf-8")
-    maker.merge("Megatron-MoE-ModelZoo", checkout, "0123456789")
-    starts._starts.cache_clear()
+    remade("Megatron-MoE-ModelZoo", checkout)
     (recipe,) = read_recipe(file)
     assert said(recipe)[0].endswith(", in place of the file's --moe-token-dispatcher-type=alltoall")
 

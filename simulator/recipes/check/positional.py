@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simulator.recipes.recipe import Recipe, Remark
-from simulator.recipes.shell.example import ASSIGNED
+from simulator.recipes.shell.example import argument_names
 
 _MOST_BYTES = 2_000_000
 _NUMBER = re.compile(r"[0-9]{1,3}")
@@ -20,7 +20,7 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     numbers = sorted(int(name) for name in asked if _NUMBER.fullmatch(name))
     if not numbers:
         return None
-    names = _names(recipe.file)
+    names = argument_names(_text(recipe.file))
     what = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
     return Remark(
@@ -31,14 +31,10 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     )
 
 
-def _names(file: str) -> dict[int, str]:
-    """Variables that take the arguments, the first of each."""
+def _text(file: str) -> str:
+    """The script; nothing where it cannot be read again."""
     try:
         with Path(file).open("rb") as stream:
-            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+            return stream.read(_MOST_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}
-    found: dict[int, str] = {}
-    for match in ASSIGNED.finditer(text):
-        found.setdefault(int(match[2]), match[1])
-    return found
+        return ""

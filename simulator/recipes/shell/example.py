@@ -16,7 +16,7 @@ _LINE: Final = re.compile(
 _READ: Final = re.compile(r"\$(?:([1-9])|\{([1-9][0-9]?)\b)")
 """A parameter that the script looks at."""
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-ASSIGNED: Final = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
+_ASSIGNED: Final = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
 """`NAME=$1`, `export NAME="${1:-x}"`."""
 _OPEN: Final = re.compile(r"[$<`\\]")
 """A word that only the reader of the comment can fill in."""
@@ -47,14 +47,14 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
     (`@`), or where no line has: one of another script, or of another version of it, would put its words in the wrong
     places. An argument that goes to a variable which the user sets is the user's.
     """
-    code = _COMMENT.sub("", text)
     most = parameters(text)
     if not most or "@" in settings:
         return None
-    names = {int(number): name for name, number in reversed(ASSIGNED.findall(code))}
-    own = {int(number): name for name, number in ASSIGNED.findall(code) if name in settings}
+    takers = _takers(text)
+    own = {number: name for number, name in takers if name in settings}
     told = {number: settings[name] for number, name in own.items()}
     told |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
+    names = argument_names(text)
     for line, start, words in _lines(text, file):
         if len(words) == most:
             found = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
@@ -65,6 +65,16 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
                 said = f"started as {start} says first: {shown}"
             return Example(line, said, start is not None, found | told, frozenset(own.values()))
     return None
+
+
+def argument_names(text: str) -> dict[int, str]:
+    """Variables that take a script's arguments, by the argument's number; the first of each."""
+    return dict(reversed(_takers(text)))
+
+
+def _takers(text: str) -> list[tuple[int, str]]:
+    """Every line `NAME=$n`: the argument's number, and the variable."""
+    return [(int(number), name) for name, number in _ASSIGNED.findall(_COMMENT.sub("", text))]
 
 
 def parameters(text: str) -> int:

@@ -26,7 +26,7 @@ class DocumentedStart:
     version: str
     """Commit that was read."""
     document: str
-    """Page or launcher of the framework, and its line."""
+    """Page or launcher of the framework."""
     file: str
     """What it starts, below the framework's root."""
     digest: str
