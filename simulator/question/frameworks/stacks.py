@@ -139,7 +139,10 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 
     Options are text as given on the command line. Raises InputError for an unknown framework, stack, switch or value.
     """
-    return _framework(name, tuple((options or {}).items()), stack)
+    given: tuple[tuple[str, Any], ...] = tuple((options or {}).items())
+    if wrong := next((key for key, text in given if not isinstance(text, str)), None):
+        raise InputError(f"option {wrong}: its value is text, as after --option")
+    return _framework(name, given, stack)
 
 
 @lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
