@@ -341,7 +341,7 @@ class _Step(_Timeline):
             self.allocate("temporary", next_layer=np.where(self.collects, self.gathered_layer, 0.0))
             self.mark("loss", self.last)
             self.free("head_input", "logits", "head", "head_gradient", "reduced_before")
-            self.allocate("temporary", head_reduction=self._reduction_buffers(units.head, units.head))
+            self.allocate("temporary", head_reduction=self._reduction_buffers(units.head))
             self.mark("loss", self.last)
 
     def _last_layers(self) -> None:
@@ -409,13 +409,13 @@ class _Step(_Timeline):
             self.allocate("temporary", used=used, done=np.where(self.stays, element * done, 0.0))
             self.allocate("temporary", gradient=element * units.table_gradient, beside=beside)
             self.mark("embedding gradient", here)
-        reduction = np.where(ending.buffered, self._reduction_buffers(units.table, units.table), 0.0)
+        reduction = np.where(ending.buffered, self._reduction_buffers(units.table), 0.0)
         self.allocate("temporary", reduction=reduction)
         self.mark("embedding gradient", here)
 
-    def _reduction_buffers(self, gradient: KindArray, unit: KindArray) -> KindArray:
+    def _reduction_buffers(self, unit: KindArray) -> KindArray:
         """What reducing a unit takes beside the gradients counted: its gradient, the buffer, and the reduced part."""
-        each = FP32 * unit + np.maximum(self.element * gradient, FP32 * unit / self.ranks)
+        each = FP32 * unit + np.maximum(self.element * unit, FP32 * unit / self.ranks)
         return np.where(self.reduces_each, each, np.where(self.buffered, FP32 * unit, 0.0))
 
     def _reduction(self) -> None:

@@ -93,13 +93,12 @@ def pieces_of(scenario: Scenario, group: int, block: LayoutBlock, has: StageCont
     if has.prediction_layers.any():
         ends.append(once("projection", lambda timer: projection_seconds(timer.scenario, each)))
     inside = [np.zeros(len(block)) for _ in has.layer_kinds]
-    # Of listed layers each rank has the share that all have.
-    shares = np.where(block.recomputes_by("list"), has.listed_shares[:, None], 1.0)
     for mode, modules, chosen in block.recomputed_inside():
+        # Of listed layers each rank has the share that all have.
+        shares = np.where(block.recomputes_by("list"), has.listed_shares[:, None], 1.0)
         for index, kind in enumerate(has.layer_kinds):
-            inside[index] = np.where(
-                chosen, shares[index] * block.spread_work(again(kind, mode, modules)), inside[index]
-            )
+            done = shares[index] * block.spread_work(again(kind, mode, modules))
+            inside[index] = np.where(chosen, done, inside[index])
     return Pieces(
         seconds=(*(layer(kind) for kind in has.layer_kinds), *ends),
         again=tuple(again(kind, "full", ()) for kind in has.layer_kinds),

@@ -143,11 +143,8 @@ def _largest(by_kind: KindArray) -> Array:
 
 def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Scenario], Array | float]) -> KindArray:
     """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
-    match [np.atleast_2d(figure(member)) for member in scenario.members]:
-        case [alone]:
-            return alone
-        case by_group:
-            return np.concatenate([by_group[group] for group in has.group])
+    by_group = [np.atleast_2d(figure(member)) for member in scenario.members]
+    return np.concatenate([by_group[group] for group in has.group]) if scenario.groups else by_group[0]
 
 
 def data_parallel_seconds(
