@@ -18,6 +18,7 @@ from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, tra
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.named import with_fewer_bits
+from simulator.recipes.readers.purpose import require_training_switches
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -108,6 +109,7 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 def _recipe(
     given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
+    require_training_switches(given)
     for name, text in _DEFAULTS.items():
         if not given.has(name):
             given.add(name, [text_value(text, 1)], 1)

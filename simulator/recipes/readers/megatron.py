@@ -26,6 +26,7 @@ from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
 from simulator.recipes.readers.megatron_options import options_of
 from simulator.recipes.readers.mindspeed import STAGES, is_mindspeed
+from simulator.recipes.readers.purpose import encoder_task
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Value
@@ -34,16 +35,12 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 """Options without which there is no layout."""
 
 
-_TOOLS: Final = ("convert_ckpt", "preprocess_data")
-"""Programs beside the training scripts: weights converted, data prepared."""
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
 """Parts of the names of Megatron's scripts that train no decoder alone."""
 
 
 def is_megatron(launch: TrainingCommand) -> bool:
-    """Whether a launch has the flags that every Megatron run has; conversions of weights have them and do not train."""
-    if PurePath(launch.script.text).name.startswith(_TOOLS):
-        return False
+    """Whether a launch has the flags that every Megatron run has."""
     flags = " ".join(value.text for value in launch.arguments)
     return any(f"--{name}" in flags for name in ("tensor-model-parallel-size", "num-layers", "micro-batch-size"))
 
@@ -65,7 +62,7 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     nodes, devices = cluster_of(launch, given)
     title = PurePath(launch.script.text).name
     folder = PurePath(launch.script.text).parent.name
-    other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
+    other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "") or encoder_task(launch)
     if other:
         given.remark("not-modelled", "error", other)
     return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)

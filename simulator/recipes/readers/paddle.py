@@ -18,6 +18,7 @@ from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.named import QUANTIZED, with_fewer_bits
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
+from simulator.recipes.readers.purpose import require_training_switches
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import Value, text_value
@@ -117,6 +118,7 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
     given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
     given.complete_names()
+    require_training_switches(given)
     model = _model(given, path)
     spec = models.load_model(model) if model in models.model_names() else None
     fields = _fields(given)

@@ -29,6 +29,7 @@ from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, r
 from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
+from simulator.recipes.readers.purpose import require_training, require_training_keys
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
@@ -148,6 +149,7 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     document = _Document(path, content, keys, frozenset(names), settings)
     _refuse_others(path, set(content))
+    require_training_keys(str(path), keys, content)
     for recognised, read in _FORMATS:
         if recognised(document):
             return read(document)
@@ -167,8 +169,14 @@ def _read_shell(
     named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[TrainingCommand] = []
+    idle: list[NoRecipeError] = []
     for launch in script.launches:
-        recipe = _read_launch(launch, file)
+        try:
+            require_training(launch, file)
+            recipe = _read_launch(launch, file)
+        except NoRecipeError as error:
+            idle.append(error)
+            continue
         if recipe is None:
             passed.append(launch)
         else:
@@ -182,6 +190,8 @@ def _read_shell(
         launch = passed[0]
         shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
         raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+    if idle:
+        raise idle[0]
     if script.exit_line:
         raise InputError(f"{file}:{script.exit_line}: the script ends here before it starts any training")
     raise NoRecipeError(

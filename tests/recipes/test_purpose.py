@@ -1,0 +1,169 @@
+"""What trains nothing is passed over by what it does; what trains keeps its verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import NoRecipeError
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from tests.recipes.test_megatron import BASE
+
+FLAGS = " ".join(BASE.split())
+PADDLE = "--model_name_or_path meta-llama/Llama-2-7b --tensor_parallel_degree 2 --per_device_train_batch_size 1 --bf16"
+
+
+def passed(text: str, folder: Path, name: str = "run.sh") -> str:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(NoRecipeError) as caught:
+        read_recipe(file)
+    return str(caught.value).removeprefix(str(file))
+
+
+def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return [recipe.title for recipe in read_recipe(file)]
+
+
+@pytest.mark.parametrize(
+    ("program", "does"),
+    [
+        ("torchrun --nproc_per_node 8 inference.py", "inference.py generates text"),
+        ("torchrun inference_fsdp2.py", "inference_fsdp2.py generates text"),
+        ("torchrun generate_text_megatron_llama.py", "generate_text_megatron_llama.py generates text"),
+        ("torchrun tools/generate_samples_gpt.py", "generate_samples_gpt.py generates text"),
+        ("torchrun hf2_to_x_text_generation.py", "hf2_to_x_text_generation.py generates text"),
+        ("python run_predict.py", "run_predict.py generates text"),
+        ("torchrun $ROOT/evaluation.py", "evaluation.py evaluates a model"),
+        ("deepspeed ../tasks/eval_harness/evaluate.py", "evaluate.py evaluates a model"),
+        ("accelerate launch --num_processes 8 lm_evaluate.py", "lm_evaluate.py evaluates a model"),
+        ("python tools/run_text_generation_server.py", "run_text_generation_server.py serves a model"),
+        ("python convert_ckpt_v2.py", "convert_ckpt_v2.py converts weights or data"),
+        ("torchrun quantize.py", "quantize.py quantises weights"),
+        ("python merge_lora_weights.py", "merge_lora_weights.py merges weights or data"),
+        ("paddleformers-cli export", "paddleformers-cli export writes weights out"),
+        ("python ./preprocess_data.py", "preprocess_data.py prepares data"),
+        ("torchrun tasks/main.py --task LAMBADA", "main.py --task LAMBADA evaluates a model"),
+        ("torchrun tasks/msdp/main.py --task MSDP-EVAL-F1", "main.py --task MSDP-EVAL-F1 evaluates a model"),
+        ("torchrun pretrain_gpt.py --skip-train", "pretrain_gpt.py --skip-train evaluates a model"),
+    ],
+)
+def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) -> None:
+    assert passed(f"{program} {FLAGS} --micro-batch-size 1\n", tmp_path) == f":1: starts no training: {does}"
+    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates(skip_non_recipes=True))
+    assert found.outcome == "skipped"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *("pretrain_gpt.py", "posttrain_gpt.py", "my_train_and_eval.py", "evaluate_and_sft.py"),
+        *("finetune_generation.py", "pretrain_megatron_chatglm.py", "sft_chat.py", "chat_model.py"),
+        *("conversation.py", "retrieval.py", "gpt_servers_like.py", "$EVAL.py"),
+        *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM"),
+    ],
+)
+def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:
+    assert titles(f"torchrun --nproc_per_node 8 {program} {FLAGS} --bf16\n", tmp_path) == [program.partition(" ")[0]]
+
+
+def test_training_beside_what_trains_nothing(tmp_path: Path) -> None:
+    train, rest = f"torchrun pretrain_gpt.py {FLAGS} --bf16", f"torchrun inference.py {FLAGS}"
+    assert titles(f"{rest}\n{train}\npython convert_ckpt.py\n", tmp_path) == ["pretrain_gpt.py"]
+
+
+def test_programs_of_no_framework_are_named_first(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text("python preprocess_data.py\npython my_training.py --epochs 3\n", encoding="utf-8")
+    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates(skip_non_recipes=True))
+    assert found.outcome == "not_modelled"
+    assert "my_training.py" in found.reasons[0]
+
+
+def test_tasks_that_train_an_encoder(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"torchrun tasks/main.py --task MNLI {FLAGS} --bf16\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert ("not-modelled", "main.py --task MNLI: models with an encoder are not modelled") in [
+        (remark.rule, remark.message) for remark in recipe.remarks if remark.severity == "error"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("switches", "does"),
+    [
+        ("--do_train false --do_eval", "do_train is off"),
+        ("--do_ptq true --do_eval", "do_ptq without do_train"),
+        ("--do_gptq", "do_gptq without do_train"),
+        ("--do_train 0 --do_predict 1", "do_train is off"),
+    ],
+)
+def test_switches_of_trainers(switches: str, does: str, tmp_path: Path) -> None:
+    text = f"python -m paddle.distributed.launch run_finetune.py {PADDLE} {switches}\n"
+    assert passed(text, tmp_path) == f": starts no training: {does}"
+    keys = {name.removeprefix("--"): True for name in switches.split()[:1]} | {
+        "tensor_parallel_degree": 2,
+        "bf16": True,
+    }
+    if "do_train" not in keys:
+        assert passed(json.dumps(keys), tmp_path, "ptq.json").endswith(f": starts no training: {does}")
+
+
+@pytest.mark.parametrize(
+    "switches", ["--do_train true --do_ptq", "--do_train", "--do_eval", "--do_qat", "--do_train $DO"]
+)
+def test_switches_of_trainers_that_train(switches: str, tmp_path: Path) -> None:
+    text = f"python -m paddle.distributed.launch run_quantization.py {PADDLE} {switches}\n"
+    assert titles(text, tmp_path) == ["run_quantization.py"]
+
+
+def test_a_prediction_of_llamafactory(tmp_path: Path) -> None:
+    text = "model_name_or_path: meta-llama/Llama-2-7b\nstage: sft\nfinetuning_type: lora\ntemplate: llama2\n"
+    assert (
+        passed(f"{text}do_predict: true\n", tmp_path, "x.yaml") == ": starts no training: do_predict without do_train"
+    )
+    assert titles(f"{text}do_train: true\ndo_predict: true\nbf16: true\n", tmp_path, "x.yaml") == [""]
+
+
+ARGS = "MODEL_ARGS:\n  --num-layers: 12\n  --hidden-size: 512\n  --micro-batch-size: 4\n  --bf16: true\n"
+NEMO = "model:\n  tensor_model_parallel_size: 1\n  num_layers: 12\n  hidden_size: 512\n"
+OPTIM = "  optim:\n    name: fused_adam\n"
+INFERENCE = "inference:\n  tokens_to_generate: 30\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        (f"{ARGS}MODE: inference\n", "MODE is inference"),
+        (f"{ARGS}  --skip-train: true\n", "skip_train is on"),
+        (f"{NEMO}{OPTIM}  skip_train: True\n", "skip_train is on"),
+        (f"{NEMO}{OPTIM}run:\n  name: ${{conversion_hf2nemo.run.x}}\n", "stage conversion_hf2nemo of the launcher"),
+        (f"{NEMO}run:\n  nodes: ${{divide_ceil:${{evaluation.model.x}}, 8}}\n", "stage evaluation of the launcher"),
+        (f"{NEMO}{INFERENCE}", "inference without an optimizer"),
+        (f"{NEMO}quantization:\n  algorithm: fp8\nexport:\n  save_path: x\n", "quantization without an optimizer"),
+        (f"{NEMO}prune:\n  num_layers: 4\nexport:\n  save_path: ???\n", "prune without an optimizer"),
+        (f"{NEMO}experiment:\n  task:\n    type: serve\n", "experiment.task.type is serve"),
+    ],
+)
+def test_documents_that_train_nothing(text: str, does: str, tmp_path: Path) -> None:
+    assert passed(text, tmp_path, "x.yaml") == f": starts no training: {does}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(ARGS, f"{ARGS}MODE: pretraining\n", f"{ARGS}  --skip-train: false\n", f"{ARGS}MODE: rl\n  \n"),
+        f"{ARGS}MODEL_ARGS_2:\n  --skip-train: true\n",
+        f"{ARGS}  --perform-rl-step: true\n  --skip-train: true\n",
+        *(f"{NEMO}{OPTIM}{INFERENCE}", f"{NEMO}{OPTIM}", f"{NEMO}quantization:\n  algorithm: fp8\n"),
+        f"{NEMO}evaluation:\n  run: 1\nrun:\n  name: ${{evaluation.run}}\n",
+        f"{NEMO}run:\n  name: ${{training.run.x}}\n",
+    ],
+)
+def test_documents_that_train(text: str, tmp_path: Path) -> None:
+    assert titles(text, tmp_path, "x.yaml") == [""]
