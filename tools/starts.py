@@ -4,8 +4,9 @@
     python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
 
 Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as
-many words as it reads; of a script's lines the first counts. The MoE model zoo keeps a line of values a model in
-`runtime.conf`. The table keeps what it has of other commits: each start tells of one file's text only.
+many words as it reads, after what the page exports for it in the same block; of a script's lines the first counts. The
+MoE model zoo keeps a line of values a model in `runtime.conf`. The table keeps what it has of other commits: each start
+tells of one file's text only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from simulator.recipes.shell.example import parameters
 from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart, digest
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*=[\w.-]+)[ \t]*$", re.MULTILINE)
 _PATH = "path"
 """What stands for a file or folder of somebody's machine, which says nothing of the training."""
 _ROW = re.compile(r'^\s*\[([\w.-]+)\]="([^"]*)"', re.MULTILINE)
@@ -46,7 +48,9 @@ def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
                 continue
             content = script.read_text(encoding="utf-8")
             if len(words) == parameters(content):
-                words = [_PATH if "/" in word else word for word in words]
+                block = text[: match.start()].rpartition("```")[2]
+                exported = [word for word in _EXPORT.findall(block) if f"${{{word.partition('=')[0]}}}" in content]
+                words = [*exported, *(_PATH if "/" in word else word for word in words)]
                 document, file = (path.relative_to(root).as_posix() for path in (page, script))
                 yield DocumentedStart(name, version, document, file, digest(content), words)
 

@@ -115,6 +115,27 @@ def test_a_script_starts_as_its_page_says(checkout: Path) -> None:
     assert said(recipe) == [f"{page} SIZE=8B BATCH=2"]
 
 
+def test_what_the_page_exports_before_counts(checkout: Path) -> None:
+    file = checkout / "examples/abacus/train.sh"
+    option = 'if [ -n "${FIRST}" ]; then MORE="--decoder-first-pipeline-num-layers ${FIRST}"; fi\n'
+    text = SCRIPT.replace("torchrun", f"{option}torchrun").replace(
+        "--bf16", "--bf16 --pipeline-model-parallel-size 2 $MORE"
+    )
+    file.write_text(text, encoding="utf-8")
+    lines = "export FIRST=5\n```\n```bash\nexport FIRST=1\nexport OTHER=2\ncd /workspace/examples/abacus"
+    page = PAGE.replace("cd /workspace/examples/abacus", lines)
+    (checkout / "examples/abacus/README.md").write_text(page, encoding="utf-8")
+    remade("Pai-Megatron-Patch", checkout)
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    assert recipe.layout.stage_layers == (1, 3)
+    assert said(recipe)[0].endswith("says first: FIRST=1 SIZE=8B BATCH=2 SEQ=4096")
+    (recipe,) = read_recipe(file, {"FIRST": "3"})
+    assert recipe.layout is not None
+    assert recipe.layout.stage_layers == (3, 1)
+    assert "FIRST" not in said(recipe)[0]
+
+
 def test_a_line_of_the_page_with_other_words_than_the_script_reads_is_none(checkout: Path) -> None:
     (checkout / "examples/abacus/README.md").write_text(PAGE.replace("8B   \\\n", ""), encoding="utf-8")
     assert remade("Pai-Megatron-Patch", checkout) == 1
@@ -277,5 +298,7 @@ def test_every_start_has_a_word_for_each_argument_of_its_file() -> None:
         if text is not None:
             seen += 1
             assert start.digest == starts.digest(text), start.file
-            assert start.file.endswith(".yaml") or len(start.words) == parameters(text), start.file
+            assert start.file.endswith(".yaml") or len(start.words) - len(start.exported) == parameters(text), (
+                start.file
+            )
     assert seen > 10

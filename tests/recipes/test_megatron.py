@@ -142,12 +142,16 @@ def test_a_shape_of_no_shipped_model(tmp_path: Path) -> None:
     assert spec.vocab_size == 128256
 
 
-def test_experts_and_latent_attention(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sizes", ["--qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128", "--v-head-dim 128", ""]
+)
+def test_experts_and_latent_attention(sizes: str, tmp_path: Path) -> None:
     recipe = read(
-        """--num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --swiglu --bf16
+        sizes
+        + """ --num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --swiglu --bf16
         --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816
-        --moe-layer-freq ([0]*1+[1]*26) --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128
-        --qk-pos-emb-head-dim 64 --v-head-dim 128 --untie-embeddings-and-output-weights --vocab-size 102400
+        --moe-layer-freq ([0]*1+[1]*26) --multi-latent-attention --kv-lora-rank 512
+        --untie-embeddings-and-output-weights --vocab-size 102400
         --tensor-model-parallel-size 2 --expert-model-parallel-size 8 --sequence-parallel --seq-length 4096
         --global-batch-size 8 --disable-bias-linear --normalization RMSNorm --position-embedding-type rope""".replace(
             "([0]*1+[1]*26)", "'([0]*1+[1]*26)'"
@@ -425,3 +429,28 @@ def test_a_tokenizer_that_is_not_known_makes_no_model_of_equal_sizes(
     # Pai takes it from the weights.
     named = read(f"{flags} --load /mnt/Baichuan2-7B-Base-to-mg-tp2-pp1", tmp_path)
     assert (model or named.model_fields["vocab_size"]) == (model or 125696)
+
+
+@pytest.mark.parametrize(
+    ("load", "vocabulary"), [("", 151680), ("--load $1", 151680), ("--load /x/Qwen2.5-7B", 152064)]
+)
+def test_a_tokenizer_of_one_vocabulary_whatever_the_weights(load: str, vocabulary: int, tmp_path: Path) -> None:
+    flags = SHAPE.replace("--vocab-size 128256", "--patch-tokenizer-type Qwen2Tokenizer").replace(
+        "layers 32", "layers 12"
+    )
+    recipe = read(f"{flags} --micro-batch-size 1 --seq-length 4096 --bf16 {load}", tmp_path)
+    assert recipe.model_fields["vocab_size"] == vocabulary
+
+
+@pytest.mark.parametrize("kind", ["megatron", "huggingface"])
+def test_a_model_that_transformers_builds_is_told(kind: str, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --transformer-type {kind}", tmp_path)
+    assert rules(recipe) == ({"not-modelled"} if kind == "huggingface" else set())
+
+
+def test_the_keys_of_verl_are_no_keys_of_nemo(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    keys = "trainer.nnodes=1 data.train_batch_size=8 actor_rollout_ref.actor.strategy=megatron"
+    file.write_text(f"python verl_entrypoint.py {keys}\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="flags of no framework"):
+        read_recipe(file)

@@ -361,6 +361,10 @@ def _priced_otherwise(given: Given) -> None:
     optimizer = given.text("optimizer", "optimizer")
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
+    if given.text("transformer", "transformer-type") == "huggingface":
+        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained.
+        said = "transformers builds the model that is loaded: priced are Megatron's layers of the sizes given"
+        given.remark("not-modelled", "warning", said, "transformer-type")
     stage = given.text("stage", "stage")
     if stage and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
@@ -370,5 +374,5 @@ def _priced_otherwise(given: Given) -> None:
         # run of MindSpeed-LLM (deepseek_v3_mcore_tp2_pp2_ep2_dualpipev_fb) takes a fifth more than the passes hold.
         said = "--moe-fb-overlap: what its layers keep for the overlap is not priced"
         given.remark("not-modelled", "error", said, "moe-fb-overlap")
-    for option in ("stage", "spec", "fb_overlap"):
+    for option in ("stage", "spec", "fb_overlap", "transformer"):
         given.places.pop(option, None)

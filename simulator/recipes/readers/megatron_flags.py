@@ -29,3 +29,6 @@ TOKENIZERS: Final = {
     "gptneox20b": 50277,
 }
 """Entries of known tokenizers, by a part of the type's or path's name in lower case."""
+PATCHED: Final = {"qwen2tokenizer": 151643}
+"""Vocabularies of Pai's tokenizers, whatever weights are loaded: megatron_patch/tokenizer/__init__.py of a098ca5 counts
+the entries of vocab.json alone, the same for Qwen1.5, Qwen2 and Qwen2.5."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from simulator.recipes.readers import models
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron_cut import idle_layers
-from simulator.recipes.readers.megatron_flags import TOKENIZERS
+from simulator.recipes.readers.megatron_flags import PATCHED, TOKENIZERS
 from simulator.recipes.readers.megatron_mixers import count_layers, is_known_spec, mixers_of
 from simulator.recipes.readers.megatron_parts import is_gated, parts_of, places_of_experts
 
@@ -36,6 +36,9 @@ _SIZES: Final = {
 _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 """Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
 _LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_LATENT_SIZES: Final = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+"""What MLA's heads have where no flag tells: core_v0.10 to core_v0.19, megatron/training/arguments.py (d98e8a6: 3552)
+and MLATransformerConfig of megatron/core/transformer/transformer_config.py."""
 _MLA: Final = ("multi-latent-attention", "multi-head-latent-attention")
 
 
@@ -129,6 +132,8 @@ def _derive_attention(given: Given, found: dict[str, Any]) -> None:
         return
     # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
     found |= {"attention": "mla", "qk_norm": False, "attention_bias": False}
+    if given.has("multi-latent-attention"):
+        found |= {field: size for field, size in _LATENT_SIZES.items() if field not in {*found, *given.incomplete}}
     if found.get("qk_nope_head_dim") and found.get("qk_rope_head_dim"):
         found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
 
@@ -237,10 +242,13 @@ def _vocabulary(given: Given) -> tuple[int | None, str]:
 def _beside_weights(given: Given) -> tuple[int | None, str]:
     """The vocabulary beside the weights that are loaded, and their name.
 
-    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5).
+    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5); where the
+    weights are not known, the vocabulary that all of one class have.
     """
-    weights = given.entry("load")
-    if not given.has("patch-tokenizer-type") or weights is None or weights.causes:
+    patched, weights = given.entry("patch-tokenizer-type"), given.entry("load")
+    if patched is None:
         return None, ""
-    known, _ = models.by_name(weights.text)
-    return (models.load_model(known).vocab_size, PurePath(weights.text).name) if known else (None, "")
+    known, _ = models.by_name(weights.text) if weights is not None and not weights.causes else (None, False)
+    if weights is not None and known:
+        return models.load_model(known).vocab_size, PurePath(weights.text).name
+    return PATCHED.get(patched.text.lower()), patched.text

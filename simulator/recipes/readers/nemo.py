@@ -116,7 +116,9 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
-    """Whether a launch sets keys of NeMo on its command line."""
+    """Whether a launch sets keys of NeMo on its command line; veRL's keys look alike."""
+    if any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments):
+        return False
     return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 
 

@@ -55,9 +55,9 @@ _STAGES: Final = (
 _STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")
 """The section that a value refers to; a file of the launcher refers to itself by its stage."""
 _CHOSEN: Final = re.compile(r"stages=\[([\w, ]*)\]")
-_WITHOUT_OPTIMIZER: Final = {"inference": "tokens_to_generate", "quantization": "save_path", "prune": "save_path"}
-"""Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has. NeMo 8cfedd7,
-examples/nlp/language_modeling: conf/megatron_gpt_ptq.yaml, conf/megatron_gpt_prune.yaml,
+_WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", "inference": "tokens_to_generate"}
+"""Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has.
+NeMo 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
 tuning/conf/megatron_gpt_generate_config.yaml."""
 _TASKS: Final = ("serve", "inference", "compress")
 """What FlagScale's experiments do beside training: da4935e, flagscale/runner/runner_*.py."""

@@ -38,6 +38,8 @@ class Example:
     """Its arguments by their number, those that it tells."""
     taken: frozenset[str]
     """Settings of the user's that stand for the arguments their variables take."""
+    exported: Mapping[str, str]
+    """Variables that are exported before, but for those that the user sets."""
 
 
 def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | None:
@@ -61,9 +63,13 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
             said = f"started as {start or 'its comment'} says, with {most} arguments"
             sizes = {names.get(number, ""): word for number, word in found.items() if number not in told}
             shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _TOLD.fullmatch(name.upper()))
+            exported = {
+                name: value for name, value in (start.exported if start else {}).items() if name not in settings
+            }
+            shown = " ".join([*(f"{name}={value}" for name, value in exported.items()), *([shown] if shown else [])])
             if start and shown:
                 said = f"started as {start} says first: {shown}"
-            return Example(line, said, start is not None, found | told, frozenset(own.values()))
+            return Example(line, said, start is not None, found | told, frozenset(own.values()), exported)
     return None
 
 
@@ -90,4 +96,4 @@ def _lines(text: str, file: str) -> Iterator[tuple[int, DocumentedStart | None, 
             yield text.count("\n", 0, match.start()) + 1, None, match[2].split()
     start = start_of(file, text)
     if start is not None:
-        yield 1, start, start.words
+        yield 1, start, start.words[len(start.exported) :]

@@ -100,7 +100,7 @@ class Machine:
         self.file = file
         self.state = State()
         self.settings = settings
-        self.environment = environment
+        self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
         self.assumed_unset: dict[str, int] = {}

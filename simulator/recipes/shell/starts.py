@@ -9,13 +9,16 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Final
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
 COLUMNS: Final = ("framework", "version", "document", "file", "digest", "words")
+_EXPORT: Final = re.compile(r"[A-Za-z_]\w*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,13 @@ class DocumentedStart:
     digest: str
     """Of that file's text."""
     words: list[str]
-    """Arguments in order; of a configuration file, `NAME=value` of its variables, `--flag=value` of what is added."""
+    """Arguments in order, after `NAME=value` of what is exported before; of a configuration file, `NAME=value` of its
+    variables, `--flag=value` of what is added."""
+
+    @property
+    def exported(self) -> dict[str, str]:
+        """What the page exports before it starts a script."""
+        return dict(word.split("=", 1) for word in takewhile(_EXPORT.match, self.words))
 
     def __str__(self) -> str:
         """What says so."""
