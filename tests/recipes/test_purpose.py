@@ -139,7 +139,8 @@ INFERENCE = "inference:\n  tokens_to_generate: 30\n"
 @pytest.mark.parametrize(
     ("text", "does"),
     [
-        (f"{ARGS}MODE: inference\n", "MODE is inference"),
+        (f"{ARGS}MODE: inference # two runs\n", "MODE is inference"),
+        (f"{ARGS}  --bf16: true\nMODE: 'inference'\n", "MODE is inference"),  # a key given twice
         (f"{ARGS}  --skip-train: true\n", "skip_train is on"),
         (f"{NEMO}{OPTIM}  skip_train: True\n", "skip_train is on"),
         (f"{NEMO}{OPTIM}run:\n  name: ${{conversion_hf2nemo.run.x}}\n", "stage conversion_hf2nemo of the launcher"),
@@ -147,7 +148,7 @@ INFERENCE = "inference:\n  tokens_to_generate: 30\n"
         (f"{NEMO}{INFERENCE}", "inference without an optimizer"),
         (f"{NEMO}quantization:\n  algorithm: fp8\nexport:\n  save_path: x\n", "quantization without an optimizer"),
         (f"{NEMO}prune:\n  num_layers: 4\nexport:\n  save_path: ???\n", "prune without an optimizer"),
-        (f"{NEMO}experiment:\n  task:\n    type: serve\n", "experiment.task.type is serve"),
+        (f"{NEMO}experiment:\n  task:\n    type: serve\n", "task is serve"),
     ],
 )
 def test_documents_that_train_nothing(text: str, does: str, tmp_path: Path) -> None:

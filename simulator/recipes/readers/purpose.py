@@ -6,10 +6,10 @@ A program is told by its name and a file by its own switches; what neither tells
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 from simulator.errors import NoRecipeError
 from simulator.recipes.readers.documents import Key
@@ -59,8 +59,12 @@ _WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", 
 """Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has.
 NeMo 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
 tuning/conf/megatron_gpt_generate_config.yaml."""
-_TASKS: Final = ("serve", "inference", "compress")
-"""What FlagScale's experiments do beside training: da4935e, flagscale/runner/runner_*.py."""
+_SAYS: Final = (
+    re.compile(r"^(MODE):[ \t]*[\"']?(inference)\b", re.MULTILINE),
+    re.compile(r"^[ \t]+(task):[ \t]*\n[ \t]+type:[ \t]*[\"']?(serve|inference|compress)\b", re.MULTILINE),
+)
+"""Lines that say it. Megatron-LM d98e8a6, tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is
+pretraining; FlagScale da4935e, flagscale/runner/runner_*.py."""
 _INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export")
 _TASKS_OF: Final = ("do_qat", "autotuner_benchmark")
 """Switches that train by themselves: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and llm/run_pretrain.py:94."""
@@ -94,7 +98,14 @@ def encoder_task(launch: TrainingCommand) -> str:
     return f"{_program(launch)} --task {task}: models with an encoder are not modelled" if task else ""
 
 
-def require_training_keys(path: str, keys: Iterable[Key], content: Mapping[str, Any]) -> None:
+def require_training_text(path: str, text: str) -> None:
+    """Raise NoRecipeError for a YAML file with a line that says so, also where the rest of it is wrong."""
+    said = next((found for line in _SAYS if (found := line.search(text))), None)
+    if said:
+        raise no_training(f"{said[1]} is {said[2]}", path)
+
+
+def require_training_keys(path: str, keys: Iterable[Key]) -> None:
     """Raise NoRecipeError for a configuration file that says that it trains nothing."""
     keys = [key for key in keys if not key.path[0].startswith("MODEL_ARGS_")]
     on = {plain(key.name) for key in keys if key.values and key.values[0].text.lower() == "true"}
@@ -104,17 +115,12 @@ def require_training_keys(path: str, keys: Iterable[Key], content: Mapping[str, 
     optimized = any(part.startswith("optim") for key in keys for part in key.path)
     names = {key.name for key in keys}
     calibrated = [name for name, key in _WITHOUT_OPTIMIZER.items() if name in sections and key in names]
-    task = next((key.values[0].text for key in keys if key.dotted == "experiment.task.type" and key.values), "")
-    if "MODEL_ARGS" in content and content.get("MODE") == "inference":
-        raise no_training("MODE is inference", path)
     if "skip_train" in on and "perform_rl_step" not in on:
         raise no_training("skip_train is on", path)
     if stage and stage not in sections:
         raise no_training(f"stage {stage} of the launcher", path)
     if calibrated and not optimized:
         raise no_training(f"{calibrated[0]} without an optimizer", path)
-    if task in _TASKS:
-        raise no_training(f"experiment.task.type is {task}", path)
 
 
 def require_training_switches(given: Given) -> None:

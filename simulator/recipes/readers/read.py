@@ -29,7 +29,7 @@ from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, r
 from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
-from simulator.recipes.readers.purpose import require_training, require_training_keys
+from simulator.recipes.readers.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
@@ -143,13 +143,16 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         content = read_document(path)
     except InputError:
         # A file of another trainer is refused by its name, also where what it holds is wrong.
-        _refuse_others(path, set(_SECTION.findall(read_text(path))))
+        text = read_text(path)
+        _refuse_others(path, set(_SECTION.findall(text)))
+        require_training_text(str(path), text)
         raise
+    require_training_text(str(path), read_text(path))
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     document = _Document(path, content, keys, frozenset(names), settings)
     _refuse_others(path, set(content))
-    require_training_keys(str(path), keys, content)
+    require_training_keys(str(path), keys)
     for recognised, read in _FORMATS:
         if recognised(document):
             return read(document)
