@@ -34,6 +34,7 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
     ("program", "does"),
     [
         ("torchrun --nproc_per_node 8 inference.py", "inference.py generates text"),
+        ("torchrun inference.py --train-iters 1000", "inference.py generates text"),
         ("torchrun inference_fsdp2.py", "inference_fsdp2.py generates text"),
         ("torchrun generate_text_megatron_llama.py", "generate_text_megatron_llama.py generates text"),
         ("torchrun tools/generate_samples_gpt.py", "generate_samples_gpt.py generates text"),
@@ -65,7 +66,8 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
         *("pretrain_gpt.py", "posttrain_gpt.py", "my_train_and_eval.py", "evaluate_and_sft.py"),
         *("finetune_generation.py", "pretrain_megatron_chatglm.py", "sft_chat.py", "chat_model.py"),
         *("conversation.py", "retrieval.py", "gpt_servers_like.py", "$EVAL.py"),
-        *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM"),
+        *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM", "serve.py --train-iters 3"),
+        *("infer_more.py --do_train", "next_token_prediction.py"),
     ],
 )
 def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:
@@ -164,6 +166,7 @@ def test_documents_that_train_nothing(text: str, does: str, tmp_path: Path) -> N
         *(f"{NEMO}{OPTIM}{INFERENCE}", f"{NEMO}{OPTIM}", f"{NEMO}quantization:\n  algorithm: fp8\n"),
         f"{NEMO}evaluation:\n  run: 1\nrun:\n  name: ${{evaluation.run}}\n",
         f"{NEMO}run:\n  name: ${{training.run.x}}\n",
+        f"{NEMO}run:\n  name: ${{peft.run.x}}\n  from: ${{conversion.run.results_dir}}/x.nemo\n",
     ],
 )
 def test_documents_that_train(text: str, tmp_path: Path) -> None:

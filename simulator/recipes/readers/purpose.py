@@ -6,6 +6,7 @@ A program is told by its name and a file by its own switches; what neither tells
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
@@ -23,7 +24,7 @@ _TRAINS: Final = re.compile(r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo
 _ACTS: Final = (
     ("serves a model", "server?|serving"),
     ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness"),
-    ("generates text", "generat(?:e|or)|text_generation|infer|inference|predict(?:or|ion)?"),
+    ("generates text", "generate|text_generation|infer|inference|predict(?:or)?"),
     ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
     ("writes weights out", "export(?:er)?"),
     ("merges weights or data", "merge"),
@@ -41,6 +42,11 @@ Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness
 Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
 `convert_meta_to_dcp_with_gpus.py`).
 """
+_SURE: Final = ("inference", "evaluation", "preprocess_data")
+"""Programs whose own scripts keep flags of training that they pass over: MindSpeed-LLM c77308a, inference.py and
+evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py."""
+_LENGTHS: Final = frozenset(["train_iters", "train_samples", "num_train_epochs"])
+"""Flags of a run that trains; with one of them another program's name does not tell enough."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
 """Programs whose first word says what they do."""
 _EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
@@ -52,8 +58,13 @@ _STAGES: Final = (
     *("evaluation", "export", "fw_inference", "ptq", "rag_indexing", "rag_generating"),
 )
 """Stages of NeMo-Framework-Launcher 26e42fa (main.py, `STR2STAGECLASS`) that train nothing."""
+_TRAINING_STAGES: Final = (
+    *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "generic"),
+    *("rlhf_rm", "rlhf_ppo", "steerlm_reg"),
+)
+"""The others."""
 _STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")
-"""The section that a value refers to; a file of the launcher refers to itself by its stage."""
+"""The section that a value refers to; a file of the launcher refers to itself by its stage, more than to others."""
 _CHOSEN: Final = re.compile(r"stages=\[([\w, ]*)\]")
 _WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", "inference": "tokens_to_generate"}
 """Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has.
@@ -86,7 +97,7 @@ def require_training(launch: TrainingCommand, file: str) -> None:
         does = f"{program} --skip-train evaluates a model"
     elif stages := _idle_stages(launch):
         does = f"{program} stages=[{stages}]"
-    elif "$" not in stem and not _TRAINS.search(stem) and not _on(launch.arguments, "do_train"):
+    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _told(launch.arguments)):
         does = next((f"{program} {act}" for act, words in _ACTS if _named(words, stem)), "")
     if does:
         raise no_training(does[:200], file, launch.line)
@@ -111,13 +122,14 @@ def require_training_keys(path: str, keys: Iterable[Key]) -> None:
     on = {plain(key.name) for key in keys if key.values and key.values[0].text.lower() == "true"}
     sections = {key.path[0] for key in keys}
     texts = [value.text for key in keys for value in key.values]
-    stage = next((name for text in texts for name in _STAGE.findall(text) if name in _STAGES), "")
+    stages = Counter(name for text in texts for name in _STAGE.findall(text) if name in _TRAINING_STAGES + _STAGES)
+    stage = max(stages, key=lambda name: (stages[name], name in _TRAINING_STAGES), default="")
     optimized = any(part.startswith("optim") for key in keys for part in key.path)
     names = {key.name for key in keys}
     calibrated = [name for name, key in _WITHOUT_OPTIMIZER.items() if name in sections and key in names]
     if "skip_train" in on and "perform_rl_step" not in on:
         raise no_training("skip_train is on", path)
-    if stage and stage not in sections:
+    if stage in _STAGES and stage not in sections:
         raise no_training(f"stage {stage} of the launcher", path)
     if calibrated and not optimized:
         raise no_training(f"{calibrated[0]} without an optimizer", path)
@@ -170,6 +182,13 @@ def _on(arguments: Iterable[Value], name: str) -> bool:
         if flag.startswith("--") and plain(flag) == name:
             return (text if equals else following).lower() not in ("false", "0", "no")
     return False
+
+
+def _told(arguments: Iterable[Value]) -> bool:
+    """Whether flags say that the run trains."""
+    arguments = list(arguments)
+    names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}
+    return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
 
 
 def _task(launch: TrainingCommand, tasks: Iterable[str]) -> str:
