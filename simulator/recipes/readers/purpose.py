@@ -34,7 +34,7 @@ _ACTS: Final = (
 """What a program does, by the words of its name, the first that is found.
 
 Programs of Megatron-LM d98e8a6 (`tools/run_text_generation_server.py`, `tools/preprocess_data.py`,
-`examples/post_training/modelopt/{generate,quantize,export}.py`) and 0acc240 (`tools/checkpoint/convert.py`),
+`tools/checkpoint/convert.py`, `examples/post_training/modelopt/{generate,quantize,export}.py`),
 Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness/evaluate.py`,
 `examples_deepspeed/data_efficiency/analyze_data.py`), MindSpeed-LLM c77308a (`inference.py`, `evaluation.py`,
 `convert_ckpt_v2.py`), Pai-Megatron-Patch a098ca5 (`generate_text_*.py`, `evaluate_*.py`), PaddleNLP fb3e4c0
@@ -77,7 +77,7 @@ _SAYS: Final = (
 """Lines that say it. Megatron-LM d98e8a6, tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is
 pretraining; FlagScale da4935e, flagscale/runner/runner_*.py."""
 _INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export")
-_TASKS_OF: Final = ("do_qat", "autotuner_benchmark")
+_BY_THEMSELVES: Final = ("do_qat", "autotuner_benchmark")
 """Switches that train by themselves: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and llm/run_pretrain.py:94."""
 
 
@@ -142,8 +142,8 @@ def require_training_switches(given: Given) -> None:
     training_args.py; both trainers ask for it before they train (llm/run_finetune.py:407; LLaMA-Factory ff6d4d1,
     train/sft/workflow.py).
     """
-    states = {name: _state(given, name) for name in ("do_train", *_INSTEAD, *_TASKS_OF)}
-    if any(states[name] is not False for name in _TASKS_OF if given.has(name)):
+    states = {name: _state(given, name) for name in ("do_train", *_INSTEAD, *_BY_THEMSELVES)}
+    if any(states[name] is not False for name in _BY_THEMSELVES if given.has(name)):
         return
     done = next((name for name in _INSTEAD if states[name]), "")
     if states["do_train"] is False and given.has("do_train"):
