@@ -35,7 +35,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py {" ".join(FLAGS.split())} --deepspee
     [
         ('{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}', "", 1, "bf16"),
         ('{"zero_optimization": {"stage": 0}, "fp16": {"enabled": true}}', "--zero-stage 1", 0, "bf16"),
-        ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 0, "fp32"),
+        ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 1, "fp32"),
         ('{"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}', "--bf16", 1, "fp32"),
         ('{"fp16": {"enabled": true}}', "--zero-stage 1", 1, "bf16"),
     ],
@@ -100,6 +100,13 @@ def test_table_and_head_count_as_layers(tmp_path: Path) -> None:
     assert found.case is not None
     assert found.case.layout.stage_layers == (11, 11)
     assert "not-modelled" in rules(read(tmp_path, config, "--pp-partition-method uniform"))
+
+
+def test_flags_that_ascends_stack_has_too_do_not_make_it_that_stack(tmp_path: Path) -> None:
+    stage = '{"zero_optimization": {"stage": 1}}'
+    recipe = read(tmp_path, stage, "--embed-layernorm --pad-vocab-size-to 51200 --position-embedding-type alibi")
+    assert recipe.stack is None
+    assert "position_bias_tables" not in recipe.options
 
 
 def test_one_row_a_head_of_position_bias_is_nothing(tmp_path: Path) -> None:

@@ -130,6 +130,12 @@ def test_other_adapters_are_not_modelled(tmp_path: Path) -> None:
     assert (remark.rule, remark.severity, remark.place and remark.place.line) == ("not-modelled", "error", 16)
 
 
+def test_keys_that_stand_for_flags_of_ascends_stack_do_not_make_it_that_stack(tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2").replace("activation: swiglu", "activation: geglu"), tmp_path)
+    assert recipe.stack is None
+    assert "loss_bytes_per_logit" not in recipe.options
+
+
 def test_keys_that_are_not_read(tmp_path: Path) -> None:
     more = """  some_new_memory_switch: true
   another_offload: false

@@ -27,8 +27,11 @@ _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 
 def is_mindspeed(given: Given) -> bool:
-    """Whether a launch has flags that only MindSpeed has."""
-    return any(name in OWN for name in given.entries)
+    """Whether a launch has flags that only MindSpeed has.
+
+    Keys of a configuration file that stand for flags are another framework's, and so is a launch of DeepSpeed's engine.
+    """
+    return given.complete and not given.has("deepspeed") and any(name in OWN for name in given.entries)
 
 
 def is_legacy(given: Given) -> bool:
