@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules
@@ -134,6 +137,42 @@ def test_keys_that_stand_for_flags_of_ascends_stack_do_not_make_it_that_stack(tm
     recipe = read(TEXT.replace("TP", "2").replace("activation: swiglu", "activation: geglu"), tmp_path)
     assert recipe.stack is None
     assert "loss_bytes_per_logit" not in recipe.options
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("  mm_cfg: {llm: {freeze: true}, vision_encoder: {patch_dim: 14}}\n", "vision encoder"),
+        ("  vision: {img_h: 224}\n  text: {max_positions: 77}\n  local_loss: true\n", "an encoder of images"),
+        ("  vision_pretraining_type: classify\n  patch_dim: 16\n", "a vision model"),
+        ("  virtual_prompt_style: p-tuning\n  task_templates: []\n", "prompts or adapters"),
+        ("actor: {trainer: {ppo: {discount_factor: 1.0}}}\n", "a model that generates"),
+    ],
+)
+def test_other_runs_are_told_by_what_only_they_have(more: str, said: str, tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert any(said in text for text in about(recipe, "not-modelled"))
+    assert "unknown-flag" not in rules(recipe)
+    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates()).outcome == "not_modelled"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("", {"score_head": "true", "sequences_per_sample": "2"}), ("regression", {"score_head": "true"})],
+)
+def test_a_reward_model_scores_pairs_unless_told_scores(kind: str, options: dict[str, str], tmp_path: Path) -> None:
+    plain = read(TEXT.replace("TP", "2"), tmp_path)
+    text = TEXT.replace("TP", "2").replace("trainer: {", "trainer: {rm: {max_epochs: 1}, ")
+    recipe = read(text + (f"  reward_model_type: {kind}\n" if kind else ""), tmp_path)
+    assert recipe.options == {**plain.options, **options}
+
+
+def test_the_launcher_puts_a_file_below_its_group(tmp_path: Path) -> None:
+    text = TEXT.replace("TP", "'${training.model.other}'") + "  other: 4\n"
+    recipe = read(text, tmp_path)
+    assert recipe.layout is not None
+    assert recipe.layout.tensor_parallel == 4
+    assert affected(recipe) == {}
 
 
 def test_keys_that_are_not_read(tmp_path: Path) -> None:

@@ -19,6 +19,14 @@ _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
 _ROUND_WORK: Final = 500
 """Units of work of filling in one part."""
+_GROUPS: Final = frozenset(
+    [
+        *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "conversion"),
+        *("conversion_hf2nemo", "evaluation", "export", "external_conversion", "fw_inference", "generic", "ptq"),
+        *("rlhf_rm", "rlhf_ppo", "steerlm_reg", "rag_indexing", "rag_generating"),
+    ]
+)
+"""Where NeMo's launcher puts a file before it fills in values: launcher_scripts/conf/config.yaml of 26e42fa."""
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,
@@ -102,7 +110,9 @@ class Interpolation:
         """The value of another key: `a.b` from the top, `.x` beside this one, `..x` one level up."""
         dots = len(name) - len(name.lstrip("."))
         start = path[: len(path) - dots] if dots else ()
-        key = self._keys.get(".".join((*start, name.lstrip("."))))
+        dotted = ".".join((*start, name.lstrip(".")))
+        group, _, rest = dotted.partition(".")
+        key = self._keys.get(dotted) or (self._keys.get(rest) if group in _GROUPS else None)
         if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
             return None
         self.referred.add(key.dotted)
