@@ -14,6 +14,8 @@ from simulator.recipes.shell.values import Cause, Value, hole, joined, text_valu
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
+_PLACEHOLDER: Final = re.compile(r"x{3,}")
+"""What FlagScale's files have where the reader is to put a value: `vocab_size: xxx`, examples/aquila of da4935e."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
@@ -60,7 +62,7 @@ class Interpolation:
     def _filled(self, key: Key, value: Value) -> Value:
         """One value, filled in."""
         text = value.text
-        if text == _MISSING:
+        if text == _MISSING or _PLACEHOLDER.fullmatch(text):
             return self._asked(key.dotted, key.line) or hole(text, key.line, [Cause(key.line, key.dotted)])
         if "${" not in text:
             return value
