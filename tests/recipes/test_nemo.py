@@ -50,6 +50,8 @@ def affected(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         ("${model.other}", "  other: ${par.tp}\npar: {tp: 4}"),
         ("${multiply:2,${par.half}}", "par: {half: 2}"),
         ("${oc.env:TP,4}", ""),
+        ("${oc.decode:${oc.env:TP,4}}", ""),
+        ("${floor_div:${multiply:3,${par.half}},${oc.decode:2}}", "par: {half: 3}"),
         ("${oc.env:TP,${par.tp}}", "par: {tp: 4}"),
         ("4", ""),
     ],

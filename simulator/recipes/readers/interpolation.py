@@ -34,7 +34,17 @@ _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "mul": math.prod,
     "add": sum,
     "sum": sum,
+    "floor_div": lambda numbers: _quotient(*numbers),
+    "int_div": lambda numbers: _quotient(*numbers),
 }
+"""`multiply` and `sum` are NeMo's (nemo/core/config/hydra_runner.py of 8cfedd7), the others its recipes' programs'."""
+
+
+def _quotient(dividend: int, *divisors: int) -> int:
+    """A whole quotient; the dividend where a divisor is 0, which the framework refuses."""
+    for divisor in divisors:
+        dividend = dividend // divisor if divisor else dividend
+    return dividend
 
 
 class Interpolation:
@@ -104,6 +114,9 @@ class Interpolation:
                 self.assumed_unset.add(words[0])
                 return words[1].strip("'\"")
             return given.text if given else None
+        if resolver == "oc.decode":
+            # OmegaConf: the text, read as a value.
+            return rest.strip().strip("'\"")
         if resolver in _SUMS and all(re.fullmatch(r"-?\d{1,15}", word, re.ASCII) for word in words):
             return str(_SUMS[resolver](int(word) for word in words))
         return None

@@ -176,7 +176,7 @@ def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
     kind = stage.lower() or (named[1] if named else "dpo" if given.has("loss_type") else "")
     found: dict[str, str] = {}
     if kind in _REFERENCE:
-        loss = given.text("frozen_reference", "loss_type") or ""
+        loss = given.text("frozen_reference", "loss_type", "dpo_loss_type") or ""
         free = given.switch("frozen_reference", "reference_free") or loss in _NO_REFERENCE
         if lora_rank is None and not free:
             found["frozen_reference"] = "true"
