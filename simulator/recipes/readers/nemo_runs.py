@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.recipe import Place, Recipe, Remark
 
-_SECTIONS: Final = {
+_SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "mm_cfg"): "models with a vision encoder are not modelled",
     ("trainer", "ppo"): "training on preferences by PPO, with a model that generates, is not modelled",
     ("actor", "trainer"): "training on preferences by PPO, with a model that generates, is not modelled",
