@@ -19,7 +19,7 @@ from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
-from simulator.recipes.readers.nemo_runs import as_part, other_run, reward_options
+from simulator.recipes.readers.nemo_runs import RESTORED, as_part, other_run, restored, reward_options
 from simulator.recipes.readers.nemo_sections import OWN_PASSED, SECTIONS
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
@@ -112,7 +112,8 @@ def is_nemo(keys: Iterable[Key]) -> bool:
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a configuration file, and the settings that it used."""
-    filled = Interpolation(keys, settings)
+    own = list(keys)
+    filled = Interpolation([*restored(path, own), *own], settings)
     return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | OWN_PASSED), filled, None), filled.used
 
 
@@ -250,10 +251,6 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
     return recipe if launch else as_part(recipe, {key.path[0] for key in chosen if len(key.path) > 1})
 
 
-_RESTORED: Final = ("run", "model_train_name")
-"""What the launcher of NeMo 1 calls the weights that a run starts from."""
-
-
 def _trained(given: Given, key: Key, text: str) -> bool:
     """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
     if key.path == ("name",):
@@ -382,7 +379,7 @@ def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
 
 def _as_restored(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
     """The recipe with the model of the weights that it starts from, where the launcher's name for them tells it."""
-    name = next((key.values[0].text for key in keys if key.path == _RESTORED and key.values), "")
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
     return recipe if known else _named(recipe, name)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
-from simulator.recipes.readers.documents import Key
+from simulator.errors import InputError
+from simulator.recipes.readers import models
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.recipe import Place, Recipe, Remark
 
 _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
@@ -61,3 +66,34 @@ def as_part(recipe: Recipe, sections: set[str]) -> Recipe:
     message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
     part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
     return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
+
+
+RESTORED: Final = ("run", "model_train_name")
+"""What the launcher of NeMo 1 calls the weights that a run starts from."""
+_SIZES: Final = frozenset(
+    [
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
+        *("activation", "bias", "normalization", "position_embedding_type", "share_embeddings_and_output_weights"),
+        *("max_position_embeddings", "make_vocab_size_divisible_by", "override_vocab_size", "qk_layernorm"),
+        *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
+    ]
+)
+"""What a run keeps of the configuration of its weights: tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7 merges the rest."""
+
+
+def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
+    """The sizes of the model that a run starts from, of the launcher's own training file of that name.
+
+    Runs name it as `training/gpt3/5b.yaml` and `training/falcon/falcon_7b.yaml` name themselves: gpt3_5b, falcon_7b
+    (launcher_scripts/conf of 26e42fa).
+    """
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
+    if not re.fullmatch(r"\w{1,60}", name, re.ASCII) or models.by_name(name)[0] is not None:
+        return []
+    family = name.partition("_")[0]
+    for stem in (name, name.removeprefix(f"{family}_")):
+        with contextlib.suppress(InputError):
+            found = beside(str(path), f"training/{family}/{stem}.yaml", 1)
+            listed = [key for key in keys_of(found, read_document(found)) if key.path[:-1] == ("model",)]
+            return [dataclasses.replace(key, file=str(found)) for key in listed if key.name in _SIZES]
+    return []
