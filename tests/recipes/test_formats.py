@@ -192,6 +192,15 @@ def test_megatron_of_swift(tmp_path: Path) -> None:
     assert rules(recipe) == set()
 
 
+def test_names_that_ascends_stack_has_too_tell_no_stack(tmp_path: Path) -> None:
+    own = "      stage: sft\n      original_max_position_embeddings: 4096\n"
+    found = [
+        read(primus("megatron", "llama3.1_8B", MEGATRON + own), tmp_path, LAYERS="1"),
+        read(SWIFT.replace("PROGRAM", "megatron") + "--lora_alpha 16 --dataset a", tmp_path, "x.sh"),
+    ]
+    assert [(recipe.stack, "loss_bytes_per_logit" in recipe.options) for recipe in found] == [(None, False)] * 2
+
+
 @pytest.mark.parametrize(
     ("flags", "rule", "severity"),
     [

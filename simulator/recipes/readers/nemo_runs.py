@@ -78,7 +78,7 @@ _SIZES: Final = frozenset(
         *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
     ]
 )
-"""What a run keeps of the configuration of its weights: tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7 merges the rest."""
+"""What a run keeps of its weights' configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
 
 
 def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
