@@ -103,3 +103,33 @@ def test_96_devices_of_80_gb_hold_ernie_300b(tmp_path: Path) -> None:
     assert check_recipe(ernie(tmp_path, listed=listed), asked, Gates()).outcome in ("fits", "starved")
     without = check_recipe(ernie(tmp_path, node="false"), asked, Gates())
     assert without.outcome == "does_not_fit"
+
+
+TUNED = """model_name_or_path: baidu/ERNIE-4.5-21B-A3B-PT
+max_seq_len: 8192
+per_device_train_batch_size: 1
+bf16: true
+fp16_opt_level: O2
+tensor_model_parallel_size: 2
+pipeline_model_parallel_size: 2
+sequence_parallel: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "experts", "stage"),
+    [
+        ("", "", 2, 1),
+        ("_model_parallel_size", "_parallel_degree", 1, 0),
+        ("max_seq_len", "moe_group: dummy\nmax_seq_len", 1, 1),
+        ("max_seq_len", "sharding: ''\nmax_seq_len", 2, 0),
+    ],
+)
+def test_defaults_of_paddleformers_where_experts_and_state_are(
+    old: str, new: str, experts: int, stage: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(TUNED.replace(old, new) if old else TUNED, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.layout is not None
+    assert (recipe.layout.expert_parallel, recipe.layout.zero_stage) == (experts, stage)

@@ -192,6 +192,15 @@ def test_megatron_of_swift(tmp_path: Path) -> None:
     assert rules(recipe) == set()
 
 
+def test_names_that_ascends_stack_has_too_tell_no_stack(tmp_path: Path) -> None:
+    own = "      stage: sft\n      original_max_position_embeddings: 4096\n"
+    found = [
+        read(primus("megatron", "llama3.1_8B", MEGATRON + own), tmp_path, LAYERS="1"),
+        read(SWIFT.replace("PROGRAM", "megatron") + "--lora_alpha 16 --dataset a", tmp_path, "x.sh"),
+    ]
+    assert [(recipe.stack, "loss_bytes_per_logit" in recipe.options) for recipe in found] == [(None, False)] * 2
+
+
 @pytest.mark.parametrize(
     ("flags", "rule", "severity"),
     [
@@ -460,6 +469,14 @@ def test_experiments_of_flagscale(tmp_path: Path) -> None:
         read(start.replace("megatron", "vllm"), tmp_path)
 
 
+def test_a_placeholder_of_flagscale_is_a_value_that_is_missing(tmp_path: Path) -> None:
+    text = "system: {tensor_model_parallel_size: 2, precision: {bf16: true}, x: 1}\nmodel:\n  micro_batch_size: 1\n"
+    text += "  seq_length: 4096\n  num_layers: 4\n  vocab_size: VALUE # Please replace\n"
+    recipe = read(text.replace("VALUE", "xxx"), tmp_path)
+    assert [unknown.name for unknown in recipe.unknowns if unknown.affects] == ["model.vocab_size"]
+    assert read(text.replace("VALUE", "151851"), tmp_path).unknowns == ()
+
+
 @pytest.mark.parametrize("end", [" \\", " \\\n", " \\\n   ", " \\\r\n"])
 def test_a_line_that_is_continued_where_the_file_ends(end: str, tmp_path: Path) -> None:
     launch = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
@@ -476,4 +493,7 @@ def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path
         read_recipe(file)
     file.write_text("general: {}\ntokens: {a: 1}\ntokens: {a: 2}\n")
     with pytest.raises(InputError, match="duplicate key"):
+        read_recipe(file)
+    file.write_text("algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {tensor_model_parallel_size: 2}}\n")
+    with pytest.raises(UnsupportedError, match="a file of verl, which is not read"):
         read_recipe(file)

@@ -35,7 +35,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py {" ".join(FLAGS.split())} --deepspee
     [
         ('{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}', "", 1, "bf16"),
         ('{"zero_optimization": {"stage": 0}, "fp16": {"enabled": true}}', "--zero-stage 1", 0, "bf16"),
-        ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 0, "fp32"),
+        ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 1, "fp32"),
         ('{"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}', "--bf16", 1, "fp32"),
         ('{"fp16": {"enabled": true}}', "--zero-stage 1", 1, "bf16"),
     ],
@@ -100,6 +100,25 @@ def test_table_and_head_count_as_layers(tmp_path: Path) -> None:
     assert found.case is not None
     assert found.case.layout.stage_layers == (11, 11)
     assert "not-modelled" in rules(read(tmp_path, config, "--pp-partition-method uniform"))
+    # One part a rank: the first holds the table alone, the last the head.
+    alone = "--num-layers 2 --pipeline-model-parallel-size 4 --pp-partition-method 'type:transformer|embedding'"
+    found = check_recipe(read(tmp_path, config, alone), Asked(hardware="a100-sxm-80g"), Gates())
+    assert (found.outcome, found.case and found.case.layout.stage_layers) == ("fits", (0, 1, 1, 0))
+
+
+@pytest.mark.parametrize("flag", ["--reset-progress", "--bitfit"])
+def test_flags_of_bigsciences_branches(flag: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', flag)
+    assert "unknown-flag" not in rules(recipe)
+    assert ("upper-bound" in rules(recipe)) == (flag == "--bitfit")
+    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+
+
+def test_flags_that_ascends_stack_has_too_do_not_make_it_that_stack(tmp_path: Path) -> None:
+    stage = '{"zero_optimization": {"stage": 1}}'
+    recipe = read(tmp_path, stage, "--embed-layernorm --pad-vocab-size-to 51200 --position-embedding-type alibi")
+    assert recipe.stack is None
+    assert "position_bias_tables" not in recipe.options
 
 
 def test_one_row_a_head_of_position_bias_is_nothing(tmp_path: Path) -> None:

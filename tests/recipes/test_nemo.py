@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules
@@ -47,6 +50,8 @@ def affected(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         ("${model.other}", "  other: ${par.tp}\npar: {tp: 4}"),
         ("${multiply:2,${par.half}}", "par: {half: 2}"),
         ("${oc.env:TP,4}", ""),
+        ("${oc.decode:${oc.env:TP,4}}", ""),
+        ("${floor_div:${multiply:3,${par.half}},${oc.decode:2}}", "par: {half: 3}"),
         ("${oc.env:TP,${par.tp}}", "par: {tp: 4}"),
         ("4", ""),
     ],
@@ -128,6 +133,64 @@ def test_other_adapters_are_not_modelled(tmp_path: Path) -> None:
     recipe = read(f"{TEXT.replace('TP', '2')}  peft: {{peft_scheme: ptuning}}\n", tmp_path)
     (remark,) = recipe.remarks
     assert (remark.rule, remark.severity, remark.place and remark.place.line) == ("not-modelled", "error", 16)
+
+
+def test_keys_that_stand_for_flags_of_ascends_stack_do_not_make_it_that_stack(tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2").replace("activation: swiglu", "activation: geglu"), tmp_path)
+    assert recipe.stack is None
+    assert "loss_bytes_per_logit" not in recipe.options
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("  mm_cfg: {llm: {freeze: true}, vision_encoder: {patch_dim: 14}}\n", "vision encoder"),
+        ("  vision: {img_h: 224}\n  text: {max_positions: 77}\n  local_loss: true\n", "an encoder of images"),
+        ("  vision_pretraining_type: classify\n  patch_dim: 16\n", "a vision model"),
+        ("  virtual_prompt_style: p-tuning\n  task_templates: []\n", "prompts or adapters"),
+        ("actor: {trainer: {ppo: {discount_factor: 1.0}}}\n", "a model that generates"),
+    ],
+)
+def test_other_runs_are_told_by_what_only_they_have(more: str, said: str, tmp_path: Path) -> None:
+    recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
+    assert any(said in text for text in about(recipe, "not-modelled"))
+    assert "unknown-flag" not in rules(recipe)
+    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates()).outcome == "not_modelled"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("", {"score_head": "true", "sequences_per_sample": "2"}), ("regression", {"score_head": "true"})],
+)
+def test_a_reward_model_scores_pairs_unless_told_scores(kind: str, options: dict[str, str], tmp_path: Path) -> None:
+    plain = read(TEXT.replace("TP", "2"), tmp_path)
+    text = TEXT.replace("TP", "2").replace("trainer: {", "trainer: {rm: {max_epochs: 1}, ")
+    recipe = read(text + (f"  reward_model_type: {kind}\n" if kind else ""), tmp_path)
+    assert recipe.options == {**plain.options, **options}
+
+
+def test_the_launcher_puts_a_file_below_its_group(tmp_path: Path) -> None:
+    text = TEXT.replace("TP", "'${training.model.other}'") + "  other: 4\n"
+    recipe = read(text, tmp_path)
+    assert recipe.layout is not None
+    assert recipe.layout.tensor_parallel == 4
+    assert affected(recipe) == {}
+
+
+@pytest.mark.parametrize(("name", "file"), [("gpt3_4b", "gpt3/4b"), ("zebu_4b", "zebu/zebu_4b"), ("zebu_8b", "")])
+def test_weights_of_a_training_of_the_launcher_have_its_sizes(name: str, file: str, tmp_path: Path) -> None:
+    if file:
+        (tmp_path / "training" / file).parent.mkdir(parents=True)
+        base = f"model:\n  micro_batch_size: 32\n  encoder_seq_length: 131072\n{SHAPE}"
+        (tmp_path / "training" / f"{file}.yaml").write_text(base, encoding="utf-8")
+    folder = tmp_path / "peft" / "zebu"
+    folder.mkdir(parents=True)
+    text = TEXT.replace(SHAPE, "").replace("TP", "2").replace("encoder_seq_length: 4096", "")
+    text += f"  data: {{train_ds: {{max_seq_length: 2048}}}}\nrun: {{model_train_name: {name}}}\n"
+    (folder / "squad.yaml").write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(folder / "squad.yaml", root=tmp_path)
+    assert recipe.model_fields.get("num_hidden_layers") == (32 if file else None)
+    assert (recipe.seq_length, recipe.layout and recipe.layout.micro_batch_size) == (2048, 1)
 
 
 def test_keys_that_are_not_read(tmp_path: Path) -> None:

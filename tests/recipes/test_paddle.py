@@ -238,6 +238,8 @@ def test_remarks(flags: str, rule: str, tmp_path: Path) -> None:
         ("somebody/else", None),
         ("Qwen/Qwen2-7B-Instruct", "qwen2.5-7b"),
         ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
+        ("THUDM/chatglm3-6b", "chatglm2-6b"),
+        ("codellama/CodeLlama-7b-Python-hf", "llama-2-7b"),
         ("model_configs/ERNIE-4p5-300B-A47B", "ernie-4.5-300b-a47b"),
         ("meta-llama/Meta-Llama-3-8B-Instruct-AWQ", None),
         ("meta-llama/Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16", None),

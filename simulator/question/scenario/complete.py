@@ -254,7 +254,7 @@ def _completed(given: dict[str, Any], question: Question, words: Wording, *, fil
     if filled:
         _check_filled(given, replica, devices, words)
     pipeline = given["pipeline_parallel"]
-    if pipeline > layers:
+    if pipeline > layers and not cut:
         raise words.refused(f"{words('pp')} {pipeline} is more than the {layers} layers of {model.name}", "pp")
     if cut:
         _check_cut(cut, (pipeline,), words)

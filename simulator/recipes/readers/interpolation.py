@@ -14,17 +14,37 @@ from simulator.recipes.shell.values import Cause, Value, hole, joined, text_valu
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
+_PLACEHOLDER: Final = re.compile(r"x{3,}")
+"""What FlagScale's files have where the reader is to put a value: `vocab_size: xxx`, examples/aquila of da4935e."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
 _ROUND_WORK: Final = 500
 """Units of work of filling in one part."""
+_GROUPS: Final = frozenset(
+    [
+        *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "conversion"),
+        *("conversion_hf2nemo", "evaluation", "export", "external_conversion", "fw_inference", "generic", "ptq"),
+        *("rlhf_rm", "rlhf_ppo", "steerlm_reg", "rag_indexing", "rag_generating"),
+    ]
+)
+"""Where NeMo's launcher puts a file before it fills in values: launcher_scripts/conf/config.yaml of 26e42fa."""
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,
     "add": sum,
     "sum": sum,
+    "floor_div": lambda numbers: _quotient(*numbers),
+    "int_div": lambda numbers: _quotient(*numbers),
 }
+"""`multiply` and `sum` are NeMo's (nemo/core/config/hydra_runner.py of 8cfedd7), the others its recipes' programs'."""
+
+
+def _quotient(dividend: int, *divisors: int) -> int:
+    """A whole quotient; the dividend where a divisor is 0, which the framework refuses."""
+    for divisor in divisors:
+        dividend = dividend // divisor if divisor else dividend
+    return dividend
 
 
 class Interpolation:
@@ -52,7 +72,7 @@ class Interpolation:
     def _filled(self, key: Key, value: Value) -> Value:
         """One value, filled in."""
         text = value.text
-        if text == _MISSING:
+        if text == _MISSING or _PLACEHOLDER.fullmatch(text):
             return self._asked(key.dotted, key.line) or hole(text, key.line, [Cause(key.line, key.dotted)])
         if "${" not in text:
             return value
@@ -94,6 +114,9 @@ class Interpolation:
                 self.assumed_unset.add(words[0])
                 return words[1].strip("'\"")
             return given.text if given else None
+        if resolver == "oc.decode":
+            # OmegaConf: the text, read as a value.
+            return rest.strip().strip("'\"")
         if resolver in _SUMS and all(re.fullmatch(r"-?\d{1,15}", word, re.ASCII) for word in words):
             return str(_SUMS[resolver](int(word) for word in words))
         return None
@@ -102,7 +125,9 @@ class Interpolation:
         """The value of another key: `a.b` from the top, `.x` beside this one, `..x` one level up."""
         dots = len(name) - len(name.lstrip("."))
         start = path[: len(path) - dots] if dots else ()
-        key = self._keys.get(".".join((*start, name.lstrip("."))))
+        dotted = ".".join((*start, name.lstrip(".")))
+        group, _, rest = dotted.partition(".")
+        key = self._keys.get(dotted) or (self._keys.get(rest) if group in _GROUPS else None)
         if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
             return None
         self.referred.add(key.dotted)

@@ -67,13 +67,16 @@ def _with_engine(recipe: Recipe, given: Given, launch: TrainingCommand) -> Recip
     # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
     kind = aside.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
     wide = recipe.precision == "fp32" or (recipe.precision == "bf16" and kind == "fp32")
+    # BF16_Optimizer, taken where no stage is asked for, keeps each replica's part of the masters and moments alone:
+    # deepspeed/runtime/engine.py and bf16_optimizer.py of 0.16.5, partition_size.
+    sharded = min(stage, 1) or int(recipe.precision == "bf16")
     # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
     split = given.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
     layout = recipe.layout
     if layout is not None:
         offload = "optimizer_tensorwise" if host else layout.offload
         layout = dataclasses.replace(
-            layout, zero_stage=min(stage, 1), offload=offload, context_parallel=layout.context_parallel * split
+            layout, zero_stage=sharded, offload=offload, context_parallel=layout.context_parallel * split
         )
     if stage > 1:
         place = recipe.places.get("zero_stage")

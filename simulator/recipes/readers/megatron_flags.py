@@ -10,7 +10,7 @@ FRAMEWORKS: Final = ("megatron", "mindspeed", "pai", "flagscale", "megatron_deep
 FLAGS: Final = read_of(*FRAMEWORKS)
 PASSED: Final = passed_of(*FRAMEWORKS)
 """Flags that change neither memory nor speed as far as it is modelled."""
-MINDSPEED: Final = frozenset(flags_of("mindspeed")) - frozenset(flags_of("megatron"))
+MINDSPEED: Final = frozenset(flags_of("mindspeed")) - frozenset(flags_of("megatron", "pai", "flagscale"))
 """Flags that only MindSpeed has."""
 TOKENIZERS: Final = {
     "llama3tokenizer": 128256,

@@ -9,6 +9,7 @@ from typing import Final
 from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_flags import FLAGS
 from simulator.recipes.readers.megatron_flags import MINDSPEED as OWN
 from simulator.recipes.readers.tables import flags_of
 
@@ -27,8 +28,13 @@ _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 
 def is_mindspeed(given: Given) -> bool:
-    """Whether a launch has flags that only MindSpeed has."""
-    return any(name in OWN for name in given.entries)
+    """Whether a launch has flags that only MindSpeed has.
+
+    Names of another framework's files and commands that stand for Megatron's flags are that framework's, and a launch
+    of DeepSpeed's engine has its own.
+    """
+    scripted = given.complete and given.table is FLAGS and not given.has("deepspeed")
+    return scripted and any(name in OWN for name in given.entries)
 
 
 def is_legacy(given: Given) -> bool:

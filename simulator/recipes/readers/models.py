@@ -36,6 +36,10 @@ _ALIASES: Final = {
     "deepseek-r1-distill-llama-70b": "llama3.1-70b",
     "llama3.3-70b": "llama3.1-70b",
     "llama-3.3-70b": "llama3.1-70b",
+    # Their configurations differ from these in the longest sequence and the base of the rotation.
+    "chatglm3-6b": "chatglm2-6b",
+    "code-llama-python-7b": "llama-2-7b",
+    "codellama-7b-python": "llama-2-7b",
     "vicuna-7b": "llama-7b",
     "vicuna-13b": "llama-13b",
     "vicuna-7b-v1.3": "llama-7b",

@@ -19,6 +19,7 @@ from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.nemo_runs import RESTORED, as_part, other_run, restored, reward_options
 from simulator.recipes.readers.nemo_sections import OWN_PASSED, SECTIONS
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
@@ -111,7 +112,8 @@ def is_nemo(keys: Iterable[Key]) -> bool:
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a configuration file, and the settings that it used."""
-    filled = Interpolation(keys, settings)
+    own = list(keys)
+    filled = Interpolation([*restored(path, own), *own], settings)
     return _recipe(Given(str(path), MEGATRON_FLAGS, PASSED | OWN_PASSED), filled, None), filled.used
 
 
@@ -226,7 +228,11 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
             target = text
         elif not _trained(given, key, text) and not _translate(given, key, text):
             unread.append((key.name, key))
-    remark_keys(given, unread, "nemo", "bridge")
+    other = other_run(filled.keys())
+    if other is None:
+        remark_keys(given, unread, "nemo", "bridge")
+    else:
+        _remark(given, other[0], "not-modelled", "error", other[1])
     _drop_parts(given)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
@@ -238,26 +244,13 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
         title = PurePath(launch.script.text).name
         nodes, devices = _cluster(given, launch, nodes, devices)
         recipe = megatron_recipe(given, launch.environment, "nemo-shell", title, nodes, devices)
-    recipe = _in_wide_weights(dataclasses.replace(recipe, lora_rank=rank), chosen)
+    options = {**recipe.options, **reward_options(chosen)}
+    recipe = _in_wide_weights(dataclasses.replace(recipe, lora_rank=rank, options=options), chosen)
     if recipe.precision == "fp32":
         recipe = _in_full_precision(recipe, chosen)
     recipe = _as_restored(recipe, chosen)
     recipe = _with_model(recipe, target)
-    return recipe if launch else _as_part(recipe, {key.path[0] for key in chosen if len(key.path) > 1})
-
-
-def _as_part(recipe: Recipe, sections: set[str]) -> Recipe:
-    """A file of Megatron-Bridge that names no model and gives none of its sizes, with a remark that it is a part."""
-    sized = recipe.model is not None or {"num_hidden_layers", "hidden_size"} & recipe.model_fields.keys()
-    if sized or not {"train", "model"} <= sections:
-        return recipe
-    message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
-    part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
-    return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
-
-
-_RESTORED: Final = ("run", "model_train_name")
-"""What the launcher of NeMo 1 calls the weights that a run starts from."""
+    return recipe if launch else as_part(recipe, {key.path[0] for key in chosen if len(key.path) > 1})
 
 
 def _trained(given: Given, key: Key, text: str) -> bool:
@@ -388,7 +381,7 @@ def _in_full_precision(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
 
 def _as_restored(recipe: Recipe, keys: Iterable[Key]) -> Recipe:
     """The recipe with the model of the weights that it starts from, where the launcher's name for them tells it."""
-    name = next((key.values[0].text for key in keys if key.path == _RESTORED and key.values), "")
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
     return recipe if known else _named(recipe, name)
 

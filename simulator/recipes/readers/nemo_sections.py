@@ -34,12 +34,16 @@ SECTIONS: Final = frozenset(
         "env_vars",
         "dist",
         "defaults",
+        "steerable_attributes",
+        "regression",
     ]
 )
 """Sections whose keys change neither memory nor speed, but for those that are flags."""
 OWN_PASSED: Final = frozenset(
     [
         "contiguous_param_buffer",
+        "force_head_dtype",
+        "reward_model_type",
         "gradient_clip_algorithm",
         "limit_train_batches",
         "no_shared_fs",

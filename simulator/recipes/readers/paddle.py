@@ -178,7 +178,7 @@ def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
     kind = stage.lower() or (named[1] if named else "dpo" if given.has("loss_type") else "")
     found: dict[str, str] = {}
     if kind in _REFERENCE:
-        loss = given.text("frozen_reference", "loss_type") or ""
+        loss = given.text("frozen_reference", "loss_type", "dpo_loss_type") or ""
         free = given.switch("frozen_reference", "reference_free") or loss in _NO_REFERENCE
         if lora_rank is None and not free:
             found["frozen_reference"] = "true"
@@ -277,7 +277,7 @@ def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
     PaddleNLP 3.0.0b4 splits Mixtral's experts over the tensor parallel group (transformers/mixtral/modeling.py) and
     keeps DeepSeek's whole on every rank (transformers/deepseek_v2/modeling.py).
     """
-    group = given.text("ep", "moe_group")
+    group = given.text("ep", "moe_group") or _default_group(given, spec)
     size = given.integer("ep", "expert_parallel_degree", "expert_model_parallel_size", low=-1, high=2**16)
     if group in ("mp", "tp"):
         return tensor, 1
@@ -291,8 +291,24 @@ def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
     return 1, tensor if spec.architecture == "mixtral" else 1
 
 
+def _default_group(given: Given, spec: ModelSpec) -> str | None:
+    """Where ERNIE's experts are in PaddleFormers without a word, told from ERNIEKit by how it spells the degrees.
+
+    Its tuning leaves the model's own default, the tensor parallel group: transformers/ernie4_5_moe/configuration.py and
+    nn/pp_model.py of 321f3a8. ERNIEKit hands over `moe_group`, by default "dummy".
+    """
+    tuned = given.has(*_LATER) and not given.has("use_expert_parallel", "moe_group")
+    return "mp" if tuned and spec.architecture == "ernie4_5_moe" else None
+
+
+_LATER: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "sharding_parallel_size")
+"""Degrees as PaddleFormers spells them; without a word it shards as stage 1 (trainer/training_args.py of 1.2.0)."""
+
+
 def _zero_stage(given: Given) -> int:
-    text = given.text("zero_stage", "sharding") or ""
+    text = given.text("zero_stage", "sharding") or (
+        "stage1" if not given.has("sharding") and given.has(*_LATER) else ""
+    )
     degree = given.integer("sharding_degree", *SHARDING, low=-1, high=2**20)
     match = re.search(r"stage([123])", text)
     if match is None:

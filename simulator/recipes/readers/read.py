@@ -123,6 +123,7 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("axolotl", frozenset(["base_model", "sequence_len"])),
     ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
     ("nanotron", frozenset(["general", "parallelism", "tokens"])),
+    ("verl", frozenset(["actor_rollout_ref", "algorithm"])),
 )
 """Trainers whose files are known and not read, by sections that only they have."""
 

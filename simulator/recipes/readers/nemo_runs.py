@@ -1,0 +1,99 @@
+"""What a file of NeMo or NeMo-Aligner trains besides a decoder on its next tokens, told by what only such a run has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.recipes.readers import models
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.recipes.recipe import Place, Recipe, Remark
+
+_SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
+    ("model", "mm_cfg"): "models with a vision encoder are not modelled",
+    ("trainer", "ppo"): "training on preferences by PPO, with a model that generates, is not modelled",
+    ("actor", "trainer"): "training on preferences by PPO, with a model that generates, is not modelled",
+    ("trainer", "dpo"): "training on preferences under a frozen copy of the model is not modelled",
+    ("trainer", "knowledge_distillation"): "a second model beside the one that is trained is not priced",
+}
+"""Sections of the configurations in examples/multimodal of NeMo 8cfedd7 and examples/nlp/gpt/conf of NeMo-Aligner."""
+_KEYS: Final = {
+    "virtual_prompt_style": "prompts or adapters in front of frozen layers are not priced",
+    "vision_pretraining_type": "a vision model is not modelled",
+}
+_PAIR: Final = {("model", "vision"), ("model", "text")}
+"""Of CLIP: an image's encoder and a text's."""
+_TWO: Final = "an encoder of images and one of text are not modelled"
+_REWARD: Final = ("trainer", "rm")
+_KIND: Final = "reward_model_type"
+
+
+def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
+    """The key that tells another kind of run, and what is said of it; None where a decoder is trained."""
+    sections: dict[tuple[str, ...], Key] = {}
+    for key in keys:
+        sections.setdefault(key.path[:2], key)
+        if key.path[:2] in _SECTIONS and len(key.path) > 2:
+            return key, f"{'.'.join(key.path[:2])}: {_SECTIONS[key.path[:2]]}"
+        if key.name in _KEYS:
+            return key, f"{key.name}: {_KEYS[key.name]}"
+    return (sections["model", "vision"], f"vision: {_TWO}") if sections.keys() >= _PAIR else None
+
+
+def reward_options(keys: Iterable[Key]) -> dict[str, str]:
+    """Switches of a reward model: a score instead of the logits; pairs, unless it is fitted to given scores.
+
+    NeMo-Aligner's megatron_gpt_reward_model.py puts the chosen and the rejected answers of a micro batch into one.
+    """
+    listed = list(keys)
+    if not any(key.path[:2] == _REWARD for key in listed):
+        return {}
+    kind = next((key.values[0].text for key in listed if key.name == _KIND and key.values), "")
+    pairs = {} if kind == "regression" else {"sequences_per_sample": "2"}
+    return {"score_head": "true", **pairs}
+
+
+def as_part(recipe: Recipe, sections: set[str]) -> Recipe:
+    """A file of Megatron-Bridge that names no model and gives none of its sizes, with a remark that it is a part."""
+    sized = recipe.model is not None or {"num_hidden_layers", "hidden_size"} & recipe.model_fields.keys()
+    if sized or not {"train", "model"} <= sections:
+        return recipe
+    message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+    part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
+    return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
+
+
+RESTORED: Final = ("run", "model_train_name")
+"""What the launcher of NeMo 1 calls the weights that a run starts from."""
+_SIZES: Final = frozenset(
+    [
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
+        *("activation", "bias", "normalization", "position_embedding_type", "share_embeddings_and_output_weights"),
+        *("max_position_embeddings", "make_vocab_size_divisible_by", "override_vocab_size", "qk_layernorm"),
+        *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
+    ]
+)
+"""What a run keeps of its weights' configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
+
+
+def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
+    """The sizes of the model that a run starts from, of the launcher's own training file of that name.
+
+    Runs name it as `training/gpt3/5b.yaml` and `training/falcon/falcon_7b.yaml` name themselves: gpt3_5b, falcon_7b
+    (launcher_scripts/conf of 26e42fa).
+    """
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
+    if not re.fullmatch(r"\w{1,60}", name, re.ASCII) or models.by_name(name)[0] is not None:
+        return []
+    family = name.partition("_")[0]
+    for stem in (name, name.removeprefix(f"{family}_")):
+        with contextlib.suppress(InputError):
+            found = beside(str(path), f"training/{family}/{stem}.yaml", 1)
+            listed = [key for key in keys_of(found, read_document(found)) if key.path[:-1] == ("model",)]
+            return [dataclasses.replace(key, file=str(found)) for key in listed if key.name in _SIZES]
+    return []
