@@ -67,16 +67,24 @@ class Given:
     """Flags of one launch or keys of one file. Reading an unknown value notes what needs it."""
 
     def __init__(
-        self, file: str, table: Mapping[str, Flag], known: Iterable[str] = (), *, complete: bool = False
+        self,
+        file: str,
+        table: Mapping[str, Flag],
+        known: Iterable[str] = (),
+        *,
+        complete: bool = False,
+        forks: bool = True,
     ) -> None:
         """`table` are the flags a reader takes or has to speak of, `known` those it may pass over.
 
         `complete` says that both together are all the framework has: what is in neither is then never passed over.
+        `forks` says that names may be those of a fork of the framework.
         """
         self.file = file
         self.table = table
         self.known = frozenset(known)
         self.complete = complete
+        self.forks = forks
         self.entries: dict[str, list[Entry]] = {}
         self.places: dict[str, Place] = {}
         self.remarks: list[Remark] = []

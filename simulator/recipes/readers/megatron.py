@@ -365,7 +365,7 @@ def _priced_otherwise(given: Given) -> None:
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     stage = given.text("stage", "stage")
-    if stage and stage not in STAGES:
+    if stage and given.forks and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
     if given.switch("fb_overlap", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:

@@ -28,7 +28,7 @@ _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 def is_mindspeed(given: Given) -> bool:
     """Whether a launch has flags that only MindSpeed has."""
-    return any(name in OWN for name in given.entries)
+    return given.forks and any(name in OWN for name in given.entries)
 
 
 def is_legacy(given: Given) -> bool:

@@ -24,6 +24,8 @@ _ALIASES: Final = {
     "mixtral-8x22b": "mixtral-8x22b-v0.1",
     "llama4-17bx16e": "llama-4-scout",
     "llama4-17b16e": "llama-4-scout",
+    "llama4-17bx128e": "llama-4-maverick",
+    "llama4-17b128e": "llama-4-maverick",
     "deepseek-v3-236b": "deepseek-v2",
     "qwen3-5-35b-a3b": "qwen3.5-35b-a3b",
     "qwen3-5-27b": "qwen3.5-27b",
