@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import UnsupportedError
+from simulator.errors import NoRecipeError, UnsupportedError
 from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
 from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
@@ -27,6 +27,7 @@ _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "prepro
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
 _DEFAULTS: Final = {"finetuning_type": "lora", "cutoff_len": "2048"}
 _TRAINS: Final = ("pt", "sft")
+_ONLY_LOOKS: Final = ("do_predict", "do_eval")
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -108,6 +109,8 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
 def _recipe(
     given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
+    if not given.switch("launch", "do_train") and any(given.switch("launch", name) for name in _ONLY_LOOKS):
+        raise NoRecipeError(f"{given.file}: starts no training: it asks for {' or '.join(_ONLY_LOOKS)} alone")
     for name, text in _DEFAULTS.items():
         if not given.has(name):
             given.add(name, [text_value(text, 1)], 1)

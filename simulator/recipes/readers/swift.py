@@ -93,6 +93,14 @@ def _count(launch: TrainingCommand, given: Given, name: str, option: str) -> int
     return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
 
 
+def _pack(given: Given, length: str) -> None:
+    """Samples that are packed are as long as `packing_length` says, else as `length` (base_args.py); others may be."""
+    if not given.switch("packing", "packing"):
+        note_samples(given, length)
+    elif given.has("packing_length"):
+        given.entries[length] = given.entries.pop("packing_length")
+
+
 def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     # Every switch of Megatron takes true or false here.
     known = read_of("megatron", "swift")
@@ -111,8 +119,7 @@ def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     add_defaults(given, _DEFAULTS, line, told)
     if not given.has("fp16"):
         add_defaults(given, ["bf16"], line)
-    if not given.switch("packing", "packing"):
-        note_samples(given, "seq_length")
+    _pack(given, "seq_length")
     model = named_model(given, given.text("model", "model") or "", "model")
     add_layers(given, model, line)
     rank = None
@@ -148,8 +155,7 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
         message = f"{shown}: a model spread by device_map is priced whole on one device"
         given.remark("upper-bound", "warning", message)
-    if not given.switch("packing", "packing"):
-        note_samples(given, "max_length")
+    _pack(given, "max_length")
     if given.has("optimizer"):
         given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed = add_deepspeed(given, launch)
