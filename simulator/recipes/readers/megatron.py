@@ -199,7 +199,9 @@ def _experts(given: Given, tensor: int) -> tuple[int, int]:
 
 
 def _fsdp(given: Given) -> int:
-    """ZeRO stage of Megatron's FSDP, as far as it is one of the distributed optimizer."""
+    """ZeRO stage of PyTorch's FSDP2, and of Megatron's FSDP as far as it is one of the distributed optimizer."""
+    if given.switch("zero_stage", "use-torch-fsdp2"):
+        return 3
     strategy = given.text("zero_stage", "data-parallel-sharding-strategy")
     sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
     if sharded and strategy not in (None, "no_shard", "optim"):
