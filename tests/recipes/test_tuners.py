@@ -1,10 +1,10 @@
-"""What decides a sequence, a vocabulary, or that nothing is trained: ms-swift, LLaMA-Factory, GPT-NeoX."""
+"""What decides a sequence or a vocabulary, and what trains nothing: ms-swift, LLaMA-Factory, GPT-NeoX, torchtitan."""
 
 from pathlib import Path
 
 import pytest
 
-from simulator.errors import NoRecipeError
+from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 
@@ -50,3 +50,11 @@ def test_the_tokenizer_file_of_neox_tells_the_vocabulary(tmp_path: Path) -> None
     named = NEOX.replace('"HFTokenizer",', '"HFTokenizer", "vocab-file": "/data/20B_tokenizer.json",')
     # 50277 entries, padded to 128 for each of two tensor-parallel ranks.
     assert read(tmp_path, "x.yml", named).model_fields["vocab_size"] == 50432
+
+
+def test_torchtitan_programs_that_train_nothing(tmp_path: Path) -> None:
+    launch = "torchrun --nproc_per_node=8 PROGRAM --job.config_file ../outside.toml"
+    with pytest.raises(UnsupportedError, match=r"convert_hf_to_dcp_with_gpus.py': flags of no framework"):
+        read(tmp_path, "x.sh", launch.replace("PROGRAM", "convert_hf_to_dcp_with_gpus.py"))
+    with pytest.raises(InputError, match="no such file beside"):
+        read(tmp_path, "x.sh", launch.replace("PROGRAM", "torchtitan/train.py"))
