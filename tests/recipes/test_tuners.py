@@ -39,6 +39,21 @@ def test_packed_samples_are_as_long_as_their_own_length_says(program: str, tmp_p
     assert read(tmp_path, "x.sh", f"{plain} --packing_length 16384").seq_length == 8192
 
 
+@pytest.mark.parametrize("program", ["swift", "megatron"])
+def test_tasks_beside_the_next_token(program: str, tmp_path: Path) -> None:
+    plain = SWIFT.replace("PROGRAM", program)
+    assert "score_head" not in read(tmp_path, "x.sh", f"{plain} --task_type causal_lm").options
+    scored = read(tmp_path, "x.sh", f"{plain} --task_type seq_cls --num_labels 2")
+    assert scored.options["score_head"] == "true"
+    for task in ("embedding", "reranker", "generative_reranker"):
+        said = [
+            one.message
+            for one in read(tmp_path, "x.sh", f"{plain} --task_type {task}").remarks
+            if one.severity == "error"
+        ]
+        assert said == [f"task_type {task}: samples of several texts, and their loss, are not modelled"]
+
+
 def test_llamafactory_that_only_predicts_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoRecipeError, match=r"x.yaml: starts no training: it asks for do_predict or do_eval alone"):
         read(tmp_path, "x.yaml", PREDICT)
