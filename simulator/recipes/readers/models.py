@@ -36,7 +36,6 @@ _ALIASES: Final = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-r1-distill-llama-8b": "llama3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama3.1-70b",
-    **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
     "qwq-32b": "qwen2.5-32b",
     "llama3.3-70b": "llama3.1-70b",
     "llama-3.3-70b": "llama3.1-70b",
