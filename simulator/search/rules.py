@@ -135,6 +135,9 @@ def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
 def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
+    if scenario.framework.fully_shard:
+        # FSDP2 shards all there is, whatever the framework's own optimizer does.
+        highest = 3
     return mask(block.zero_stage > highest)
 
 

@@ -33,7 +33,7 @@ _NONE: Final = re.compile(
 """What is said of files that start no training, start another program's, or are but a part of a recipe."""
 _OTHER: Final = re.compile(
     r"vision|VL-SFT|an encoder|encoders? with|retrieval model|img_size|image|(?i:vl)(?![a-z])|vlmoe|omni"
-    r"|FlagScale on pi0|reranker|seq_cls|\bt5|bert"
+    r"|FlagScale on pi0|diffusion models|reranker|seq_cls|\bt5|bert"
 )
 """What is said of recipes that train another model than a decoder of text."""
 _PARTS: Final = ("base-configuration",)

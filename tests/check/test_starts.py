@@ -101,12 +101,37 @@ def test_an_uneven_cut_is_refused_with_the_flags_that_say_it(tmp_path: Path) -> 
     assert "--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 7" in said["fix"]
 
 
-@pytest.mark.parametrize(
-    "flags", ["--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "--use-torch-fsdp2"]
-)
-def test_fsdp_of_megatron_is_not_modelled(flags: str, tmp_path: Path) -> None:
+def test_fsdp_of_megatron_is_not_modelled(tmp_path: Path) -> None:
+    flags = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
     found = launched(tmp_path, f"{BASE} {flags}", code=3)
     assert (found["outcome"], found["estimate"], found["changes"]) == ("not_modelled", None, [])
+
+
+WHOLE = BASE.replace(TENSOR, "").replace(" --use-distributed-optimizer", "")
+
+
+def test_torch_fsdp2_of_megatron_shards_weights_gradients_and_state(tmp_path: Path) -> None:
+    parts = launched(tmp_path, f"{WHOLE} --use-torch-fsdp2")["estimate"]["memory"]["breakdown_mib"]
+    # 8.03e9 parameters over 16 devices: 2 bytes of weights and of gradients each, 12 of master weights and Adam.
+    each = 8_030_261_248 / 16 / 2**20
+    assert {name: round(parts[name] / each) for name in ("parameters", "gradients", "optimizer")} == {
+        "parameters": 2,
+        "gradients": 2,
+        "optimizer": 12,
+    }
+
+
+def test_torch_fsdp2_keeps_8_bit_copies_of_what_it_gathers_for_no_longer_than_it_says(tmp_path: Path) -> None:
+    flags = f"{WHOLE} --use-torch-fsdp2 --fp8-format hybrid"
+    assert "upper-bound" in [remark["rule"] for remark in launched(tmp_path, flags)["remarks"]]
+    large = flags.replace("--micro-batch-size 1", "--micro-batch-size 4")
+    assert launched(tmp_path, large, code=3)["outcome"] == "not_modelled"
+
+
+@pytest.mark.parametrize("more", ["--use-distributed-optimizer", "--pipeline-model-parallel-size 2"])
+def test_what_torch_fsdp2_does_not_go_with(more: str, tmp_path: Path) -> None:
+    found = launched(tmp_path, f"{WHOLE} --use-torch-fsdp2 {more}", code=1)
+    assert (found["outcome"], "megatron-torch-fsdp2" in errors(found)) == ("refused", True)
 
 
 def test_the_type_of_a_tokenizer_tells_the_vocabulary(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--recompute-activations --recompute-granularity full", "contradiction", "full counts"),
         ("--recompute-method uniform", "contradiction", "no effect"),
         ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
-        ("--use-torch-fsdp2", "not-modelled", "--use-torch-fsdp2: FSDP"),
+        ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", "not-modelled", "FSDP of gradients"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
         ("--optimizer sgd", "not-modelled", "sgd: only Adam"),
         ("--optimizer muon", "not-modelled", "muon: only Adam"),

@@ -30,9 +30,11 @@ NAMES = {
     "bi150-32g",
     "bi-v100",
     "mi300x",
+    "mi325x",
+    "mi355x",
     "local-cpu",
 }
-FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3", "cpu"}
+FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3", "cdna4", "cpu"}
 
 each = pytest.mark.parametrize("name", sorted(NAMES))
 

@@ -196,7 +196,9 @@ def _experts(given: Given, tensor: int) -> tuple[int, int]:
 
 
 def _fsdp(given: Given) -> int:
-    """ZeRO stage of Megatron's FSDP, as far as it is one of the distributed optimizer."""
+    """ZeRO stage of PyTorch's FSDP2, and of Megatron's FSDP as far as it is one of the distributed optimizer."""
+    if given.switch("zero_stage", "use-torch-fsdp2"):
+        return 3
     strategy = given.text("zero_stage", "data-parallel-sharding-strategy")
     sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
     if sharded and strategy not in (None, "no_shard", "optim"):
@@ -366,7 +368,7 @@ def _priced_otherwise(given: Given) -> None:
         said = "transformers builds the model that is loaded: priced are Megatron's layers of the sizes given"
         given.remark("not-modelled", "warning", said, "transformer-type")
     stage = given.text("stage", "stage")
-    if stage and stage not in STAGES:
+    if stage and given.table is FLAGS and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
     if given.switch("fb_overlap", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:

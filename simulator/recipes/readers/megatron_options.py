@@ -59,6 +59,7 @@ def options_of(
         found["flash_attention"] = "false"
     found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
     found |= _exchange(given, layout, heads) | _expert_exchange(given) | _deferred(given)
+    found |= _fully_sharded(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
         found["mtp"] = "true"
     groups = given.integer("sharding_replicas", "num-distributed-optimizer-instances", high=2**20)
@@ -70,6 +71,21 @@ def options_of(
         if given.has(name):
             flag(switch, name, opposite=True)
     return found | overlapped(found)
+
+
+def _fully_sharded(given: Given) -> dict[str, str]:
+    """PyTorch's FSDP2 around Megatron's layers (core_v0.19.0, distributed/torch_fully_sharded_data_parallel.py).
+
+    Weights and gradients are of the type computed with, as no policy of precision is given; every micro batch's
+    gradients are reduced; `Float16OptimizerWithFloat16Params` has fp32 master weights and copies gradients to fp32.
+    """
+    if not given.switch("zero_stage", "use-torch-fsdp2"):
+        return {}
+    if given.has("fp8-format"):
+        said = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
+        given.remark("upper-bound", "warning", said, "use-torch-fsdp2")
+    names = ("fully_shard", "widened_gradients", "overlap_grad_reduce", "overlap_param_gather")
+    return {"gradient_dtype": "bf16"} | dict.fromkeys(names, "true")
 
 
 def _allocator(given: Given, environment: Mapping[str, Value]) -> dict[str, str]:

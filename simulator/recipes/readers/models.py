@@ -24,6 +24,8 @@ _ALIASES: Final = {
     "mixtral-8x22b": "mixtral-8x22b-v0.1",
     "llama4-17bx16e": "llama-4-scout",
     "llama4-17b16e": "llama-4-scout",
+    "llama4-17bx128e": "llama-4-maverick",
+    "llama4-17b128e": "llama-4-maverick",
     "deepseek-v3-236b": "deepseek-v2",
     "qwen3-5-35b-a3b": "qwen3.5-35b-a3b",
     "qwen3-5-27b": "qwen3.5-27b",
@@ -34,6 +36,7 @@ _ALIASES: Final = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-r1-distill-llama-8b": "llama3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama3.1-70b",
+    "qwq-32b": "qwen2.5-32b",
     "llama3.3-70b": "llama3.1-70b",
     "llama-3.3-70b": "llama3.1-70b",
     # Their configurations differ from these in the longest sequence and the base of the rotation.

@@ -55,6 +55,8 @@ def is_neox(names: Iterable[str]) -> bool:
     return "pipe_parallel_size" in found or ({"num_layers", "hidden_size"} <= found and bool(found & _OWN))
 
 
+_TOKENIZER: Final = "GPT2BPETokenizer"
+"""Where no key names one."""
 _TRAINS: Final = frozenset([*_PRECISIONS, "optimizer.type"])
 """Keys of which every run has some."""
 
@@ -86,7 +88,8 @@ def read_neox(
         _refuse(given, impl, f"train_impl {_text(impl)[:20]}: a second model or another loss is not modelled")
     if _count(found.get("moe_num_experts")) > 1:
         _refuse(given, found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
-    if "tokenizer_type" not in found:
+    if "tokenizer_type" not in found or _tokenizer(found) != _TOKENIZER:
+        given.entries.pop("tokenizer_type", None)
         given.add("tokenizer-type", [text_value(_tokenizer(found), 1)], 1)
     _need_rest(given, found)
     recipe = megatron_recipe(given, None, "neox-yaml", "", _count(found.get("num_nodes")) or None, None)
@@ -117,7 +120,7 @@ def _passed_on(key: Key) -> str:
 
 def _tokenizer(found: Mapping[str, Key]) -> str:
     """The default, or the one whose file is GPT-NeoX-20B's."""
-    return "GPTNeoX20B" if "20b_tokenizer" in _text(found.get("vocab_file")).lower() else "GPT2BPETokenizer"
+    return "GPTNeoX20B" if "20b_tokenizer" in _text(found.get("vocab_file")).lower() else _TOKENIZER
 
 
 def _text(key: Key | None) -> str:

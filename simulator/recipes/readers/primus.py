@@ -12,13 +12,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.recipes.readers import models
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.home import kept_inside
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
 from simulator.recipes.readers.named import named_model
-from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
 from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe
@@ -32,6 +33,18 @@ _MEGATRON: Final = (
 _TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")
 """What `modules/torchtitan/pre_trainer.yaml` sets otherwise than torchtitan."""
 _RENAMED: Final = {"fp8": "fp8_format"}
+_BASES: Final = ("primus/configs/modules/", "primus/configs/models/megatron/language_model.yaml")
+_DEFAULTS: Final = {
+    name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in flags_of("primus").items()
+}
+"""What Primus' own files set for every model: no setting of a recipe. What a model's file sets is one."""
+_TABLE: Final = {
+    name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))
+    for name, flag in read_of("megatron", "primus").items()
+}
+_DEPTH: Final = "model.n_layers"
+_TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
+"""Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
 _DEEPEST: Final = 8
 _LORA_RANK: Final = 16
 
@@ -60,9 +73,18 @@ def read_primus(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) ->
             f"{path}:{line}: Primus' framework '{framework[:40]}' keeps its values in Python; "
             "read are megatron and torchtitan"
         )
+    _refuse_other_models(path, heads)
     read = _megatron if framework == "megatron" else _torchtitan
     recipe = read(path, heads, own, variables)
     return recipe, variables.used
+
+
+def _refuse_other_models(path: Path, heads: Mapping[str, Key]) -> None:
+    """Raise UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`."""
+    key = heads.get("model")
+    text = key.values[0].text if key is not None and key.values else ""
+    if key is not None and "diffusion" in PurePosixPath(text).parts[:-1]:
+        raise UnsupportedError(f"{path}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
 
 
 def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Variables) -> tuple[list[Key], bool]:
@@ -102,7 +124,7 @@ def _last(keys: Iterable[Key]) -> list[Key]:
 
 
 def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    given = Given(str(path), read_of("megatron", "primus"), passed_of("megatron", "primus"), complete=True)
+    given = Given(str(path), _TABLE, passed_of("megatron", "primus"), complete=True)
     base, modelled = _files(path, heads, "megatron", variables)
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
@@ -116,13 +138,33 @@ def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: V
     add_defaults(given, _MEGATRON, heads["framework"].line, told)
     if given.has("fp16"):
         given.entries.pop("bf16", None)
+    if not given.has("fp8_format"):
+        # Primus' files name a way to scale also where nothing is scaled.
+        given.entries.pop("fp8_recipe", None)
     variables.note(given)
     recipe = megatron_recipe(given, None, "primus-yaml", "", None, None)
-    recipe = recipe if modelled else with_model(recipe, model)
+    if not modelled:
+        recipe = with_model(recipe, model)
+        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in own)
+        recipe = dataclasses.replace(recipe, model_fields=_whole_heads(recipe)) if off else recipe
     if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
         rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
         recipe = dataclasses.replace(recipe, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
     return recipe
+
+
+def _whole_heads(recipe: Recipe) -> dict[str, object]:
+    """The fields of a model whose latent attention a recipe switches off: whole heads, normed, as its file has them.
+
+    `models/megatron/deepseek_v*.yaml`: `kv_channels` is the width of a value, `qk_layernorm` is on.
+    """
+    fields = dict(recipe.model_fields)
+    spec = models.load_model(recipe.model) if recipe.model else None
+    if spec is None or spec.attention != "mla":
+        return fields
+    latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    whole = {"attention": "gqa", "head_dim": spec.v_head_dim, "num_key_value_heads": spec.num_attention_heads}
+    return fields | dict.fromkeys(latent) | whole | {"qk_norm": True}
 
 
 def _model(given: Given, key: Key) -> str | None:
@@ -140,8 +182,8 @@ def _model(given: Given, key: Key) -> str | None:
 def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
     base, modelled = _files(path, heads, "torchtitan", variables)
     keys = _last((*base, *own))
-    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.name.endswith("sink_level")}
-    given = Given(str(path), TABLE, KNOWN | ours, complete=True)
+    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.dotted in passed_of("primus")}
+    given = Given(str(path), TABLE, KNOWN | ours | {_DEPTH}, complete=True)
     add_keys(given, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(given, heads["model"])
@@ -150,7 +192,33 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
         if not given.has(name):
             given.add(name, [text_value(text, heads["framework"].line)], heads["framework"].line)
     variables.note(given)
-    return dataclasses.replace(torchtitan_recipe(given), dialect="primus-yaml")
+    turbo = _turbo_products(given)
+    recipe = torchtitan_recipe(given)
+    options = {**recipe.options, **turbo}
+    return dataclasses.replace(recipe, dialect="primus-yaml", options=options, model_fields=_depth(given, recipe))
+
+
+def _depth(given: Given, recipe: Recipe) -> dict[str, object]:
+    """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
+    layers = given.integer("num_hidden_layers", _DEPTH)
+    if layers is None or recipe.model is None:
+        return dict(recipe.model_fields)
+    return models.differing(recipe.model, {**recipe.model_fields, "num_hidden_layers": layers})
+
+
+def _turbo_products(given: Given) -> dict[str, str]:
+    """fp8 by Primus-Turbo's linear layers, which take the place of torchao's (patches/turbo/fp8_linear_patches.py).
+
+    Inputs are kept for the backward pass in 8 bits, and so are weights, but of layers that are done again (Primus-Turbo
+    a6a16cd, pytorch/ops/gemm_fp8.py: FP8GemmTensorFunction). Weights are gathered in 16 bits: the converter takes no
+    other setting of fp8. Two copies of the weights are priced, of which one is kept.
+    """
+    on = [given.text("fp8_inputs", f"primus_turbo.{name}") or "true" for name in _TURBO_LINEAR]
+    converters = given.text("precision", "model.converters") or ""
+    if "float8" not in converters or any(text.lower() in OFF for text in on):
+        return {}
+    kept = str(given.text("recompute", "activation_checkpoint.mode") == "none").lower()
+    return {"fp8_inputs": "true", "fp8_weight_cache": kept, "fp8_param_gather": "false"}
 
 
 def _flavor(given: Given, key: Key) -> None:

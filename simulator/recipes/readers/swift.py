@@ -93,6 +93,27 @@ def _count(launch: TrainingCommand, given: Given, name: str, option: str) -> int
     return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
 
 
+def _pack(given: Given, length: str) -> None:
+    """Samples that are packed are as long as `packing_length` says, else as `length` (base_args.py); others may be."""
+    if not given.switch("packing", "packing"):
+        note_samples(given, length)
+    elif given.has("packing_length"):
+        given.entries[length] = given.entries.pop("packing_length")
+
+
+def _task(given: Given) -> dict[str, str]:
+    """Scores of `num_labels` in place of the output layer (model/register.py); other tasks have several texts a sample.
+
+    How many passages go with an anchor or a query, only the data says.
+    """
+    task = given.text("score_head", "task_type") or "causal_lm"
+    given.places.pop("score_head", None)
+    if task not in ("causal_lm", "seq_cls"):
+        said = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
+        given.remark("not-modelled", "error", said, "task_type")
+    return {"score_head": "true"} if task == "seq_cls" else {}
+
+
 def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     # Every switch of Megatron takes true or false here.
     known = read_of("megatron", "swift")
@@ -111,15 +132,15 @@ def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     add_defaults(given, _DEFAULTS, line, told)
     if not given.has("fp16"):
         add_defaults(given, ["bf16"], line)
-    if not given.switch("packing", "packing"):
-        note_samples(given, "seq_length")
+    _pack(given, "seq_length")
     model = named_model(given, given.text("model", "model") or "", "model")
     add_layers(given, model, line)
     rank = None
     if (given.text("lora_rank", "tuner_type", "train_type") or "full") != "full":
         rank = given.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
+    task = _task(given)
     recipe = megatron_recipe(given, launch.environment, "swift-shell", f"megatron {launch.script.text}", nodes, devices)
-    return replace(with_model(recipe, model), lora_rank=rank)
+    return replace(with_model(recipe, model), lora_rank=rank, options={**recipe.options, **task})
 
 
 def _trainer(launch: TrainingCommand, file: str) -> Recipe:
@@ -148,13 +169,13 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
         message = f"{shown}: a model spread by device_map is priced whole on one device"
         given.remark("upper-bound", "warning", message)
-    if not given.switch("packing", "packing"):
-        note_samples(given, "max_length")
+    _pack(given, "max_length")
     if given.has("optimizer"):
         given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
-    deepspeed = add_deepspeed(given, launch)
+    deepspeed, task = add_deepspeed(given, launch), _task(given)
     title = f"swift {launch.script.text}"
     recipe = with_fewer_bits(trainer_recipe(given, title, "swift-shell", nodes, devices, deepspeed=deepspeed))
+    recipe = replace(recipe, options={**recipe.options, **task})
     if given.has("gradient_accumulation_steps") or recipe.layout is None or not (nodes and devices):
         return recipe
     steps = max(1, math.ceil(_STEP / recipe.layout.micro_batch_size / nodes / devices))

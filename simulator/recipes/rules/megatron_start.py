@@ -49,6 +49,14 @@ def _uneven_fix(launch: LaunchFacts) -> str:
     return f"--pp {sizes}; or {spread}"
 
 
+def _outside_fsdp2(launch: LaunchFacts) -> bool:
+    """Whether PyTorch's FSDP2 is asked for beside what it does not go with."""
+    layout = launch.layout
+    spread = layout.pipeline_parallel > 1 or layout.expert_parallel > 1
+    own = launch.flag("use-distributed-optimizer") is not None or launch.scenario.model.tie_word_embeddings
+    return launch.flag("use-torch-fsdp2") is not None and (spread or own)
+
+
 def _recomputes(launch: LaunchFacts, mode: str) -> bool:
     """Whether the recipe's own flags ask for this recomputation."""
     own = launch.flag("recompute-granularity")
@@ -154,6 +162,20 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         fix=says("drop --recompute-num-layers"),
         broken=lambda x: _recomputes(x, "selective") and x.flag("recompute-num-layers") is not None,
         blame=("--recompute-num-layers",),
+    ),
+    FrameworkRule(
+        id="megatron-torch-fsdp2",
+        framework="megatron",
+        versions="Megatron-core 0.10 and later",
+        source="Megatron-LM core_v0.19.0, megatron/training/arguments.py:1001",
+        about="PyTorch's FSDP2 takes neither pipelines nor spread experts nor the distributed optimizer",
+        says=(
+            "--use-torch-fsdp2 is not supported with pipeline parallelism; with expert parallelism; with MCore's "
+            "distributed optimizer; requires --untie-embeddings-and-output-weights"
+        ),
+        fix=says("drop --use-torch-fsdp2 from the recipe"),
+        broken=_outside_fsdp2,
+        blame=("--use-torch-fsdp2",),
     ),
     FrameworkRule(
         id="megatron-param-gather-optimizer",
