@@ -31,6 +31,8 @@ LATENT = (
  --moe-intermediate-size 1408 --spec mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec"""
     + RUN
 )
+TOLD_APART = "--attention-mask-type general --reset-attention-mask"
+ULYSSES = "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"
 OLD_NAMES = "--qk-nope-head-dim 128 --qk-rope-head-dim 64"
 NEW_NAMES = "--qk-head-dim 128 --qk-pos-emb-head-dim 64"
 
@@ -246,6 +248,15 @@ def test_the_allocator_of_the_device(tmp_path: Path) -> None:
         ("--position-embedding-type alibi --use-flash-attn", {"attention_mask": "layers"}),
         ("--attention-mask-type general", {"attention_mask": "sequence"}),
         ("--reuse-fp32-param", {"kept_boundaries": "true", "attention_mask": "compressed"}),
+        # --fix-sub-seq-length is of v26, --swap-optimizer-times of v2.3.
+        (f"{TOLD_APART} --fix-sub-seq-length 4096", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} {ULYSSES} --fix-sub-seq-length 4096", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} {ULYSSES} --pad-vocab-size-to 32000", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} --pad-vocab-size-to 32000", {"attention_mask": "sequence"}),
+        (
+            f"{TOLD_APART} --fix-sub-seq-length 4096 {ULYSSES.replace('ulysses', 'megatron')}",
+            {"attention_mask": "sequence"},
+        ),
         ("--stage sft --no-pad-to-seq-lengths", {"kept_boundaries": "false"}),
         ("--moe-alltoall-overlap-comm", {"kept_dispatches": "3"}),
     ],
@@ -254,6 +265,13 @@ def test_what_is_kept_done_again_and_trained(flags: str, options: dict[str, str]
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert options.items() <= recipe.options.items()
     assert not about(recipe, "unknown-flag")
+
+
+def test_a_mask_that_only_early_releases_make_leaves_no_firm_verdict(tmp_path: Path) -> None:
+    flags = f"{TOLD_APART} {ULYSSES} --seq-length 262144 --recompute-granularity full --recompute-method uniform"
+    result = judged(f"{flags} --tensor-model-parallel-size 4 --sequence-parallel --recompute-num-layers 1", tmp_path)
+    assert result.outcome == "not_modelled"
+    assert "before v2.3" in result.reasons[0]
 
 
 def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -> None:
@@ -267,6 +285,7 @@ def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -
         ("--reuse-fp32-param", "mindspeed-v2.0"),
         ("--reuse-fp32-param --moe-router-num-groups 4", "mindspeed-v2.2"),
         ("--reuse-fp32-param --transformer-impl local", "mindspeed-v26"),
+        ("--reuse-fp32-param --fix-sub-seq-length 4096", "mindspeed-v26"),
     ],
 )
 def test_the_release_is_the_oldest_that_has_the_flags(flags: str, release: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PAIRS: Final = ("dpo", "simpo", "orpo", "rm", "orm")
 SCORES: Final = ("rm", "orm")
 """Stages that train one score instead of the logits."""
 STAGES: Final = frozenset(("sft", "pt", *PREFERENCES, *PAIRS, *SCORES))
-_RELEASE: Final = re.compile(r"MindSpeed-LLM-v(\d+)\.(\d+)")
+_RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")
 _EARLY_CORE: Final = 8
 """Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
@@ -107,7 +107,7 @@ def _kept(given: Given) -> dict[str, str]:
     if is_legacy(given):
         found["attention_mask"] = "none" if variable else "layers"
     elif given.text("attention_mask", "attention-mask-type") == "general":
-        found["attention_mask"] = "sequence"
+        found["attention_mask"] = _general_mask(given)
     if given.text("position_embedding_type", "position-embedding-type") == "alibi":
         found["position_bias_tables"] = "true"
         if given.switch("attention_mask", "use-flash-attn"):
@@ -122,6 +122,26 @@ def _kept(given: Given) -> dict[str, str]:
     for option in ("attention_mask", "position_embedding_type", "kept_boundaries", "kept_dispatches"):
         given.places.pop(option, None)
     return found
+
+
+def _general_mask(given: Given) -> str:
+    """The mask of `--attention-mask-type general`; documents that are told apart have their lengths in its place.
+
+    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes none beside
+    tokens for heads, from v26.0.0 on none at all, and get_attention_mask of MindSpeed (model/transformer.py:66 of
+    v26.0.0) then takes the one of 2048 x 2048, unless a ring makes its own.
+    """
+    if not given.switch("attention_mask", "reset-attention-mask"):
+        return "sequence"
+    release = _number(release_of(given))
+    parts = given.integer("cp", "context-parallel-size", high=2**16) or 1
+    ulysses = given.text("cp_communication", "context-parallel-algo") == "ulysses_cp_algo"
+    if (ulysses and release >= (2, 3)) or (parts == 1 and release >= (26, 0)):
+        return "compressed"
+    if ulysses:
+        said = "the mask of the whole sequence, which MindSpeed-LLM before v2.3 makes, is priced; later ones make none"
+        given.remark("upper-bound", "warning", said, "reset-attention-mask")
+    return "sequence"
 
 
 def _dispatched(given: Given) -> dict[str, str]:
