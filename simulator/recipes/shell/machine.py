@@ -195,7 +195,7 @@ class Machine:
         return hole(f"${name}", line, [Cause(line, name)], outside=len(name) > 1 or name.isalpha())
 
     def _is_remainder(self, name: str) -> bool:
-        """Whether a name that the script never sets reads like its lists of flags, and no file that it names sets it."""
+        """Whether a name that is never set reads like the lists of flags of a script that reads no other file."""
         if _FLAGS.fullmatch(name) is None or any(remark.rule == "not-read" for remark in self._remarks):
             return False
         charge(_ENTRY_WORK * len(self.own_names))
