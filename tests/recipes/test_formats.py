@@ -480,6 +480,9 @@ def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path
     file.write_text("general: {}\nparallelism: {tp: 1}\ntokens: {a: 1}\ntokens: {a: 2}\n")
     with pytest.raises(UnsupportedError, match="nanotron"):
         read_recipe(file)
+    file.write_text("model: {}\ndata: {cutoff_len: 4096}\nparallel: {fsdp_size: 8}\ntraining: {stage: pt}\n")
+    with pytest.raises(UnsupportedError, match="FSDP2 trainer"):
+        read_recipe(file)
     file.write_text("general: {}\ntokens: {a: 1}\ntokens: {a: 2}\n")
     with pytest.raises(InputError, match="duplicate key"):
         read_recipe(file)

@@ -191,18 +191,44 @@ def test_experts_over_the_tensor_parallel_group(tmp_path: Path) -> None:
     assert (whole.expert_parallel, whole.expert_tensor_parallel) == (8, 1)
 
 
+GROUPS = "--group-query-attention --num-query-groups"
+HYBRID = "--context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
+LATER = "--pad-vocab-size-to 32000"  # a flag of v2.3
+
+
 @pytest.mark.parametrize(
-    ("flags", "exchange"),
+    ("flags", "exchange", "repeated"),
     [
-        ("--context-parallel-algo ulysses_cp_algo", "all_to_all"),
-        ("--context-parallel-algo megatron_cp_algo", None),
-        ("--group-query-attention --num-query-groups 1 --context-parallel-algo ulysses_cp_algo", None),
+        ("--context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        (f"{GROUPS} 8 --context-parallel-algo ulysses_cp_algo", "all_to_all", True),
+        (f"{LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        ("--context-parallel-algo megatron_cp_algo", None, False),
+        (f"{GROUPS} 8 {LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        (f"{GROUPS} 2 {LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", True),
+        (f"{GROUPS} 2 {LATER} {HYBRID}", "all_to_all_ring", False),
+        (f"{GROUPS} 1 {LATER} {HYBRID}", "all_to_all_ring", True),
     ],
 )
-def test_how_context_parallelism_exchanges(flags: str, exchange: str | None, tmp_path: Path) -> None:
-    recipe = read(f"{BASE} --context-parallel-size 2 {flags}", tmp_path)
+def test_how_context_parallelism_exchanges(flags: str, exchange: str | None, repeated: bool, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --context-parallel-size 4 {flags}", tmp_path)
     assert recipe.options.get("cp_communication") == exchange
-    assert ("not-modelled" in rules(recipe)) == ("groups 1" in flags)
+    assert ("repeat_kv" in recipe.options) == repeated
+    assert "not-modelled" not in rules(recipe)
+
+
+def test_heads_that_are_repeated_take_more_and_are_not_refused(tmp_path: Path) -> None:
+    exchange = "--use-distributed-optimizer --context-parallel-algo ulysses_cp_algo --context-parallel-size"
+    needs = []
+    for groups in (2, 8):
+        result = judged(f"{GROUPS} {groups} {exchange} 8 {LATER}", tmp_path)
+        assert result.outcome == "fits"
+        assert result.estimate is not None
+        needs.append(result.estimate.memory.parts_bytes["activations"])
+    # Of 512 tokens in 32 layers, in widths of q: the whole projection, q, k and v; or the projection, q and k.
+    wide, narrow = 1 + 2 * 2 / 32 + 3, 1 + 2 * 8 / 32 + 1 + 8 / 32
+    assert needs[0] - needs[1] == (wide - narrow) * 4096 * 2 * 512 * 32
+    refused = judged(f"{GROUPS} 4 {exchange} 3 {LATER}", tmp_path)
+    assert refused.outcome != "fits"
 
 
 def test_the_older_models_fuse_what_they_are_told(tmp_path: Path) -> None:

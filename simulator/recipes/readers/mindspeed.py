@@ -23,6 +23,7 @@ _RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")
 _EARLY_CORE: Final = 8
 """Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
+_REPEATED_AS_NEEDED: Final = (2, 3)
 _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 
@@ -98,6 +99,20 @@ def _kernels(given: Given) -> dict[str, str]:
 def overlapped(options: Mapping[str, str]) -> dict[str, str]:
     """Fused collectives are overlapped, whatever Megatron's own flag says."""
     return {"tp_comm_overlap": "true"} if options.get("fused_collectives") == "true" else {}
+
+
+def repeated_heads(given: Given, heads: int, exchanging: int) -> dict[str, str]:
+    """Whether key-value heads are repeated to the query heads before tokens are exchanged for heads.
+
+    Up to v2.2.0 always (core/transformer/dot_product_attention.py:246, --kv-head-repeat-before-uly-alltoall), later
+    where a rank's `heads` are fewer than the ranks that exchange: MindSpeed v26.0.0, ulysses_context_parallel.py:187.
+    """
+    queries = given.integer("num_attention_heads", "num-attention-heads") or 0
+    shared = queries > (given.integer("num_key_value_heads", "num-query-groups") or queries)
+    if not shared or not given.has("context-parallel-algo"):
+        return {}
+    always = _number(release_of(given)) < _REPEATED_AS_NEEDED
+    return {"repeat_kv": "true"} if always or heads < exchanging else {}
 
 
 def _kept(given: Given) -> dict[str, str]:

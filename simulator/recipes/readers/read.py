@@ -122,6 +122,7 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("axolotl", frozenset(["base_model", "sequence_len"])),
     ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
     ("nanotron", frozenset(["general", "parallelism", "tokens"])),
+    ("MindSpeed-LLM's FSDP2 trainer", frozenset(["data", "model", "parallel", "training"])),
 )
 """Trainers whose files are known and not read, by sections that only they have."""
 
