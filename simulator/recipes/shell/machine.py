@@ -34,8 +34,8 @@ _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )
 """Names that the run sets, even where the script assigns them on some path."""
-_FLAGS: Final = re.compile(r"(?!EXTRA|MORE|OTHER|ADD|USER|CUSTOM|ARGS)[A-Z]\w*_ARGS", re.ASCII)
-"""A list of flags of the script's own, by its name; others are for who starts it."""
+_FLAGS: Final = re.compile(r"(?!EXTRA|MORE|OTHER|ADD|USER|CUSTOM|DIST|LAUNCH|TORCH|RUN)[A-Z]\w*_ARGS", re.ASCII)
+"""A list of flags of the script's own, by its name; others are for who starts it, or tell the launcher the nodes."""
 _OWN_FLAGS: Final = 3
 """Lists of flags of its own that a script sets before one that it never sets is taken for a remainder."""
 
