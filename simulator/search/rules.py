@@ -108,12 +108,17 @@ def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
     return mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
+def _exchanged_heads(scenario: Scenario) -> int:
+    """The fewest heads that an all-to-all splits: query heads are a multiple of the key-value heads."""
+    model = scenario.model
+    return model.num_attention_heads if scenario.framework.repeat_kv else model.num_key_value_heads
+
+
 def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
         return every(block, broken=False)
     inner = inner_context(scenario, block)
-    # Query heads are a multiple of the key-value heads: where those divide, the queries do.
-    undivided = (scenario.model.num_key_value_heads % (block.tensor_parallel * inner) != 0) & (inner > 1)
+    undivided = (_exchanged_heads(scenario) % (block.tensor_parallel * inner) != 0) & (inner > 1)
     return mask(undivided | (block.context_parallel % inner != 0))
 
 
@@ -325,7 +330,8 @@ RULES: tuple[Rule, ...] = (
         "all-to-all context parallelism splits heads",
         _context,
         lambda s, x: (
-            f"all-to-all needs {s.model.num_key_value_heads} key-value heads to divide by tensor parallel "
+            f"all-to-all needs {_exchanged_heads(s)} "
+            f"{'' if s.framework.repeat_kv else 'key-value '}heads to divide by tensor parallel "
             f"{x.tensor_parallel} x the ranks that exchange, of context parallel {x.context_parallel}"
         ),
         lambda _s, _x: "--option cp_communication=ring, or less context parallelism",

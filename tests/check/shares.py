@@ -28,6 +28,7 @@ _FIRM: Final = ("fits", "starved", "does_not_fit", "refused")
 _NONE: Final = re.compile(
     r"starts no training|before it starts any training|no such file beside|no recipe of a framework|is no recipe"
     r"|flags of no framework|keeps what it sets in Python|keeps its values in Python|v1 format is not read"
+    r"|a file of [^,]{1,40}, which is not read"
     r"|must hold a mapping|tuner chooses the layout|names no model; give the script|nothing is trained"
 )
 """What is said of files that start no training, start another program's, or are but a part of a recipe."""

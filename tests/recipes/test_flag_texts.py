@@ -58,6 +58,35 @@ def test_a_text_that_may_hold_any_flag(before: str, flags: str, name: str, tmp_p
     assert any("any other flag" in reason for reason in answer.reasons)
 
 
+OWN_LISTS = "TRAIN_ARGS='--lr 1e-4'; DATA_ARGS='--data-path d'; MODEL_ARGS=(--seed 1)"
+
+
+def test_a_list_of_flags_that_the_script_forgot(tmp_path: Path) -> None:
+    recipe = read(f"{OWN_LISTS}\n{LAUNCH} $TRAIN_ARGS $DATA_ARGS $MOE_ARGS ${{MODEL_ARGS[@]}}\n", tmp_path)
+    assert affected(recipe) == {}
+    (remark,) = (remark for remark in recipe.remarks if remark.rule == "assumed-unset")
+    assert (remark.severity, remark.place and remark.place.line) == ("warning", 2)
+    assert "$MOE_ARGS" in remark.message
+    told = read(f"{OWN_LISTS}\n{LAUNCH} $TRAIN_ARGS $MOE_ARGS\n", tmp_path, MOE_ARGS=DEGREES)
+    assert told.layout is not None
+    assert told.layout.tensor_parallel == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        (OWN_LISTS, "EXTRA_ARGS"),
+        (OWN_LISTS, "MOE"),
+        (OWN_LISTS, "DIST_ARGS"),
+        (OWN_LISTS.replace("DATA_ARGS", "DATA"), "MOE_ARGS"),
+        (f"{OWN_LISTS}; source ./experts.sh", "MOE_ARGS"),
+    ],
+)
+def test_a_list_of_flags_that_may_come_from_elsewhere(before: str, name: str, tmp_path: Path) -> None:
+    recipe = read(f"{before}\n{LAUNCH} $TRAIN_ARGS ${name}\n", tmp_path)
+    assert "any_other_flag" in affected(recipe)[name]
+
+
 def test_the_user_says_what_the_text_holds(tmp_path: Path) -> None:
     recipe = read(f"{LAUNCH} $EXTRA_ARGS\n", tmp_path, EXTRA_ARGS="")
     assert affected(recipe) == {}

@@ -78,6 +78,12 @@ def test_model_args_that_the_environment_gives(tmp_path: Path) -> None:
     assert recipe.layout is None
 
 
+def test_model_args_that_start_fewer_processes_than_a_node_has(tmp_path: Path) -> None:
+    first = "MODEL_ENV_VARS:\n  MODEL_ARGS:\n    GPUS_PER_NODE: 2\n  MODEL_ARGS_2:\n    GPUS_PER_NODE: 4\n"
+    assert read(first + ARGS, tmp_path, MBS="1", TP="2").devices_per_node == 2
+    assert read(ARGS, tmp_path, MBS="1", TP="2").devices_per_node is None
+
+
 def test_public_model_args() -> None:
     (recipe,) = read_recipe(public("megatron-tests", "gpt3_mcore_te_tp2_pp2_mla_1node/model_config.yaml"))
     assert recipe.layout is not None
@@ -490,6 +496,9 @@ def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path
     file = tmp_path / "x.yaml"
     file.write_text("general: {}\nparallelism: {tp: 1}\ntokens: {a: 1}\ntokens: {a: 2}\n")
     with pytest.raises(UnsupportedError, match="nanotron"):
+        read_recipe(file)
+    file.write_text("model: {}\ndata: {cutoff_len: 4096}\nparallel: {fsdp_size: 8}\ntraining: {stage: pt}\n")
+    with pytest.raises(UnsupportedError, match="FSDP2 trainer"):
         read_recipe(file)
     file.write_text("general: {}\ntokens: {a: 1}\ntokens: {a: 2}\n")
     with pytest.raises(InputError, match="duplicate key"):

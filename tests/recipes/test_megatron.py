@@ -454,3 +454,28 @@ def test_the_keys_of_verl_are_no_keys_of_nemo(tmp_path: Path) -> None:
     file.write_text(f"python verl_entrypoint.py {keys}\n", encoding="utf-8")
     with pytest.raises(UnsupportedError, match="flags of no framework"):
         read_recipe(file)
+
+
+def test_tensor_parallel_experts_of_a_model_that_has_none(tmp_path: Path) -> None:
+    flags = f"{BASE} --tensor-model-parallel-size 2 --sequence-parallel"
+    plain = check_recipe(read(flags, tmp_path), Asked(hardware="h200-sxm"), Gates())
+    result = check_recipe(
+        read(f"{flags} --expert-tensor-parallel-size 4", tmp_path), Asked(hardware="h200-sxm"), Gates()
+    )
+    assert result.outcome == plain.outcome == "fits"
+    assert result.estimate is not None
+    assert plain.estimate is not None
+    assert result.estimate.memory == plain.estimate.memory
+    refused = check_recipe(
+        read(f"{flags} --expert-model-parallel-size 4", tmp_path), Asked(hardware="h200-sxm"), Gates()
+    )
+    assert refused.outcome == "refused"
+    own = Asked(hardware="h200-sxm", layout={"expert_tensor_parallel": 2})
+    assert check_recipe(read(flags, tmp_path), own, Gates()).outcome == "refused"
+
+
+@pytest.mark.parametrize(("more", "groups"), [("", (0, 0)), ("--moe-router-group-topk 4", (8, 4))])
+def test_groups_of_experts_without_a_number_for_a_token(more: str, groups: tuple[int, int], tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --num-experts 64 --moe-router-topk 4 --moe-router-num-groups 8 {more}", tmp_path)
+    assert (recipe.model_fields["n_group"], recipe.model_fields["topk_group"]) == groups
+    assert check_recipe(recipe, Asked(hardware="h200-sxm"), Gates()).outcome != "unreadable"

@@ -31,6 +31,8 @@ LATENT = (
  --moe-intermediate-size 1408 --spec mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec"""
     + RUN
 )
+TOLD_APART = "--attention-mask-type general --reset-attention-mask"
+ULYSSES = "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"
 OLD_NAMES = "--qk-nope-head-dim 128 --qk-rope-head-dim 64"
 NEW_NAMES = "--qk-head-dim 128 --qk-pos-emb-head-dim 64"
 
@@ -189,18 +191,44 @@ def test_experts_over_the_tensor_parallel_group(tmp_path: Path) -> None:
     assert (whole.expert_parallel, whole.expert_tensor_parallel) == (8, 1)
 
 
+GROUPS = "--group-query-attention --num-query-groups"
+HYBRID = "--context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
+LATER = "--pad-vocab-size-to 32000"  # a flag of v2.3
+
+
 @pytest.mark.parametrize(
-    ("flags", "exchange"),
+    ("flags", "exchange", "repeated"),
     [
-        ("--context-parallel-algo ulysses_cp_algo", "all_to_all"),
-        ("--context-parallel-algo megatron_cp_algo", None),
-        ("--group-query-attention --num-query-groups 1 --context-parallel-algo ulysses_cp_algo", None),
+        ("--context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        (f"{GROUPS} 8 --context-parallel-algo ulysses_cp_algo", "all_to_all", True),
+        (f"{LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        ("--context-parallel-algo megatron_cp_algo", None, False),
+        (f"{GROUPS} 8 {LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", False),
+        (f"{GROUPS} 2 {LATER} --context-parallel-algo ulysses_cp_algo", "all_to_all", True),
+        (f"{GROUPS} 2 {LATER} {HYBRID}", "all_to_all_ring", False),
+        (f"{GROUPS} 1 {LATER} {HYBRID}", "all_to_all_ring", True),
     ],
 )
-def test_how_context_parallelism_exchanges(flags: str, exchange: str | None, tmp_path: Path) -> None:
-    recipe = read(f"{BASE} --context-parallel-size 2 {flags}", tmp_path)
+def test_how_context_parallelism_exchanges(flags: str, exchange: str | None, repeated: bool, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --context-parallel-size 4 {flags}", tmp_path)
     assert recipe.options.get("cp_communication") == exchange
-    assert ("not-modelled" in rules(recipe)) == ("groups 1" in flags)
+    assert ("repeat_kv" in recipe.options) == repeated
+    assert "not-modelled" not in rules(recipe)
+
+
+def test_heads_that_are_repeated_take_more_and_are_not_refused(tmp_path: Path) -> None:
+    exchange = "--use-distributed-optimizer --context-parallel-algo ulysses_cp_algo --context-parallel-size"
+    needs = []
+    for groups in (2, 8):
+        result = judged(f"{GROUPS} {groups} {exchange} 8 {LATER}", tmp_path)
+        assert result.outcome == "fits"
+        assert result.estimate is not None
+        needs.append(result.estimate.memory.parts_bytes["activations"])
+    # Of 512 tokens in 32 layers, in widths of q: the whole projection, q, k and v; or the projection, q and k.
+    wide, narrow = 1 + 2 * 2 / 32 + 3, 1 + 2 * 8 / 32 + 1 + 8 / 32
+    assert needs[0] - needs[1] == (wide - narrow) * 4096 * 2 * 512 * 32
+    refused = judged(f"{GROUPS} 4 {exchange} 3 {LATER}", tmp_path)
+    assert refused.outcome != "fits"
 
 
 def test_the_older_models_fuse_what_they_are_told(tmp_path: Path) -> None:
@@ -246,6 +274,15 @@ def test_the_allocator_of_the_device(tmp_path: Path) -> None:
         ("--position-embedding-type alibi --use-flash-attn", {"attention_mask": "layers"}),
         ("--attention-mask-type general", {"attention_mask": "sequence"}),
         ("--reuse-fp32-param", {"kept_boundaries": "true", "attention_mask": "compressed"}),
+        # --fix-sub-seq-length is of v26, --swap-optimizer-times of v2.3.
+        (f"{TOLD_APART} --fix-sub-seq-length 4096", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} {ULYSSES} --fix-sub-seq-length 4096", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} {ULYSSES} --pad-vocab-size-to 32000", {"attention_mask": "compressed"}),
+        (f"{TOLD_APART} --pad-vocab-size-to 32000", {"attention_mask": "sequence"}),
+        (
+            f"{TOLD_APART} --fix-sub-seq-length 4096 {ULYSSES.replace('ulysses', 'megatron')}",
+            {"attention_mask": "sequence"},
+        ),
         ("--stage sft --no-pad-to-seq-lengths", {"kept_boundaries": "false"}),
         ("--moe-alltoall-overlap-comm", {"kept_dispatches": "3"}),
     ],
@@ -254,6 +291,13 @@ def test_what_is_kept_done_again_and_trained(flags: str, options: dict[str, str]
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert options.items() <= recipe.options.items()
     assert not about(recipe, "unknown-flag")
+
+
+def test_a_mask_that_only_early_releases_make_leaves_no_firm_verdict(tmp_path: Path) -> None:
+    flags = f"{TOLD_APART} {ULYSSES} --seq-length 262144 --recompute-granularity full --recompute-method uniform"
+    result = judged(f"{flags} --tensor-model-parallel-size 4 --sequence-parallel --recompute-num-layers 1", tmp_path)
+    assert result.outcome == "not_modelled"
+    assert "before v2.3" in result.reasons[0]
 
 
 def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -> None:
@@ -267,6 +311,7 @@ def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -
         ("--reuse-fp32-param", "mindspeed-v2.0"),
         ("--reuse-fp32-param --moe-router-num-groups 4", "mindspeed-v2.2"),
         ("--reuse-fp32-param --transformer-impl local", "mindspeed-v26"),
+        ("--reuse-fp32-param --fix-sub-seq-length 4096", "mindspeed-v26"),
     ],
 )
 def test_the_release_is_the_oldest_that_has_the_flags(flags: str, release: str, tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_other_layers_are_not_modelled(flags: str, tmp_path: Path) -> None:
 
 
 OWN = "--num-layers 4 --spec mindspeed_llm.tasks.models.spec."
+
+
+@pytest.mark.parametrize("spec", ["minimax_spec", "phi35_moe_spec"])
+def test_layers_of_mindspeed_that_are_what_the_other_flags_say(spec: str, tmp_path: Path) -> None:
+    assert refused(read(f"{OWN}{spec} layer_spec", tmp_path)) == []
+    assert refused(read(f"{OWN}other_spec layer_spec", tmp_path)) != []
+
+
 DELTA_NET = "--experimental-attention-variant gated_delta_net --linear-attention-freq 4 "
 
 

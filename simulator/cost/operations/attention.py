@@ -57,13 +57,14 @@ def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Op
     Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
     starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
     once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
-    and the output change from sequence to head splits; within a ring over some ranks, and keys and values go round
-    the others.
+    and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
+    over some ranks, and keys and values go round the others.
     """
     element, heads = element_bytes(given), heads_of(given, mixer)
     shared = element * float(heads.key_width + heads.value_width)
     passed: Spread = "window" if mixer == "sliding" else "key_value"
-    everything = element * float(heads.query_width + heads.output_width) + shared
+    joined = element * joined_width
+    everything = element * float(heads.query_width + heads.output_width) + joined
     kind = as_type("ContextExchange", given.framework.cp_communication)
     kept: tuple[Kept, ...] = ()
     match kind:
@@ -78,12 +79,12 @@ def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Op
         case "all_to_all_ring":
             exchanges = [
                 Collective("context_inner", "all_to_all", everything, "tensor", "attention_apart", backward=2.0),
-                Collective("context_outer", "ring", shared, passed, "core_attention", backward=2.0),
+                Collective("context_outer", "ring", joined, passed, "core_attention", backward=2.0),
             ]
         case _:
             assert_never(kind)
     if kind in ("ring", "all_to_all_ring"):
-        kept = (Kept("ring_key_value", element * joined_width, shared_spread(mixer, "ring")),)
+        kept = (Kept("ring_key_value", joined, shared_spread(mixer, "ring")),)
     return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
 
 

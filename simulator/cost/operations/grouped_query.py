@@ -37,19 +37,21 @@ def sparse(given: Conditions) -> tuple[Operation, ...]:
 def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Projections, norms, positions, core and what is behind it.
 
-    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q, k.
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q, k and
+    a v that is repeated.
     Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
     model, profile, element = given.model, given.framework, element_bytes(given)
     heads = heads_of(given, mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     expanded = query if profile.repeat_kv else key
+    output: tuple[Kept, ...] = ()
     if profile.keep_qkv_output:
         gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
-        output = Kept("qkv_output", element * (query + gated + key + value), shared_spread(mixer, "projection"))
-    else:
+        output = (Kept("qkv_output", element * (query + gated + key + value), shared_spread(mixer, "projection")),)
+    if profile.repeat_kv or not profile.keep_qkv_output:
         repeated = float(heads.output_width) if profile.repeat_kv else value
-        output = Kept("value", element * repeated, shared_spread(mixer, "key_value"))
+        output = (*output, Kept("value", element * repeated, shared_spread(mixer, "key_value")))
     joined = Collective(
         "tensor", "gather", element * (query + key + value), shared_spread(mixer, "gathered"), "nothing"
     )
@@ -57,7 +59,7 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         name="query_key_value",
         group="attention_projection",
         weights=_weights(given, mixer),
-        kept=(output,),
+        kept=output,
         moved=cast(given, float(model.hidden_size), "sequence"),
         collectives=(tensor_collective(given, "gather"), *((joined,) if profile.limits.replicates_kv_heads else ())),
         calls=0.5,

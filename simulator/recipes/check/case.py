@@ -324,8 +324,15 @@ def _resized(told: _Told, like: Case) -> Cluster:
 
 
 def _with_experts(told: _Told, layout: Layout, model: ModelSpec) -> Layout:
-    """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives."""
+    """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives.
+
+    Without experts their tensor parallel size makes groups that nothing uses (initialize_model_parallel in
+    megatron/core/parallel_state.py of core_r0.12.0); an expert parallel size is refused.
+    """
     recipe = told.recipe
+    if recipe.framework == "megatron" and not recipe.is_question and not model.is_moe:
+        own = named(told.asked.layout).get("expert_tensor_parallel", 1)
+        return replace(layout, expert_tensor_parallel=own)
     own = recipe.model is not None or "num_experts" in recipe.model_fields
     fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(told.asked.layout)
     if recipe.framework != "megatron" or recipe.is_question or fixed or not model.is_moe:

@@ -11,7 +11,7 @@ from simulator.recipes.shell.values import text_value
 
 _SPECS: Final = re.compile(
     r"(?:mindspeed_llm|modellink)\.tasks\.models\.spec\.(?P<own>qwen3_spec|deepseek_spec|qwen2_moe_spec|bailing_spec"
-    r"|hunyuan_spec|mamba_spec|gemma2_spec|qwen3_next_spec|plm_spec) layer_spec"
+    r"|hunyuan_spec|mamba_spec|gemma2_spec|qwen3_next_spec|plm_spec|minimax_spec|phi35_moe_spec) layer_spec"
     r"|(?:megatron\.core\.models\.(?:mamba|hybrid))?\.(?P<stack>mamba|hybrid)_layer_specs (?:mamba|hybrid)_stack_spec"
     r"|megatron\.core\.models\.gpt\.gpt_layer_specs (?:get_)?gpt_layer_(?:local|with_transformer_engine)_spec(?:_moe)?"
     r"|local"

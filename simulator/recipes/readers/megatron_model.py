@@ -56,6 +56,9 @@ def fields_of(given: Given) -> dict[str, Any]:
     heads = found.get("num_attention_heads")
     groups = given.integer("num_key_value_heads", "num-query-groups", *_HEADS)
     grouped = given.switch("num_key_value_heads", "group-query-attention") or given.has(*_HEADS)
+    if "n_group" in found and not found.get("topk_group") and "topk_group" not in given.incomplete:
+        # Without a number of groups per token no group is looked at: core_r0.12.0, transformer/moe/moe_utils.py:525.
+        found |= {"n_group": 0, "topk_group": 0}
     if heads and "num_key_value_heads" not in given.incomplete:
         found["num_key_value_heads"] = groups if grouped and groups else heads
     if "tie_word_embeddings" not in given.incomplete:

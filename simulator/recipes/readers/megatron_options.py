@@ -9,7 +9,7 @@ from typing import Final
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP8_RECIPES
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped
+from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped, repeated_heads
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -138,15 +138,11 @@ def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]
         given.remark("not-modelled", "warning", said, *names)
         return {}
     kind = kinds.pop() if kinds else "ring"
-    few = heads and heads % (layout.tensor_parallel * layout.context_parallel) and given.has("context-parallel-algo")
-    if kind == "all_to_all" and few:
-        # MindSpeed repeats them (v26.0.0, --kv-head-repeat-before-uly-alltoall); Megatron refuses.
-        said = f"{heads} key-value heads are repeated for the exchange; it is priced as a ring"
-        given.remark("not-modelled", "warning", said, "context-parallel-algo")
-        kind = "ring"
-    if kind == "all_to_all_ring":
-        return _inner_degree(given)
-    return {} if kind == "ring" else {"cp_communication": kind}
+    found = _inner_degree(given) if kind == "all_to_all_ring" else {"cp_communication": kind}
+    if kind.startswith("all_to_all") and heads:
+        exchanging = int(found.get("cp_inner_degree", layout.context_parallel))
+        found |= repeated_heads(given, heads // layout.tensor_parallel, exchanging)
+    return {} if kind == "ring" else found
 
 
 def _inner_degree(given: Given) -> dict[str, str]:

@@ -20,10 +20,11 @@ PAIRS: Final = ("dpo", "simpo", "orpo", "rm", "orm")
 SCORES: Final = ("rm", "orm")
 """Stages that train one score instead of the logits."""
 STAGES: Final = frozenset(("sft", "pt", *PREFERENCES, *PAIRS, *SCORES))
-_RELEASE: Final = re.compile(r"MindSpeed-LLM-v(\d+)\.(\d+)")
+_RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")
 _EARLY_CORE: Final = 8
 """Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
+_REPEATED_AS_NEEDED: Final = (2, 3)
 _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
 
@@ -106,6 +107,20 @@ def overlapped(options: Mapping[str, str]) -> dict[str, str]:
     return {"tp_comm_overlap": "true"} if options.get("fused_collectives") == "true" else {}
 
 
+def repeated_heads(given: Given, heads: int, exchanging: int) -> dict[str, str]:
+    """Whether key-value heads are repeated to the query heads before tokens are exchanged for heads.
+
+    Up to v2.2.0 always (core/transformer/dot_product_attention.py:246, --kv-head-repeat-before-uly-alltoall), later
+    where a rank's `heads` are fewer than the ranks that exchange: MindSpeed v26.0.0, ulysses_context_parallel.py:187.
+    """
+    queries = given.integer("num_attention_heads", "num-attention-heads") or 0
+    shared = queries > (given.integer("num_key_value_heads", "num-query-groups") or queries)
+    if not shared or not given.has("context-parallel-algo"):
+        return {}
+    always = _number(release_of(given)) < _REPEATED_AS_NEEDED
+    return {"repeat_kv": "true"} if always or heads < exchanging else {}
+
+
 def _kept(given: Given) -> dict[str, str]:
     """Masks, tables of positions, boundary tensors, what dispatchers keep."""
     found: dict[str, str] = {}
@@ -113,7 +128,7 @@ def _kept(given: Given) -> dict[str, str]:
     if is_legacy(given):
         found["attention_mask"] = "none" if variable else "layers"
     elif given.text("attention_mask", "attention-mask-type") == "general":
-        found["attention_mask"] = "sequence"
+        found["attention_mask"] = _general_mask(given)
     if given.text("position_embedding_type", "position-embedding-type") == "alibi":
         found["position_bias_tables"] = "true"
         if given.switch("attention_mask", "use-flash-attn"):
@@ -128,6 +143,26 @@ def _kept(given: Given) -> dict[str, str]:
     for option in ("attention_mask", "position_embedding_type", "kept_boundaries", "kept_dispatches"):
         given.places.pop(option, None)
     return found
+
+
+def _general_mask(given: Given) -> str:
+    """The mask of `--attention-mask-type general`; documents that are told apart have their lengths in its place.
+
+    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes none beside
+    tokens for heads, from v26.0.0 on none at all, and get_attention_mask of MindSpeed (model/transformer.py:66 of
+    v26.0.0) then takes the one of 2048 x 2048, unless a ring makes its own.
+    """
+    if not given.switch("attention_mask", "reset-attention-mask"):
+        return "sequence"
+    release = _number(release_of(given))
+    parts = given.integer("cp", "context-parallel-size", high=2**16) or 1
+    ulysses = given.text("cp_communication", "context-parallel-algo") == "ulysses_cp_algo"
+    if (ulysses and release >= (2, 3)) or (parts == 1 and release >= (26, 0)):
+        return "compressed"
+    if ulysses:
+        said = "the mask of the whole sequence, which MindSpeed-LLM before v2.3 makes, is priced; later ones make none"
+        given.remark("upper-bound", "warning", said, "reset-attention-mask")
+    return "sequence"
 
 
 def _dispatched(given: Given) -> dict[str, str]:

@@ -25,6 +25,8 @@ from simulator.recipes.shell.values import Value, text_value
 FLAG_SECTION: Final = "MODEL_ARGS"
 _VARIABLES: Final = "ENV_VARS"
 _NODES: Final = "NNODES"
+_PROCESSES: Final = ("MODEL_ENV_VARS", FLAG_SECTION, "GPUS_PER_NODE")
+"""Where a file tells how many processes of a node the first run has: run_ci_test.sh:299 of Megatron-LM d98e8a6."""
 
 
 def is_model_args(keys: Iterable[Key]) -> bool:
@@ -58,8 +60,12 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else kept).append(key)
     variables = Variables({**told, **settings})
     environment: dict[str, Value] = {}
+    devices: int | None = None
     for key in variables.keys(kept):
-        if key.path[0] == _VARIABLES and len(key.values) == 1:
+        if key.path == _PROCESSES and isinstance(key.content, int) and key.content > 0:
+            devices = key.content
+            given.places["devices_per_node"] = Place(given.file, key.line)
+        elif key.path[0] == _VARIABLES and len(key.values) == 1:
             environment[key.name] = key.values[0]
         elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
             _add(given, key.path[1], _unwrapped(key.values), key.line)
@@ -72,7 +78,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
     variables.note(given)
     nodes = int(told[_NODES]) if _NODES in told else None
-    return megatron_recipe(given, environment, "megatron-yaml", "", nodes, None), variables.used & set(settings)
+    return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 
 
 def _add(given: Given, name: str, values: tuple[Value, ...], line: int) -> None:

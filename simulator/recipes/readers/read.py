@@ -124,6 +124,7 @@ _OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
     ("nanotron", frozenset(["general", "parallelism", "tokens"])),
     ("verl", frozenset(["actor_rollout_ref", "algorithm"])),
+    ("MindSpeed-LLM's FSDP2 trainer", frozenset(["data", "model", "parallel", "training"])),
 )
 """Trainers whose files are known and not read, by sections that only they have."""
 

@@ -34,6 +34,10 @@ _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )
 """Names that the run sets, even where the script assigns them on some path."""
+_FLAGS: Final = re.compile(r"(?!EXTRA|MORE|OTHER|ADD|USER|CUSTOM|DIST|LAUNCH|TORCH|RUN)[A-Z]\w*_ARGS", re.ASCII)
+"""A list of flags of the script's own, by its name; others are for who starts it, or tell the launcher the nodes."""
+_OWN_FLAGS: Final = 3
+"""Lists of flags of its own that a script sets before one that it never sets is taken for a remainder."""
 
 Flow = Literal["", "exit", "return", "break", "continue"]
 Content = Value | tuple[Value, ...] | None
@@ -184,7 +188,18 @@ class Machine:
             return found
         if name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
             return None
+        if self._is_remainder(name):
+            said = f"${name} is set nowhere in the script, beside other lists of flags: taken as nothing, as bash does"
+            self.remark("assumed-unset", "warning", said, line, f"--set {name}=FLAGS")
+            return None
         return hole(f"${name}", line, [Cause(line, name)], outside=len(name) > 1 or name.isalpha())
+
+    def _is_remainder(self, name: str) -> bool:
+        """Whether a name that is never set reads like the lists of flags of a script that reads no other file."""
+        if _FLAGS.fullmatch(name) is None or any(remark.rule == "not-read" for remark in self._remarks):
+            return False
+        charge(_ENTRY_WORK * len(self.own_names))
+        return sum(_FLAGS.fullmatch(own) is not None for own in self.own_names) >= _OWN_FLAGS
 
     def _parameter(self, name: str, line: int) -> Content:
         parameters = self.state.positional
