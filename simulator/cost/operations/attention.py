@@ -100,7 +100,8 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     """Softmax of the scores times the values.
 
     A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
-    a window or an indexer leaves of it, and the products, the mask and the softmax write and read it. Its backward pass
+    a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
+    the softmax write and read it. Its backward pass
     holds the gradients of queries, keys and values.
     """
     model, profile, element, heads = given.model, given.framework, element_bytes(given), heads_of(given, mixer)
@@ -110,6 +111,8 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
     scores = profile.attention_matrix_bytes * (element / HALF) * queries
     fused = profile.flash_attention
+    # Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask, two their product.
+    dropped = 1.0 + profile.attention_matrix_bytes * (element / HALF) if profile.attention_dropout else 0.0
     return Operation(
         name="core_attention",
         group="core_attention",
@@ -118,7 +121,7 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
             output,
             Kept("attention_statistics", FP32 * queries, "tensor")
             if fused
-            else Kept("attention_scores", scores, "scores"),
+            else Kept("attention_scores", scores + dropped * queries, "scores"),
         ),
         temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
         moved=_masked(given, queries) if fused else (Amount(4.5 * scores, "scores"),),
