@@ -16,9 +16,10 @@ from simulator.question.scenario.scenario import Scenario
 def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
 
-    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their gradient take 8 bytes, an unfused log-softmax 4 more. Chunking
-    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
-    `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
+    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their
+    gradient take 8 bytes, an unfused log-softmax 4 more. Chunking holds one chunk's logits, the hidden gradient and an
+    fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits of the whole
+    vocabulary.
     """
     return block.worked(scenario, "loss", lambda each: _loss_bytes(scenario, each))
 

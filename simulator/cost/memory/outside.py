@@ -86,10 +86,11 @@ def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
     `unfused_loss_bytes_per_logit`, none of it in the bytes that tensors take (Megatron-LM's and MindSpeed-LLM's runs).
     """
     profile = scenario.framework
-    if profile.fused_cross_entropy or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
+    at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
+    if not at_once or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
         return np.zeros(len(block))
-    apart = profile.fully_shard and not profile.cross_entropy_chunk_tokens
-    held = (element_bytes(scenario) if apart else 0.0) + scenario.coefficients.memory.unfused_loss_bytes_per_logit
+    cast = element_bytes(scenario) if profile.fully_shard else 0.0
+    held = cast + scenario.coefficients.memory.unfused_loss_bytes_per_logit
     return held * logits_per_micro_batch(scenario, block)
 
 

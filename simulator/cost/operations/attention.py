@@ -111,22 +111,28 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
     scores = profile.attention_matrix_bytes * (element / HALF) * queries
     fused = profile.flash_attention
-    # Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask, two their product.
-    dropped = 1.0 + profile.attention_matrix_bytes * (element / HALF) if profile.attention_dropout else 0.0
     return Operation(
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        kept=(
-            output,
-            Kept("attention_statistics", FP32 * queries, "tensor")
-            if fused
-            else Kept("attention_scores", scores + dropped * queries, "scores"),
-        ),
+        kept=(output, *_scores(given, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
         moved=_masked(given, queries) if fused else (Amount(4.5 * scores, "scores"),),
         core_width=attention_width(heads),
         core_window=_bound(given, mixer) if fused else None,
+    )
+
+
+def _scores(given: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
+    """What is kept of the scores: a number a row, or all; with dropout a byte of mask each, and their product.
+
+    Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
+    """
+    if given.framework.flash_attention:
+        return (Kept("attention_statistics", FP32 * queries, "tensor"),)
+    kept = Kept("attention_scores", scores, "scores")
+    return (
+        (kept, Kept("attention_dropout", queries + scores, "scores")) if given.framework.attention_dropout else (kept,)
     )
 
 

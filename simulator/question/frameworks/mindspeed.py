@@ -34,7 +34,13 @@ _ALL: Final[Mapping[str, Any]] = MappingProxyType(
 )
 MINDSPEED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "mindspeed-v2.0": {**_ALL, "warm_up_whole_batch": True, "largest_tensor_step": True, "loss_bytes_per_logit": 10},
+        "mindspeed-v2.0": {
+            **_ALL,
+            "largest_tensor_step": True,
+            "loss_bytes_per_logit": 10,
+            # Megatron's core 0.8, pipeline_parallel/schedules.py.
+            "warm_up_whole_batch": True,
+        },
         "mindspeed-v2.2": {**_ALL, "largest_tensor_step": True, "loss_bytes_per_logit": 10},
         "mindspeed-v2.3": {**_ALL, "largest_tensor_step": True, "loss_bytes_per_logit": 6},
         "mindspeed-v26": {**_ALL, "largest_tensor_step": False, "loss_bytes_per_logit": 6},

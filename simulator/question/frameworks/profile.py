@@ -60,7 +60,7 @@ class FrameworkProfile:
     )
     hidden_dropout: bool = switch(
         default=False,
-        about="what a half of a layer adds to the residual stream is dropped at random: a byte of mask a number is kept",
+        about="additions to the residual stream are dropped at random: a byte of mask is kept for each number",
     )
     fused_rms_norm: bool = switch(
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
