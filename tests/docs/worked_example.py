@@ -159,7 +159,7 @@ class Example:
         """The rest of the binding moment, which is the loss or a layer's backward pass."""
         memory, values, profile = self.estimate.memory, self.scenario.coefficients.memory, self.scenario.framework
         tokens, hidden = self.tokens, self.model.hidden_size
-        per_logit = profile.loss_bytes_per_logit + values.unfused_loss_bytes_per_logit
+        per_logit = profile.loss_bytes_per_logit
         at_loss = memory.moment == "loss"
         logits = times(per_logit, tokens, self.model.vocab_size) if at_loss and self.is_last else "0"
         yield Row("`logits`", logits, memory.parts_bytes["logits"], "MiB")

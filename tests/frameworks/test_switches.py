@@ -50,6 +50,11 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"model": "llama3.1-8b", "devices": 16},
         {"pipeline_parallel": 4, "virtual_stages": 2, "schedule": "dualpipev"},
     ),
+    # As many micro batches as ranks.
+    (
+        {"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8},
+        {"pipeline_parallel": 4, "virtual_stages": 2, "tensor_parallel": 1},
+    ),
     (
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
@@ -57,6 +62,8 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "attention_dropout": {"flash_attention": "false"},
+    "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
     "fused_collectives": {"tp_comm_overlap": "true"},

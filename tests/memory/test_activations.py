@@ -86,6 +86,17 @@ def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> Non
     assert kept(scenario, tensor_parallel=2, sequence_parallel=True) == (T * 2056 + whole * 8192) / 2
 
 
+def test_dropout_keeps_masks() -> None:
+    # A byte for each number of two residual additions; of the scores one for the mask and two for the product.
+    assert kept(small(small_dense(), hidden_dropout="true")) == T * (2072 + 2 * 64)
+    split = kept(small(small_dense(), hidden_dropout="true"), tensor_parallel=2, sequence_parallel=True)
+    assert split == kept(small(small_dense()), tensor_parallel=2, sequence_parallel=True) + T * 64
+    assert kept(small(small_dense(), attention_dropout="true")) == T * 2072
+    unfused = small(small_dense(), flash_attention="false", attention_dropout="true")
+    assert kept(unfused) == T * (2072 - 16) + (2 + 1 + 2) * 64 * 32 * 4
+    assert kept(unfused, recompute="selective") == T * (2072 - 16)
+
+
 def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() -> None:
     unfused = small(small_dense(), flash_attention="false")
     assert kept(unfused, recompute="selective") == T * (2072 - 16)

@@ -147,7 +147,7 @@ def test_interleaved_chunks_of_as_many_micro_batches_as_ranks(rank: int, sent: i
     Every chunk pass that is done has sent an output and an input's gradient, but for the last chunk's output and the
     first one's gradient.
     """
-    s = step_of(rank, batch=2, **PIPED | {"virtual_stages": 2})
+    s = step_of(rank, batch=2, options={"warm_up_whole_batch": "true"}, **PIPED | {"virtual_stages": 2})
     whole, buffers = 4 * s.stored, 2 * 3 * s.stream
     one = 2 * s.kept + (s.stream if rank == 0 else -s.stream)
     ahead = 2 * s.L - s.stream if rank == 0 else 0

@@ -32,14 +32,14 @@ def asked(options: dict[str, str] | None = None, *, model: Any = None, devices: 
 @pytest.mark.parametrize(
     ("options", "precision", "per_logit", "of_split"),
     [
-        ({}, "bf16", 8.5, 0),
+        ({}, "bf16", 6, 0),
         ({"fused_cross_entropy": "true"}, "bf16", 8, 0),
         # Of a vocabulary that is cut; whole logits are not.
-        ({"split_loss_bytes_per_logit": "6"}, "bf16", 8.5, 6),
+        ({"split_loss_bytes_per_logit": "6"}, "bf16", 6, 6),
         ({"split_loss_bytes_per_logit": "6"}, "fp32", 12, 6),
         ({}, "fp32", 12, 0),
         ({"fused_cross_entropy": "true"}, "fp32", 8, 0),
-        ({}, "fp8", 8.5, 0),
+        ({}, "fp8", 6, 0),
     ],
 )
 @pytest.mark.parametrize("tensor", [1, 4])
@@ -70,7 +70,7 @@ def test_bytes_of_a_logit(  # noqa: PLR0917 - one for each thing that decides it
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None:
     """The hidden state's as wide as it, the output weight's part in fp32."""
-    element, each = (2, 8.5) if precision == "bf16" else (4, 12)
+    element, each = (2, 6) if precision == "bf16" else (4, 12)
     scenario = asked({"cross_entropy_chunk_tokens": "16"}, model=small_dense(vocab_size=4096), precision=precision)
     here = block(scenario, micro_batch_size=2, tensor_parallel=tensor)
     whole = each * T * 4096 / tensor
@@ -83,9 +83,9 @@ def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None
 def test_labelled_tokens_alone_have_logits() -> None:
     """A quarter of them; a score is one number of each."""
     few = asked({"labelled_token_fraction": "0.25"})
-    assert only(loss_bytes(few, block(few, micro_batch_size=2))) == 8.5 * T / 4 * V
+    assert only(loss_bytes(few, block(few, micro_batch_size=2))) == 6 * T / 4 * V
     score = asked({"score_head": "true"})
-    assert only(loss_bytes(score, block(score, micro_batch_size=2))) == 8.5 * T
+    assert only(loss_bytes(score, block(score, micro_batch_size=2))) == 6 * T
 
 
 @pytest.mark.parametrize(
@@ -159,22 +159,22 @@ def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
 @pytest.mark.parametrize(
     ("options", "fields", "stranded"),
     [
-        ({}, {}, True),
-        ({"fully_shard": "false"}, {}, False),
-        ({"fused_cross_entropy": "true"}, {}, False),
-        ({"cross_entropy_chunk_tokens": "16"}, {}, False),
-        ({}, {"precision": "fp32"}, False),
-        ({}, {"precision": "fp8"}, True),
+        ({}, {}, 2.5),
+        ({"fully_shard": "false"}, {}, 0.5),
+        ({"fused_cross_entropy": "true"}, {}, 0),
+        ({"cross_entropy_chunk_tokens": "16"}, {}, 0),
+        ({}, {"precision": "fp32"}, 0),
+        ({}, {"precision": "fp8"}, 2.5),
         # A host's allocator caches no blocks.
-        ({}, {"hardware": "local-cpu"}, False),
+        ({}, {"hardware": "local-cpu"}, 0),
     ],
 )
-def test_16_bit_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str, Any], stranded: bool) -> None:
-    """Where several kernels differentiate a loss that a caching allocator makes room for."""
+def test_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str, Any], stranded: float) -> None:
+    """Where several kernels differentiate a loss that a caching allocator makes room for: PyTorch's 16-bit ones too."""
     apart = {"fused_cross_entropy": "false", "cross_entropy_chunk_tokens": "0"}
     scenario = asked(apart | options, profile="torch", **fields)
     found = stranded_logits(scenario, block(scenario, micro_batch_size=2, tensor_parallel=2))
-    assert only(found) == (2 * T * V / 2 if stranded else 0)
+    assert only(found) == stranded * T * V / 2
 
 
 @pytest.mark.parametrize("kind", ["ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring"])
@@ -205,6 +205,7 @@ def test_what_an_allocator_cannot_use(
     shares = {"fragmentation_growing": 0.1, "fragmentation_expandable": 0.2}
     shares |= {"fragmentation": 0.3, "fragmentation_early": 0.4}
     values = MemoryCoefficients(**shares, unexpandable_bytes=1000.0, unexpandable_tensor_parallel_bytes=500.0)
+    values = replace(values, unfused_loss_bytes_per_logit=0.0)
     scenario = replace(asked(options), coefficients=Coefficients(memory=values))
     here = block(scenario, tensor_parallel=tensor)
     found = only(outside_allocator(scenario, here, np.full((1, 1), allocated)).fragmentation)

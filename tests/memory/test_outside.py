@@ -25,7 +25,7 @@ VALUES = MemoryCoefficients(
     pipeline_buffers_per_chunk=7.0,
     fragmentation=0.25,
     fragmentation_expandable=0.5,
-    unfused_loss_bytes_per_logit=0.5,
+    unfused_loss_bytes_per_logit=0.0,
 )
 T, V = 8192, 1000
 
@@ -117,7 +117,8 @@ def test_workspaces_and_pipeline_buffers_are_tensors() -> None:
 def test_the_default_allocator_loses_another_share_and_holds_more_beside_it() -> None:
     # A quarter of 1000 bytes, and what it holds at any size: 5 GiB, but never more than is allocated.
     assert outside(small(options={"expandable_segments": "false"}))["fragmentation"] == 250 + 1000
-    large = scenario_of("llama3.1-8b", options={"expandable_segments": "false"}, devices=64)
+    options = {"expandable_segments": "false", "fused_cross_entropy": "true"}
+    large = scenario_of("llama3.1-8b", options=options, devices=64)
     values = large.coefficients.memory
     for tensor, held in ((1, 0.0), (2, values.unexpandable_tensor_parallel_bytes)):
         memory = priced(large, tensor_parallel=tensor, sequence_parallel=tensor > 1).memory
@@ -137,18 +138,19 @@ def loss(options: dict[str, str] | None = None, *, profile: str = "megatron", **
 
 
 def test_bytes_at_the_loss() -> None:
-    # 8 bytes a logit, and half a byte of passing copies unless the loss is one kernel.
-    assert loss() == 8.5 * T * V
-    assert loss(tensor_parallel=4, micro_batch_size=2) == 2 * 8.5 * T * V / 4
-    assert loss(context_parallel=2) == 8.5 * T * V / 2
+    # 6 bytes a logit, 8 where the loss is one kernel.
+    assert loss() == 6 * T * V
+    assert loss(tensor_parallel=4, micro_batch_size=2) == 2 * 6 * T * V / 4
+    assert loss(context_parallel=2) == 6 * T * V / 2
     assert loss({"fused_cross_entropy": "true"}) == 8 * T * V
-    assert loss({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"}) == 4 * T * V
-    assert loss(profile="paddle") == 10.5 * T * V
+    assert loss({"fused_cross_entropy": "true", "fused_loss_bytes_per_logit": "4"}) == 4 * T * V
+    assert loss({"fused_cross_entropy": "true", "fused_loss_bytes_per_logit": "0"}) == loss()
+    assert loss(profile="paddle") == loss({"fused_cross_entropy": "true"}, profile="paddle") == 10 * T * V
 
 
 def test_a_chunked_loss_holds_one_chunk_and_two_gradients() -> None:
     # 64 tokens of logits, the hidden gradient 2 T h, the weight's gradient 4 V h.
-    assert loss({"cross_entropy_chunk_tokens": "64"}) == 8.5 * 64 * V + 2 * T * 64 + 4 * V * 64
+    assert loss({"cross_entropy_chunk_tokens": "64"}) == 6 * 64 * V + 2 * T * 64 + 4 * V * 64
     # Chunking never costs memory.
     assert loss({"cross_entropy_chunk_tokens": "8192"}) == loss()
 

@@ -42,6 +42,9 @@ def test_nemo() -> None:
         "overlap_grad_reduce": "true",
         "overlap_param_gather": "false",
         "fused_cross_entropy": "false",
+        # NeMo's own shares are 0.1.
+        "attention_dropout": "true",
+        "hidden_dropout": "true",
     }
     lines = (DATA / "nemo.yaml").read_text(encoding="utf-8").splitlines()
     assert "tensor_model_parallel_size" in lines[recipe.places["tp"].line - 1]

@@ -174,6 +174,8 @@ def test_004_z2000_scripts(
     assert recipe.options == {
         "expandable_segments": "true",
         "fused_cross_entropy": "false",
+        "attention_dropout": "false",
+        "hidden_dropout": "false",
         "overlap_grad_reduce": "true",
         "overlap_param_gather": "true",
         "tp_comm_overlap": str(layout.tensor_parallel > 1).lower(),

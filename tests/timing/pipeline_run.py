@@ -20,12 +20,15 @@ class Run:
     """Time by rank in which it had nothing to do."""
 
 
-def order(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Pass]:
-    """Warm-up forwards, then one forward and one backward in turn, then the backwards left."""
+def order(rank: int, ranks: int, micro_batches: int, chunks: int, *, whole: bool = False) -> list[Pass]:
+    """Warm-up forwards, then one forward and one backward in turn, then the backwards left.
+
+    With `whole` all forwards come first where there are as many micro batches as ranks.
+    """
     total = micro_batches * chunks
     if chunks == 1:
         warm_up = min(ranks - rank - 1, total)
-    elif micro_batches == ranks:
+    elif whole and micro_batches == ranks:
         warm_up = total
     else:
         warm_up = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
@@ -62,10 +65,12 @@ def most_alive(passes: list[Pass]) -> int:
     return most
 
 
-def run(forward: list[float], backward: list[float], micro_batches: int, chunks: int = 1) -> Run:
+def run(
+    forward: list[float], backward: list[float], micro_batches: int, chunks: int = 1, *, whole: bool = False
+) -> Run:
     """Run a step of ranks whose whole layers take `forward` and `backward` seconds per micro batch."""
     ranks = len(forward)
-    orders = [order(rank, ranks, micro_batches, chunks) for rank in range(ranks)]
+    orders = [order(rank, ranks, micro_batches, chunks, whole=whole) for rank in range(ranks)]
     position, clock, busy = [0] * ranks, [0.0] * ranks, [0.0] * ranks
     ended: dict[Pass, float] = {}
     while any(position[r] < len(orders[r]) for r in range(ranks)):

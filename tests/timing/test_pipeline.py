@@ -51,11 +51,13 @@ def test_the_order_is_megatron_s() -> None:
     assert sorted(passes) == sorted((k, m, c) for k in "FB" for m in range(4) for c in range(2))
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
-def test_chunks_in_flight_are_exact(ranks: int, chunks: int, micro_batches: int) -> None:
+def test_chunks_in_flight_are_exact(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
     scenario, here, _ = shaped(ranks, chunks, micro_batches)
+    scenario = replace(scenario, framework=replace(scenario.framework, warm_up_whole_batch=whole))
     found = in_flight(scenario, here)[:, 0] * chunks
-    expected = run([1.0] * ranks, [2.0] * ranks, micro_batches, chunks).live
+    expected = run([1.0] * ranks, [2.0] * ranks, micro_batches, chunks, whole=whole).live
     assert found == pytest.approx(expected, abs=1e-12)
 
 

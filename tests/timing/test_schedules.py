@@ -18,33 +18,38 @@ SHAPES = [
 ]
 
 
-def schedule(chunks: int) -> Schedule:
-    return Interleaved() if chunks > 1 else OneForwardOneBackward()
+def schedule(chunks: int, *, whole: bool = False) -> Schedule:
+    return Interleaved(whole_warm_up=whole) if chunks > 1 else OneForwardOneBackward()
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
-def test_the_order_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int) -> None:
+def test_the_order_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
     for rank in range(ranks):
-        found = schedule(chunks).order(rank, ranks, chunks, micro_batches)
+        found = schedule(chunks, whole=whole).order(rank, ranks, chunks, micro_batches)
         words = [(one.kind[0].upper(), one.micro_batch, one.chunk) for one in found]
-        assert words == pipeline_run.order(rank, ranks, micro_batches, chunks)
+        assert words == pipeline_run.order(rank, ranks, micro_batches, chunks, whole=whole)
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
-def test_the_event_run_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int) -> None:
+def test_the_event_run_is_that_of_the_independent_run(
+    ranks: int, chunks: int, micro_batches: int, *, whole: bool
+) -> None:
     random = np.random.default_rng(ranks * 100 + chunks * 10 + micro_batches)
     forward, backward = random.uniform(0.5, 2.0, ranks), random.uniform(0.5, 4.0, ranks)
     forward_by_chunk, backward_by_chunk = ([[x / chunks] * chunks for x in one] for one in (forward, backward))
-    found = run(schedule(chunks), PipelineWork(forward_by_chunk, backward_by_chunk, micro_batches))
-    expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks)
+    found = run(schedule(chunks, whole=whole), PipelineWork(forward_by_chunk, backward_by_chunk, micro_batches))
+    expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks, whole=whole)
     assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
     assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
     assert [found.idle_seconds(rank) for rank in range(ranks)] == pytest.approx(expected.idle, abs=1e-9)
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
-def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_batches: int) -> None:
-    chosen = schedule(chunks)
+def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
+    chosen = schedule(chunks, whole=whole)
     flight = chosen.in_flight(ranks, chunks, np.array([float(micro_batches)]))
     for rank in range(ranks):
         alive = [0] * chunks

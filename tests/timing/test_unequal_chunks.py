@@ -9,7 +9,7 @@ from simulator import api
 from simulator.cost.memory.schedule import activations_in_flight
 from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.interleaved import Interleaved
+from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _runs
 from simulator.errors import InputError
@@ -99,7 +99,7 @@ def test_bytes_in_flight_are_the_most_of_the_run(name: str, micro_batches: int, 
     count = len(chunks) // ranks
     for rank in range(ranks):
         now = most = 0.0
-        for one in Interleaved().order(rank, ranks, count, micro_batches * ranks):
+        for one in schedule_of(scenario, block).order(rank, ranks, count, micro_batches * ranks):
             size = memory.activations.by_chunk[has.chunk[one.chunk]][has.kind[rank], 0]
             now += size if one.kind == "forward" else -size
             most = max(most, now)

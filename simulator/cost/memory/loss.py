@@ -16,10 +16,10 @@ from simulator.question.scenario.scenario import Scenario
 def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
 
-    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`); an unfused loss has further passing
-    copies. fp32 logits are not copied: they and their gradient take 8 bytes, an unfused log-softmax 4 more. Chunking
-    holds one chunk's logits, the hidden gradient and an fp32 gradient of the output weight. Without
-    `vocabulary_parallel_loss` every rank holds the logits of the whole vocabulary.
+    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their
+    gradient take 8 bytes, an unfused log-softmax 4 more. Chunking holds one chunk's logits, the hidden gradient and an
+    fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits of the whole
+    vocabulary.
     """
     return block.worked(scenario, "loss", lambda each: _loss_bytes(scenario, each))
 
@@ -68,8 +68,9 @@ def bytes_per_logit(scenario: Scenario) -> float:
     capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
     if scenario.precision == "fp32":
         return capped + (2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32)
-    extra = 0.0 if profile.fused_cross_entropy else scenario.coefficients.memory.unfused_loss_bytes_per_logit
-    return float(profile.loss_bytes_per_logit) + extra + capped
+    if profile.fused_cross_entropy:
+        return float(profile.fused_loss_bytes_per_logit or profile.loss_bytes_per_logit) + capped
+    return float(profile.loss_bytes_per_logit) + capped
 
 
 def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

@@ -79,16 +79,19 @@ def _context_bytes(scenario: Scenario) -> float:
 
 
 def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
-    """The block of 16-bit logits that nothing fits into while PyTorch's loss is differentiated, shape (n,).
+    """Blocks of logits that nothing fits into while a loss of several kernels is differentiated, shape (n,).
 
-    A loss of several kernels casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its
-    place, and then needs a third fp32 tensor: larger than the block that the 16-bit logits left.
+    PyTorch's casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its place, and then
+    needs a third fp32 tensor: larger than the block that the 16-bit logits left. What else was seen is
+    `unfused_loss_bytes_per_logit`, none of it in the bytes that tensors take (Megatron-LM's and MindSpeed-LLM's runs).
     """
     profile = scenario.framework
-    apart = profile.fully_shard and not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
-    if not apart or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
+    at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
+    if not at_once or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
         return np.zeros(len(block))
-    return element_bytes(scenario) * logits_per_micro_batch(scenario, block)
+    cast = element_bytes(scenario) if profile.fully_shard else 0.0
+    held = cast + scenario.coefficients.memory.unfused_loss_bytes_per_logit
+    return held * logits_per_micro_batch(scenario, block)
 
 
 def _passed_on(scenario: Scenario, block: LayoutBlock) -> Mask:

@@ -101,7 +101,8 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     """Softmax of the scores times the values.
 
     A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
-    a window or an indexer leaves of it, and the products, the mask and the softmax write and read it. Its backward pass
+    a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
+    the softmax write and read it. Its backward pass
     holds the gradients of queries, keys and values.
     """
     model, profile, element, heads = given.model, given.framework, element_bytes(given), heads_of(given, mixer)
@@ -115,16 +116,24 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        kept=(
-            output,
-            Kept("attention_statistics", FP32 * queries, "tensor")
-            if fused
-            else Kept("attention_scores", scores, "scores"),
-        ),
+        kept=(output, *_scores(given, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
         moved=_masked(given, queries) if fused else (Amount(4.5 * scores, "scores"),),
         core_width=attention_width(heads),
         core_window=_bound(given, mixer) if fused else None,
+    )
+
+
+def _scores(given: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
+    """What is kept of the scores: a number a row, or all; with dropout a byte of mask each, and their product.
+
+    Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
+    """
+    if given.framework.flash_attention:
+        return (Kept("attention_statistics", FP32 * queries, "tensor"),)
+    kept = Kept("attention_scores", scores, "scores")
+    return (
+        (kept, Kept("attention_dropout", queries + scores, "scores")) if given.framework.attention_dropout else (kept,)
     )
 
 

@@ -86,9 +86,14 @@ def post_norm(given: Conditions, name: str, weight: str) -> Operation:
 
 
 def residual(given: Conditions, name: str) -> Operation:
-    """An addition to the residual stream: reads two tensors, writes one."""
-    moved = Amount(3.0 * element_bytes(given) * given.model.hidden_size, "sequence")
-    return Operation(name=name, group="residual", moved=(moved,))
+    """An addition to the residual stream: reads two tensors, writes one; dropout keeps a byte of mask for each number.
+
+    Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
+    """
+    hidden = float(given.model.hidden_size)
+    masks = (Kept(f"{name}_mask", hidden, "sequence"),) if given.framework.hidden_dropout else ()
+    moved = Amount(3.0 * element_bytes(given) * hidden, "sequence")
+    return Operation(name=name, group="residual", kept=masks, moved=(moved,))
 
 
 def cast(given: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:

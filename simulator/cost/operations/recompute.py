@@ -70,7 +70,7 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
         case "core_attn":
             # With a flash kernel there are no scores, so it frees nothing (measured: `sel` rows take a little more
             # memory than `none`).
-            groups, frees = {"core_attention"}, {"attention_scores"}
+            groups, frees = {"core_attention"}, {"attention_scores", "attention_dropout"}
         case "layernorm":
             # Norms that TransformerEngine joins to the product behind them are not done again apart.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()

@@ -17,9 +17,11 @@ class Interleaved(Schedule):
 
     combined: bool = False
     """As for `OneForwardOneBackward`."""
+    whole_warm_up: bool = False
+    """All forward passes come first where there are as many micro batches as ranks."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """`2 (p - i - 1) + (v - 1) p` forward passes ahead, all of them where m equals p; then one of each in turn."""
+        """`2 (p - i - 1) + (v - 1) p` forward passes ahead, or all of them; then one of each in turn."""
         total = micro_batches * chunks
         kind, index = one_of_each_in_turn(self._ahead(rank, ranks, chunks, micro_batches), total)
         cycle, rest = np.divmod(index, ranks * chunks)
@@ -29,7 +31,7 @@ class Interleaved(Schedule):
     def _ahead(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> int:
         total = micro_batches * chunks
         some = 2 * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
-        return total if micro_batches == ranks else min(some, total)
+        return total if self.whole_warm_up and micro_batches == ranks else min(some, total)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
         """Each pair of the steady state."""
@@ -37,8 +39,8 @@ class Interleaved(Schedule):
         return pairs_after(ahead, micro_batches * chunks) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
-        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, all `m v` of them when m equals p; combined one more."""
+        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, combined one more; in a whole warm-up all `m v` of them."""
         rank = np.arange(ranks, dtype=np.float64)[:, None]
         every = micro_batches * chunks
         some = np.minimum(2.0 * (ranks - rank - 1.0) + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
-        return np.where(micro_batches == ranks, every, some)
+        return np.where(micro_batches == ranks, every, some) if self.whole_warm_up else some

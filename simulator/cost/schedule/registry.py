@@ -22,7 +22,9 @@ def schedule_of(scenario: Scenario, block: LayoutBlock) -> Schedule:
         name = "1f1b"
     match name:
         case "1f1b":
-            return Interleaved(combined) if block.virtual_stages > 1 else OneForwardOneBackward(combined)
+            if block.virtual_stages > 1:
+                return Interleaved(combined, scenario.framework.warm_up_whole_batch)
+            return OneForwardOneBackward(combined)
         case "zb_h1":
             return ZeroBubbleH1()
         case "zb_v":

@@ -26,6 +26,7 @@ RowStatus = Literal[
     "consistent",
     "assumed_layout",
     "borrowed_memory",
+    "memory_only",
     "relabelled",
     "inactive_recompute",
     "unexplained",
@@ -42,6 +43,7 @@ STATUSES: Final[dict[RowStatus, str]] = {
     "script or configuration of the same release. All figures count, with that reservation.",
     "borrowed_memory": "The speed was measured on this run, the memory on another one with fewer micro batches. The "
     "speed counts; the memory is that of another row.",
+    "memory_only": "The steps are so short that they wait for the host, which is not priced. The memory counts.",
     "relabelled": "The figures fit another layout than the one stated; `evidence` names it. Nothing counts.",
     "inactive_recompute": "Memory and speed are those of a run without the stated recompute. Nothing counts.",
     "unexplained": "The memory figure, or the report that memory ran out, disagrees with every model of memory. "
@@ -56,7 +58,7 @@ STATUSES: Final[dict[RowStatus, str]] = {
 }
 """What each status means and which figures of such a row count."""
 
-_MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout"})
+_MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout", "memory_only"})
 _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
 _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 

@@ -55,7 +55,7 @@ class MemoryCoefficients:
         "what a pipeline rank sends and receives and has not freed, for each of its model chunks",
     )
     unfused_loss_bytes_per_logit: float = coefficient(
-        0.5, "bytes per logit", 0.0, 4.0, 0.5, "passing copies of the logits at an unfused loss"
+        2.0, "bytes per logit", 0.0, 4.0, 0.5, "blocks of passing copies of the logits that the allocator cannot use"
     )
     context_bytes: float = coefficient(
         0.8 * GIB,

@@ -27,13 +27,20 @@ _ALL: Final[Mapping[str, Any]] = MappingProxyType(
         "splits_last_backward": False,
         # The prediction modules' losses are done one after the other.
         "losses_in_turn": True,
+        "fused_loss_bytes_per_logit": 0,
         # mindspeed_llm/core/ssm: the scan is composed of matrix products, whose matrices autograd keeps.
         "composed_scan": True,
     }
 )
 MINDSPEED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "mindspeed-v2.0": {**_ALL, "largest_tensor_step": True, "loss_bytes_per_logit": 10},
+        "mindspeed-v2.0": {
+            **_ALL,
+            "largest_tensor_step": True,
+            "loss_bytes_per_logit": 10,
+            # Megatron's core 0.8, pipeline_parallel/schedules.py.
+            "warm_up_whole_batch": True,
+        },
         "mindspeed-v2.2": {**_ALL, "largest_tensor_step": True, "loss_bytes_per_logit": 10},
         "mindspeed-v2.3": {**_ALL, "largest_tensor_step": True, "loss_bytes_per_logit": 6},
         "mindspeed-v26": {**_ALL, "largest_tensor_step": False, "loss_bytes_per_logit": 6},

@@ -54,6 +54,14 @@ class FrameworkProfile:
     attention_matrix_bytes: int = switch(
         2, "bytes kept per attention score without flash attention (softmax output; fp32 doubles it)", low=2, high=16
     )
+    attention_dropout: bool = switch(
+        default=False,
+        about="probabilities of attention are dropped at random: without a flash kernel mask and product are kept too",
+    )
+    hidden_dropout: bool = switch(
+        default=False,
+        about="additions to the residual stream are dropped at random: a byte of mask is kept for each number",
+    )
     fused_rms_norm: bool = switch(
         default=True, about="the norm keeps its input and one fp32 number per token, not two fp32 copies of the input"
     )
@@ -251,6 +259,9 @@ class FrameworkProfile:
     loss_bytes_per_logit: int = switch(
         8, "bytes alive per logit at the loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
     )
+    fused_loss_bytes_per_logit: int = switch(
+        0, "the same where the loss is one kernel; 0 is as many as where it is not", low=0, high=32
+    )
     split_loss_bytes_per_logit: int = switch(
         0, "further bytes per logit where the loss is computed on logits split over the vocabulary", low=0, high=32
     )
@@ -379,6 +390,11 @@ class FrameworkProfile:
     overlap_expert_exchange: bool = switch(
         default=False,
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+    )
+    warm_up_whole_batch: bool = switch(
+        default=False,
+        about="interleaving does all forward passes first where there are as many micro batches as pipeline ranks "
+        "(Megatron's core before 0.10)",
     )
     splits_last_backward: bool = switch(
         default=True,

@@ -34,6 +34,10 @@ MEGATRON = FrameworkProfile(
     # megatron-core 0.6 to 0.16, tensor_parallel/cross_entropy.py, kernel by kernel over fp32 logits: cast 6, maximum 4,
     # difference 8, exponent 8, sum 4, quotient 8; backward product 8, cast 6.
     loss_traffic_bytes=52,
+    # The same file: 16-bit logits beside their fp32 cast, in place of which softmax and gradient are computed. In one
+    # kernel the cast cannot be overwritten: SimuMax' B200 rows have 8, PyTorch's compiled functions up to 10.
+    loss_bytes_per_logit=6,
+    fused_loss_bytes_per_logit=8,
     # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
     overlap_tensor_gradients=True,
     # Every release with latent attention does both (0.10 is the first).
@@ -64,6 +68,8 @@ PADDLE = FrameworkProfile(
     growing_pool=True,
     fp32_router=True,
     loss_bytes_per_logit=10,
+    # paddle/distributed/fleet/meta_parallel/pipeline_parallel.py, `PipelineParallelWithInterleave`.
+    warm_up_whole_batch=True,
     overlap_p2p=False,
 )
 """PaddleNLP / ERNIEKit trainers, fp16_opt_level O2 (bf16 weights with fp32 master copies and moments)."""

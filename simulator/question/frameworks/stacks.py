@@ -79,8 +79,9 @@ STACKS: tuple[Stack, ...] = (
         name="z2000",
         framework="megatron",
         about="what the launch scripts of the Z2000 runs set: collectives overlapped, expandable segments",
-        source="the launch scripts behind calibration/measured/z2000-megatron.csv",
+        source="the launch scripts behind calibration/measured/z2000-megatron.csv; PAI-Megatron-LM-240718",
         switches=_OVERLAPS | {"expandable_segments": True},
+        own={"warm_up_whole_batch": True},
     ),
     Stack(
         name="torchtitan",

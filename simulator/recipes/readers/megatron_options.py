@@ -35,6 +35,8 @@ _UNFUSED: Final = {
     "fused_swiglu": "no-bias-swiglu-fusion",
 }
 """Flags that turn a switch off."""
+_DROPOUT: Final = "0.1"
+"""Share of either dropout where no flag tells it (megatron/training/arguments.py since v2.0)."""
 _ALL: Final = 2**31
 """Micro batches that are put off where no limit is told."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
@@ -57,7 +59,7 @@ def options_of(
         found |= _allocator(given, environment) | _communicators(environment) | _launches(environment)
     if not _flash(given, environment or {}):
         found["flash_attention"] = "false"
-    found |= _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
+    found |= _dropped(given) | _narrow(given) | _dtypes(given) | _capacity(given) | _offloaded(given, layout)
     found |= _exchange(given, layout, heads) | _expert_exchange(given) | _deferred(given)
     found |= _fully_sharded(given)
     if given.integer("mtp", "mtp-num-layers", "num-nextn-predict-layers", low=0):
@@ -178,6 +180,16 @@ def _expert_exchange(given: Given) -> dict[str, str]:
         found["overlap_expert_exchange"] = "true"
     if given.switch("splits_last_backward", "dualpipev-dw-detach"):
         found["splits_last_backward"] = "true"
+    return found
+
+
+def _dropped(given: Given) -> dict[str, str]:
+    """Whether anything is dropped out: a share above zero."""
+    found = {}
+    for switch in ("attention_dropout", "hidden_dropout"):
+        name = switch.replace("_", "-")
+        share = _number(given, name, given.text(switch, name) or _DROPOUT, most=1.0)
+        found[switch] = str(float(share) > 0.0).lower()
     return found
 
 

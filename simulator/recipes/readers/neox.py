@@ -15,7 +15,7 @@ from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_keys import OFF, add_key
+from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key
 from simulator.recipes.readers.tables import passed_of
 from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
@@ -36,7 +36,10 @@ _RENAMED: Final = {
     "no_weight_tying": "untie_embeddings_and_output_weights",
     "use_qk_layernorm": "qk_layernorm",
     "te_fp8_format": "te_fp8_format",
+    "attention_dropout": "attention_dropout",
+    "hidden_dropout": "hidden_dropout",
 }
+_DEFAULTS: Final = ("attention-dropout=0.0", "hidden-dropout=0.0")
 _DEGREES: Final = {
     "pipe_parallel_size": "pipeline_model_parallel_size",
     "model_parallel_size": "tensor_model_parallel_size",
@@ -78,6 +81,7 @@ def read_neox(
             add_key(given, _RENAMED[name], key.values, key.line)
         elif name in _DEGREES:
             _add(given, _DEGREES[name], key, "1" if _text(key) == "0" else _text(key))
+    add_defaults(given, _DEFAULTS, 1)
     _add_shape(given, found)
     _add_state(given, found)
     _add_attention(given, found, document)

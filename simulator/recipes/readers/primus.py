@@ -27,7 +27,7 @@ from simulator.recipes.shell.values import text_value
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
-    *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024"),
+    *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024", "attention-dropout=0.0", "hidden-dropout=0.0"),
 )
 """What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters."""
 _TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")

@@ -32,6 +32,7 @@ _RENAMED: Final = {
 _DEFAULTS: Final = (
     *("micro-batch-size=1", "global-batch-size=16", "recompute-granularity=selective", "use-distributed-optimizer"),
     *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
+    *("attention-dropout=0.0", "hidden-dropout=0.0"),
 )
 """What `MegatronArguments` sets, of what matters."""
 _TRAINER: Final = {
