@@ -14,6 +14,7 @@ MODEL_ARGS="
     --group-query-attention --num-query-groups 8 --max-position-embeddings 131072
     --normalization RMSNorm --swiglu --disable-bias-linear --position-embedding-type rope
     --untie-embeddings-and-output-weights --vocab-size 128256 --make-vocab-size-divisible-by 128
+    --attention-dropout 0.0 --hidden-dropout 0.0
 "
 PARALLEL_ARGS="
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP

@@ -58,7 +58,7 @@ def test_calibrate_writes_what_an_estimate_takes(tmp_path: Path) -> None:
     told = json.loads(run("estimate", *question, "--calibration", str(written)).stdout)
     assert "ampere (a100-paddlenlp)" in told["provenance"]["calibration"]
     shipped = json.loads(run("estimate", *question).stdout)
-    assert "ampere (9 sources)" in shipped["provenance"]["calibration"]
+    assert "ampere (10 sources)" in shipped["provenance"]["calibration"]
     priors = json.loads(run("estimate", *question, "--calibration", "none").stdout)
     assert priors["provenance"]["calibration"] == "priors"
     assert priors["throughput"]["interval"] is None

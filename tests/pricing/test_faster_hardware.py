@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.pricing.price import price
+from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from tests.pricing.layouts import Case, cases
-from tests.scenario.cases import load_hardware
+from tests.scenario.cases import layout_of, load_hardware, scenario_of
 
 HARDWARE = ("z2000", "ascend-910b-64g", "h100-pcie-80g")
 OVERLAPS = (
@@ -71,3 +72,26 @@ def test_no_part_that_is_faster_makes_a_step_slower(case: Case, peak: float, net
     assert step_seconds(case, peak, 2.0 * network, host) <= before * slack
     assert step_seconds(case, peak, network, 2.0 * host) <= before * slack
     assert np.isfinite(before)
+
+
+def test_gradients_and_tokens_do_not_hide_behind_the_same_products_twice() -> None:
+    """Behind what is left of the gradients' reduction the exchange of experts hides, not behind what hid it."""
+    options = {name: "true" if name == "overlap_expert_exchange" else "false" for name in OVERLAPS[:-1]}
+    scenario = scenario_of(
+        "deepseek-v2-lite", "ascend-910b-64g", devices=128, seq_length=1024, global_batch_size=512, options=options
+    )
+    layout = layout_of(
+        scenario, tensor_parallel=2, pipeline_parallel=4, expert_parallel=32, zero_stage=0, stage_layers=(7, 7, 7, 6)
+    )
+    seconds = [
+        float(
+            price(
+                replace(
+                    scenario, hardware=with_rates("ascend-910b-64g", peak, 0.02, 0.01), coefficients=Coefficients()
+                ),
+                block_of([layout]),
+            ).step.total[0]
+        )
+        for peak in (4.0, 8.0)
+    ]
+    assert seconds[1] <= seconds[0] * (1.0 + 1e-9)

@@ -215,7 +215,8 @@ class LayerTimer:
             tensor = self._overlapped(work, tensor, gemm, index)
             products = products + tensor
         elif index and scenario.framework.overlap_tensor_gradients:
-            tensor = beside_weight_gradients(scenario, block, work, tensor, gemm)
+            alone, left = beside_weight_gradients(scenario, block, work, tensor, gemm)
+            tensor, products = alone + left, products + left
         context = (
             exposed(values.context_exposed, self._exchange(work, "core_attention", index), attention)
             + exposed(

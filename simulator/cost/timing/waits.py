@@ -16,8 +16,10 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
     return left
 
 
-def beside_weight_gradients(scenario: Scenario, block: LayoutBlock, work: Work, tensor: Array, gemm: Array) -> Array:
-    """What is left of a backward pass's tensor-parallel collectives, its products being `gemm`, in seconds.
+def beside_weight_gradients(
+    scenario: Scenario, block: LayoutBlock, work: Work, tensor: Array, gemm: Array
+) -> tuple[Array, Array]:
+    """Seconds of a backward pass's tensor-parallel collectives that run alone, and what is left of those beside `gemm`.
 
     Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
     bytes, or with sequence parallelism half, as gradients that come in are gathered first.
@@ -26,7 +28,7 @@ def beside_weight_gradients(scenario: Scenario, block: LayoutBlock, work: Work, 
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
     runs = tensor * np.where(block.sequence_parallel > 0.0, 0.5, 1.0)
     share = scenario.coefficients.time.tensor_exposed
-    return tensor - runs + exposed(share, runs, beside / 2.0 * gemm)
+    return tensor - runs, exposed(share, runs, beside / 2.0 * gemm)
 
 
 def host_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array | float:
