@@ -104,11 +104,13 @@ def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() ->
 
 
 def test_other_switches_of_a_dense_layer() -> None:
-    # Composite norms: 2 x (8 h - 2 h) more. Unfused SwiGLU: silu 2 f more. Repeated k: 2 (q - k) more (v is part of
-    # the qkv output).
+    # Composite norms: 2 x (8 h - 2 h) more. Unfused SwiGLU: silu 2 f more. Repeated k and v: 2 (q - k) more
+    # each, and Megatron's qkv output 2 (q + 2 k) goes with the v that was a part of it, unless a norm's input is another.
     assert kept(small(small_dense(), fused_rms_norm="false")) == T * (2072 + 2 * 6 * 64)
     assert kept(small(small_dense(), fused_swiglu="false")) == T * (2072 + 320)
-    assert kept(small(small_dense(), repeat_kv="true")) == T * (2072 + 64)
+    assert kept(small(small_dense(), repeat_kv="true")) == T * (2072 + 64 + 2 * 64 - 2 * 128)
+    normed = small_dense(qk_norm=True)
+    assert kept(small(normed, repeat_kv="true")) == kept(small(normed)) + T * (64 + 2 * 64)
     assert kept(small(small_dense(), "paddle", repeat_kv="true")) == T * (1880 + 512 + 64 + 64)
     # cos and sin for q and for k: 4 x 2 bytes x s x head size, once for the micro batch.
     assert kept(small(small_dense(), rope_tables_per_call="true")) == T * 2072 + 4 * 2 * 32 * 16

@@ -224,8 +224,8 @@ def test_heads_that_are_repeated_take_more_and_are_not_refused(tmp_path: Path) -
         assert result.outcome == "fits"
         assert result.estimate is not None
         needs.append(result.estimate.memory.parts_bytes["activations"])
-    # Of 512 tokens in 32 layers, in widths of q: the whole projection, q, k and v; or the projection, q and k.
-    wide, narrow = 1 + 2 * 2 / 32 + 3, 1 + 2 * 8 / 32 + 1 + 8 / 32
+    # Of 512 tokens in 32 layers, in widths of q: q, k and v; or the projection, q and k.
+    wide, narrow = 3, 1 + 2 * 8 / 32 + 1 + 8 / 32
     assert needs[0] - needs[1] == (wide - narrow) * 4096 * 2 * 512 * 32
     refused = judged(f"{GROUPS} 4 {exchange} 3 {LATER}", tmp_path)
     assert refused.outcome != "fits"

@@ -37,8 +37,8 @@ def sparse(given: Conditions) -> tuple[Operation, ...]:
 def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Projections, norms, positions, core and what is behind it.
 
-    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q, k and
-    a v that is repeated.
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k, and
+    beside a v that is repeated only where another view of it is kept: queries without rotation, a norm's input, a gate.
     Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
     model, profile, element = given.model, given.framework, element_bytes(given)
@@ -46,7 +46,8 @@ def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
-    if profile.keep_qkv_output:
+    viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
+    if profile.keep_qkv_output and viewed:
         gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
         output = (Kept("qkv_output", element * (query + gated + key + value), shared_spread(mixer, "projection")),)
     if profile.repeat_kv or not profile.keep_qkv_output:

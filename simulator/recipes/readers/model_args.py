@@ -76,6 +76,11 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
         message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
         given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
+    words = given.entry("vocab-file")
+    if words is not None and words.text.endswith("vocab.txt") and not given.has("tokenizer-type"):
+        # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
+        message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
+        given.remark("not-modelled", "error", message, "vocab-file")
     variables.note(given)
     nodes = int(told[_NODES]) if _NODES in told else None
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
