@@ -105,7 +105,7 @@ def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() ->
 
 def test_other_switches_of_a_dense_layer() -> None:
     # Composite norms: 2 x (8 h - 2 h) more. Unfused SwiGLU: silu 2 f more. Repeated k and v: 2 (q - k) more
-    # each, and Megatron's qkv output 2 (q + 2 k) goes with the v that was a part of it, unless a norm's input is another.
+    # each, and Megatron's qkv output 2 (q + 2 k) goes with the v that was its part, unless a norm's input is one too.
     assert kept(small(small_dense(), fused_rms_norm="false")) == T * (2072 + 2 * 6 * 64)
     assert kept(small(small_dense(), fused_swiglu="false")) == T * (2072 + 320)
     assert kept(small(small_dense(), repeat_kv="true")) == T * (2072 + 64 + 2 * 64 - 2 * 128)

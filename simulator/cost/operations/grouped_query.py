@@ -37,8 +37,8 @@ def sparse(given: Conditions) -> tuple[Operation, ...]:
 def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Projections, norms, positions, core and what is behind it.
 
-    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k, and
-    beside a v that is repeated only where another view of it is kept: queries without rotation, a norm's input, a gate.
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k,
+    and beside a v that is repeated only where another view of it is kept: unrotated queries, a norm's input, a gate.
     Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
     model, profile, element = given.model, given.framework, element_bytes(given)
