@@ -74,8 +74,8 @@ def test_no_part_that_is_faster_makes_a_step_slower(case: Case, peak: float, net
     assert np.isfinite(before)
 
 
-def test_gradients_and_tokens_do_not_hide_behind_the_same_products_twice() -> None:
-    """Behind what is left of the gradients' reduction the exchange of experts hides, not behind what hid it."""
+def test_what_is_left_of_the_gradients_reduction_hides_the_exchange_of_experts() -> None:
+    """Else products that are twice as fast make this step 0.02 % slower: both lose what hid them."""
     options = {name: "true" if name == "overlap_expert_exchange" else "false" for name in OVERLAPS[:-1]}
     scenario = scenario_of(
         "deepseek-v2-lite", "ascend-910b-64g", devices=128, seq_length=1024, global_batch_size=512, options=options

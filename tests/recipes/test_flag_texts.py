@@ -78,6 +78,8 @@ def test_a_list_of_flags_that_the_script_forgot(tmp_path: Path) -> None:
         (OWN_LISTS, "EXTRA_ARGS"),
         (OWN_LISTS, "MOE"),
         (OWN_LISTS, "DIST_ARGS"),
+        (OWN_LISTS, "PARALLEL_ARGS"),
+        (OWN_LISTS, "RECOMPUTE_ARGS"),
         (OWN_LISTS.replace("DATA_ARGS", "DATA"), "MOE_ARGS"),
         (f"{OWN_LISTS}; source ./experts.sh", "MOE_ARGS"),
     ],

@@ -36,6 +36,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py {" ".join(FLAGS.split())} --deepspee
         ('{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}', "", 1, "bf16"),
         ('{"zero_optimization": {"stage": 0}, "fp16": {"enabled": true}}', "--zero-stage 1", 0, "bf16"),
         ('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "--bf16", 1, "fp32"),
+        ('{"zero_optimization": {"stage": 0}}', "--bf16", 0, "fp32"),
         ('{"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}', "--bf16", 1, "fp32"),
         ('{"fp16": {"enabled": true}}', "--zero-stage 1", 1, "bf16"),
     ],

@@ -50,6 +50,8 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("paddleformers-cli export", "paddleformers-cli export writes weights out"),
         ("python ./preprocess_data.py", "preprocess_data.py prepares data"),
         ("torchrun tasks/main.py --task LAMBADA", "main.py --task LAMBADA evaluates a model"),
+        ("torchrun tasks/main.py --task=LAMBADA", "main.py --task LAMBADA evaluates a model"),
+        ("torchrun -m tools.convert.generate", "generate generates text"),
         ("torchrun tasks/msdp/main.py --task MSDP-EVAL-F1", "main.py --task MSDP-EVAL-F1 evaluates a model"),
         ("torchrun pretrain_gpt.py --skip-train", "pretrain_gpt.py --skip-train evaluates a model"),
     ],
@@ -67,7 +69,9 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
         *("finetune_generation.py", "pretrain_megatron_chatglm.py", "sft_chat.py", "chat_model.py"),
         *("conversation.py", "retrieval.py", "gpt_servers_like.py", "$EVAL.py"),
         *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM", "serve.py --train-iters 3"),
-        *("infer_more.py --do_train", "next_token_prediction.py"),
+        *("infer_more.py --do_train", "next_token_prediction.py", "run_predict.py --max_steps 100"),
+        *("merge_lora.py --learning_rate 1e-4", "orpo_merge.py", "self_eval_rl.py", "distill_infer.py"),
+        *("run_ul2_predict.py $MORE", "predict.py --load x $MORE"),
     ],
 )
 def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:

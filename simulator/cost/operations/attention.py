@@ -102,8 +102,7 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
 
     A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
     a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
-    the softmax write and read it. Its backward pass
-    holds the gradients of queries, keys and values.
+    the softmax write and read it. Its backward pass holds the gradients of queries, keys and values.
     """
     model, profile, element, heads = given.model, given.framework, element_bytes(given), heads_of(given, mixer)
     queries = float(heads.queries)

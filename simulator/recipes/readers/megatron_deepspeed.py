@@ -69,7 +69,8 @@ def _with_engine(recipe: Recipe, given: Given, launch: TrainingCommand) -> Recip
     wide = recipe.precision == "fp32" or (recipe.precision == "bf16" and kind == "fp32")
     # BF16_Optimizer, taken where no stage is asked for, keeps each replica's part of the masters and moments alone:
     # deepspeed/runtime/engine.py and bf16_optimizer.py of 0.16.5, partition_size.
-    sharded = min(stage, 1) or int(recipe.precision == "bf16")
+    engine = aside.text("precision", "bf16.enabled", "bfloat16.enabled") or ""
+    sharded = min(stage, 1) or int(recipe.precision == "bf16" and engine.lower() == "true")
     # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
     split = given.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
     layout = recipe.layout

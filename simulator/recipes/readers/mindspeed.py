@@ -118,6 +118,9 @@ def repeated_heads(given: Given, heads: int, exchanging: int) -> dict[str, str]:
     if not shared or not given.has("context-parallel-algo"):
         return {}
     always = _number(release_of(given)) < _REPEATED_AS_NEEDED
+    if always and heads >= exchanging:
+        said = "key-value heads are priced as repeated, as MindSpeed up to v2.2 does; later ones repeat what is needed"
+        given.remark("upper-bound", "warning", said, "context-parallel-algo")
     return {"repeat_kv": "true"} if always or heads < exchanging else {}
 
 
@@ -161,6 +164,9 @@ def _general_mask(given: Given) -> str:
         return "compressed"
     if ulysses:
         said = "the mask of the whole sequence, which MindSpeed-LLM before v2.3 makes, is priced; later ones make none"
+        given.remark("upper-bound", "warning", said, "reset-attention-mask")
+    elif release >= (26, 0):
+        said = "the mask of the whole sequence is priced; the ring makes those of its parts alone"
         given.remark("upper-bound", "warning", said, "reset-attention-mask")
     return "sequence"
 

@@ -394,7 +394,10 @@ def _with_model(recipe: Recipe, target: str) -> Recipe:
     family, version, size = match.groups()
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
-    return _named(recipe, *names)
+    found = _named(recipe, *names)
+    # Megatron-Bridge 067f987 sets both to zero in its providers (models/llama/llama_bridge.py and its neighbours).
+    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in recipe.places}
+    return dataclasses.replace(found, options={**found.options, **none})
 
 
 def _named(recipe: Recipe, *names: str) -> Recipe:

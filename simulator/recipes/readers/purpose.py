@@ -19,11 +19,13 @@ from simulator.recipes.readers.names import plain
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Value
 
-_TRAINS: Final = re.compile(r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf")
+_TRAINS: Final = re.compile(
+    r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
+)
 """Parts of the name of a program that trains, whatever else it does."""
 _ACTS: Final = (
     ("serves a model", "server?|serving"),
-    ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness"),
+    ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
     ("generates text", "generate|text_generation|infer|inference|predict(?:or)?"),
     ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
     ("writes weights out", "export(?:er)?"),
@@ -45,7 +47,12 @@ Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/ge
 _SURE: Final = ("inference", "evaluation", "preprocess_data")
 """Programs whose own scripts keep flags of training that they pass over: MindSpeed-LLM c77308a, inference.py and
 evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py."""
-_LENGTHS: Final = frozenset(["train_iters", "train_samples", "num_train_epochs"])
+_LENGTHS: Final = frozenset(
+    (
+        *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),
+        *("max_train_steps", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    )
+)
 """Flags of a run that trains; with one of them another program's name does not tell enough."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
 """Programs whose first word says what they do."""
@@ -72,7 +79,11 @@ NeMo 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml
 tuning/conf/megatron_gpt_generate_config.yaml."""
 _SAYS: Final = (
     re.compile(r"^(MODE):[ \t]*[\"']?(inference)\b", re.MULTILINE),
-    re.compile(r"^[ \t]+(task):[ \t]*\n[ \t]+type:[ \t]*[\"']?(serve|inference|compress)\b", re.MULTILINE),
+    re.compile(
+        r"^experiment:[^\n]*\n(?:[ \t][^\n]*\n|\n)*?[ \t]+(task):[ \t]*\n[ \t]+type:[ \t]*[\"']?"
+        r"(serve|inference|compress)\b",
+        re.MULTILINE,
+    ),
 )
 """Lines that say it. Megatron-LM d98e8a6, tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is
 pretraining; FlagScale da4935e, flagscale/runner/runner_*.py."""
@@ -129,7 +140,7 @@ def require_training_keys(path: str, keys: Iterable[Key]) -> None:
     calibrated = [name for name, key in _WITHOUT_OPTIMIZER.items() if name in sections and key in names]
     if "skip_train" in on and "perform_rl_step" not in on:
         raise no_training("skip_train is on", path)
-    if stage in _STAGES and stage not in sections:
+    if stage in _STAGES and stage not in sections and ("run" in sections or not optimized):
         raise no_training(f"stage {stage} of the launcher", path)
     if calibrated and not optimized:
         raise no_training(f"{calibrated[0]} without an optimizer", path)
@@ -171,7 +182,9 @@ def _program(launch: TrainingCommand) -> str:
     if launch.launcher == "accelerate":
         named = next((value.text for value in launch.arguments if value.text.endswith(".py")), "")
         return PurePath(named).name
-    return "" if launch.launcher == "other" else PurePath(launch.script.text).name
+    name = "" if launch.launcher == "other" else PurePath(launch.script.text).name
+    # A module's name has its packages before it.
+    return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]
 
 
 def _on(arguments: Iterable[Value], name: str) -> bool:
@@ -185,8 +198,12 @@ def _on(arguments: Iterable[Value], name: str) -> bool:
 
 
 def _told(arguments: Iterable[Value]) -> bool:
-    """Whether flags say that the run trains."""
+    """Whether flags say that the run trains, or a text that nothing tells may hold such a flag."""
     arguments = list(arguments)
+    texts = ["", *(value.text for value in arguments)]
+    pairs = zip(arguments, texts, strict=False)
+    if any(not value.known and value.text[:1] in ("$", "`") and not before.startswith("-") for value, before in pairs):
+        return True
     names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}
     return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
 
@@ -194,8 +211,8 @@ def _told(arguments: Iterable[Value]) -> bool:
 def _task(launch: TrainingCommand, tasks: Iterable[str]) -> str:
     """The task of `main.py`, if it is one of these."""
     words = [value.text for value in launch.arguments]
-    pairs = pairwise(words)
-    found = next((following for word, following in pairs if word == "--task" and following in tasks), "")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
+    found = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
     return found if PurePath(launch.script.text).name == "main.py" else ""
 
 

@@ -31,7 +31,7 @@ from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.swift import is_swift, read_swift
-from simulator.recipes.readers.torchtitan import is_torchtitan, is_training, read_torchtitan, read_torchtitan_launch
+from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
@@ -247,7 +247,7 @@ def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     if launch.launcher in ("accelerate", "other"):
         return None
     if "job.config_file" in names:
-        return read_torchtitan_launch(launch, file) if is_training(launch) else None
+        return read_torchtitan_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
     if is_megatron(launch):

@@ -65,8 +65,6 @@ FLAGS: Final = {
         "optimizer.name": "AdamW; others are warned of",
     }.items()
 }
-_OTHER_PROGRAM: Final = re.compile(r"convert_|generate|infer|estimation")
-"""Parts of the names of torchtitan's scripts that train nothing: v0.1.0, scripts and experiments/*/scripts."""
 TABLE: Final = read_of("torchtitan") | FLAGS
 """Keys that are read, or have an effect that is not priced."""
 KNOWN: Final = passed_of("torchtitan") - TABLE.keys()
@@ -83,11 +81,6 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     given = Given(str(path), TABLE, KNOWN, complete=True)
     add_keys(given, str(path), keys)
     return torchtitan_recipe(given)
-
-
-def is_training(launch: TrainingCommand) -> bool:
-    """Whether a launch with a configuration file trains: others turn checkpoints into others, or generate text."""
-    return _OTHER_PROGRAM.search(PurePath(launch.script.text).name) is None
 
 
 def read_torchtitan_launch(launch: TrainingCommand, file: str) -> Recipe:

@@ -36,6 +36,8 @@ _FROM_OUTSIDE: Final = re.compile(
 """Names that the run sets, even where the script assigns them on some path."""
 _FLAGS: Final = re.compile(r"(?!EXTRA|MORE|OTHER|ADD|USER|CUSTOM|DIST|LAUNCH|TORCH|RUN)[A-Z]\w*_ARGS", re.ASCII)
 """A list of flags of the script's own, by its name; others are for who starts it, or tell the launcher the nodes."""
+_REMAINDERS: Final = ("MOE_ARGS",)
+"""Lists that scripts of dense models are left with when they are made from others; what any other held is unknown."""
 _OWN_FLAGS: Final = 3
 """Lists of flags of its own that a script sets before one that it never sets is taken for a remainder."""
 
@@ -196,7 +198,7 @@ class Machine:
 
     def _is_remainder(self, name: str) -> bool:
         """Whether a name that is never set reads like the lists of flags of a script that reads no other file."""
-        if _FLAGS.fullmatch(name) is None or any(remark.rule == "not-read" for remark in self._remarks):
+        if name not in _REMAINDERS or any(remark.rule == "not-read" for remark in self._remarks):
             return False
         charge(_ENTRY_WORK * len(self.own_names))
         return sum(_FLAGS.fullmatch(own) is not None for own in self.own_names) >= _OWN_FLAGS
