@@ -52,6 +52,7 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("torchrun tasks/main.py --task LAMBADA", "main.py --task LAMBADA evaluates a model"),
         ("torchrun tasks/main.py --task=LAMBADA", "main.py --task LAMBADA evaluates a model"),
         ("torchrun -m tools.convert.generate", "generate generates text"),
+        ('torchrun generate_text.py "$@"', "generate_text.py generates text"),
         ("torchrun tasks/msdp/main.py --task MSDP-EVAL-F1", "main.py --task MSDP-EVAL-F1 evaluates a model"),
         ("torchrun pretrain_gpt.py --skip-train", "pretrain_gpt.py --skip-train evaluates a model"),
     ],

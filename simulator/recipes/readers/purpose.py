@@ -54,6 +54,8 @@ _LENGTHS: Final = frozenset(
     )
 )
 """Flags of a run that trains; with one of them another program's name does not tell enough."""
+_HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
+"""A variable or a command among the flags; what a script is started with is left out, as most hand it on."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
 """Programs whose first word says what they do."""
 _EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
@@ -202,7 +204,7 @@ def _told(arguments: Iterable[Value]) -> bool:
     arguments = list(arguments)
     texts = ["", *(value.text for value in arguments)]
     pairs = zip(arguments, texts, strict=False)
-    if any(not value.known and value.text[:1] in ("$", "`") and not before.startswith("-") for value, before in pairs):
+    if any(not value.known and _HOLE.match(value.text) and not before.startswith("-") for value, before in pairs):
         return True
     names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}
     return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
