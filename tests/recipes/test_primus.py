@@ -8,15 +8,9 @@ from simulator.errors import UnsupportedError
 from simulator.recipes.check.model import recipe_model
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
+from tests.recipes.test_formats import PRIMUS
 
-EXPERIMENT = """modules:
-  pre_trainer:
-    framework: FRAMEWORK
-    config: pre_trainer.yaml
-    model: MODEL.yaml
-    overrides:
-      stderr_sink_level: DEBUG
-"""
+EXPERIMENT = PRIMUS.partition("\n")[2]
 MEGATRON = "      micro_batch_size: 1\n      global_batch_size: 64\n      seq_length: 4096\n"
 DEFAULTS = """stage: pretrain
 bf16: true

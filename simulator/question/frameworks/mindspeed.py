@@ -27,6 +27,7 @@ _ALL: Final[Mapping[str, Any]] = MappingProxyType(
         "splits_last_backward": False,
         # The prediction modules' losses are done one after the other.
         "losses_in_turn": True,
+        # No run of it tells the bytes of a fused loss: as many as those of its own.
         "fused_loss_bytes_per_logit": 0,
         # mindspeed_llm/core/ssm: the scan is composed of matrix products, whose matrices autograd keeps.
         "composed_scan": True,

@@ -67,12 +67,7 @@ class Given:
     """Flags of one launch or keys of one file. Reading an unknown value notes what needs it."""
 
     def __init__(
-        self,
-        file: str,
-        table: Mapping[str, Flag],
-        known: Iterable[str] = (),
-        *,
-        complete: bool = False,
+        self, file: str, table: Mapping[str, Flag], known: Iterable[str] = (), *, complete: bool = False
     ) -> None:
         """`table` are the flags a reader takes or has to speak of, `known` those it may pass over.
 

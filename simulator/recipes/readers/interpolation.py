@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from operator import floordiv
 from typing import Final
 
 from simulator.budget import charge
 from simulator.recipes.readers.documents import Key
+from simulator.recipes.readers.purpose import STAGES
 from simulator.recipes.shell.values import Cause, Value, hole, joined, text_value
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
@@ -21,30 +25,15 @@ _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
 _ROUND_WORK: Final = 500
 """Units of work of filling in one part."""
-_GROUPS: Final = frozenset(
-    [
-        *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "conversion"),
-        *("conversion_hf2nemo", "evaluation", "export", "external_conversion", "fw_inference", "generic", "ptq"),
-        *("rlhf_rm", "rlhf_ppo", "steerlm_reg", "rag_indexing", "rag_generating"),
-    ]
-)
-"""Where NeMo's launcher puts a file before it fills in values: launcher_scripts/conf/config.yaml of 26e42fa."""
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,
     "add": sum,
     "sum": sum,
-    "floor_div": lambda numbers: _quotient(*numbers),
-    "int_div": lambda numbers: _quotient(*numbers),
+    "floor_div": lambda numbers: reduce(floordiv, numbers),
+    "int_div": lambda numbers: reduce(floordiv, numbers),
 }
 """`multiply` and `sum` are NeMo's (nemo/core/config/hydra_runner.py of 8cfedd7), the others its recipes' programs'."""
-
-
-def _quotient(dividend: int, *divisors: int) -> int:
-    """A whole quotient; the dividend where a divisor is 0, which the framework refuses."""
-    for divisor in divisors:
-        dividend = dividend // divisor if divisor else dividend
-    return dividend
 
 
 class Interpolation:
@@ -118,7 +107,8 @@ class Interpolation:
             # OmegaConf: the text, read as a value.
             return rest.strip().strip("'\"")
         if resolver in _SUMS and all(re.fullmatch(r"-?\d{1,15}", word, re.ASCII) for word in words):
-            return str(_SUMS[resolver](int(word) for word in words))
+            with contextlib.suppress(ZeroDivisionError):  # which the framework refuses
+                return str(_SUMS[resolver](int(word) for word in words))
         return None
 
     def _reference(self, name: str, path: tuple[str, ...], depth: int) -> str | None:
@@ -127,7 +117,7 @@ class Interpolation:
         start = path[: len(path) - dots] if dots else ()
         dotted = ".".join((*start, name.lstrip(".")))
         group, _, rest = dotted.partition(".")
-        key = self._keys.get(dotted) or (self._keys.get(rest) if group in _GROUPS else None)
+        key = self._keys.get(dotted) or (self._keys.get(rest) if group in STAGES else None)
         if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
             return None
         self.referred.add(key.dotted)

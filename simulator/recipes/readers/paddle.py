@@ -53,6 +53,8 @@ _NO_REFERENCE: Final = ("or", "orpo", "simpo")
 _REWARD: Final = ("reward", "rm")
 """Reward models: one score a token in place of logits, of pairs in one packed sequence. PaddleNLP ee302b6,
 llm/alignment/rm/flashmask/reward_model.py."""
+_PADDLEFORMERS_DEGREES: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "sharding_parallel_size")
+"""Degrees as PaddleFormers spells them; without a word it shards as stage 1 (trainer/training_args.py of 1.2.0)."""
 
 
 def is_paddle(names: Iterable[str]) -> bool:
@@ -297,18 +299,13 @@ def _default_group(given: Given, spec: ModelSpec) -> str | None:
     Its tuning leaves the model's own default, the tensor parallel group: transformers/ernie4_5_moe/configuration.py and
     nn/pp_model.py of 321f3a8. ERNIEKit hands over `moe_group`, by default "dummy".
     """
-    tuned = given.has(*_LATER) and not given.has("use_expert_parallel", "moe_group")
+    tuned = given.has(*_PADDLEFORMERS_DEGREES) and not given.has("use_expert_parallel", "moe_group")
     return "mp" if tuned and spec.architecture == "ernie4_5_moe" else None
 
 
-_LATER: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "sharding_parallel_size")
-"""Degrees as PaddleFormers spells them; without a word it shards as stage 1 (trainer/training_args.py of 1.2.0)."""
-
-
 def _zero_stage(given: Given) -> int:
-    text = given.text("zero_stage", "sharding") or (
-        "stage1" if not given.has("sharding") and given.has(*_LATER) else ""
-    )
+    usual = "" if given.has("sharding") or not given.has(*_PADDLEFORMERS_DEGREES) else "stage1"
+    text = given.text("zero_stage", "sharding") or usual
     degree = given.integer("sharding_degree", *SHARDING, low=-1, high=2**20)
     match = re.search(r"stage([123])", text)
     if match is None:

@@ -29,7 +29,8 @@ _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
     *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024", "attention-dropout=0.0", "hidden-dropout=0.0"),
 )
-"""What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters."""
+"""What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters;
+dropout is that of `models/megatron/llama_base.yaml`, on which most models build."""
 _TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")
 """What `modules/torchtitan/pre_trainer.yaml` sets otherwise than torchtitan."""
 _RENAMED: Final = {"fp8": "fp8_format"}

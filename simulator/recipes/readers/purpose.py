@@ -62,7 +62,7 @@ _EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-E
 """Tasks that only evaluate: Megatron-LM 0acc240, tasks/main.py and tasks/msdp/main.py."""
 _ENCODERS: Final = ("RACE", "MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "RET-FINETUNE-NQ")
 """Tasks that train BERT with another head: Megatron-DeepSpeed f4157be, tasks/main.py."""
-_STAGES: Final = (
+_IDLE_STAGES: Final = (
     *("data_preparation", "data_curation", "conversion", "conversion_hf2nemo", "external_conversion"),
     *("evaluation", "export", "fw_inference", "ptq", "rag_indexing", "rag_generating"),
 )
@@ -72,6 +72,8 @@ _TRAINING_STAGES: Final = (
     *("rlhf_rm", "rlhf_ppo", "steerlm_reg"),
 )
 """The others."""
+STAGES: Final = frozenset((*_IDLE_STAGES, *_TRAINING_STAGES))
+"""All of them: the groups of its configuration under which it puts a file before it fills in values."""
 _STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")
 """The section that a value refers to; a file of the launcher refers to itself by its stage, more than to others."""
 _CHOSEN: Final = re.compile(r"stages=\[([\w, ]*)\]")
@@ -135,14 +137,14 @@ def require_training_keys(path: str, keys: Iterable[Key]) -> None:
     on = {plain(key.name) for key in keys if key.values and key.values[0].text.lower() == "true"}
     sections = {key.path[0] for key in keys}
     texts = [value.text for key in keys for value in key.values]
-    stages = Counter(name for text in texts for name in _STAGE.findall(text) if name in _TRAINING_STAGES + _STAGES)
+    stages = Counter(name for text in texts for name in _STAGE.findall(text) if name in STAGES)
     stage = max(stages, key=lambda name: (stages[name], name in _TRAINING_STAGES), default="")
     optimized = any(part.startswith("optim") for key in keys for part in key.path)
     names = {key.name for key in keys}
     calibrated = [name for name, key in _WITHOUT_OPTIMIZER.items() if name in sections and key in names]
     if "skip_train" in on and "perform_rl_step" not in on:
         raise no_training("skip_train is on", path)
-    if stage in _STAGES and stage not in sections and ("run" in sections or not optimized):
+    if stage in _IDLE_STAGES and stage not in sections and ("run" in sections or not optimized):
         raise no_training(f"stage {stage} of the launcher", path)
     if calibrated and not optimized:
         raise no_training(f"{calibrated[0]} without an optimizer", path)
@@ -222,4 +224,4 @@ def _idle_stages(launch: TrainingCommand) -> str:
     """The stages that a command line of NeMo's launcher asks for, where none of them trains."""
     chosen = next((found[1] for value in launch.arguments if (found := _CHOSEN.fullmatch(value.text))), "")
     names = re.findall(r"\w+", chosen)
-    return ", ".join(names) if names and all(name in _STAGES for name in names) else ""
+    return ", ".join(names) if names and all(name in _IDLE_STAGES for name in names) else ""
