@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,7 @@ LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (rank kinds, layer kinds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageContents:
+class StageContents(NamedTuple):
     """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
 
     layer_kinds: tuple[LayerKind, ...]
@@ -129,8 +127,7 @@ def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, 
             assert_never(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
+class _Cut(NamedTuple):
     """All that decides the contents of a pipeline."""
 
     layers: tuple[LayerKind, ...]

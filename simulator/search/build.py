@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,8 +76,7 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
     return [one for one in found if one is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(NamedTuple):
     """The named parts of a priced block."""
 
     memory: Mapping[str, Matrix]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.scenario.layout import Layout
@@ -18,8 +19,7 @@ SWITCHES = ("expert_dispatch", "overlap_expert_exchange")
 """What says how experts are exchanged; a question that gives one of them is searched as it stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A question with one way of exchanging experts."""
 
     scenario: Scenario
@@ -27,8 +27,7 @@ class Exchange:
     """Switches that differ from the question's, as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
+class Searched(NamedTuple):
     """A search over all ways of exchanging experts, the best of each split over all of them."""
 
     asked: Found
@@ -123,8 +122,7 @@ def _together(found: list[Found]) -> Found:
     rejected: Counter[str] = Counter()
     for one in found:
         rejected.update(one.rejected)
-    return replace(
-        found[0],
+    return found[0]._replace(
         evaluated=sum(one.evaluated for one in found),
         feasible=sum(one.feasible for one in found),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,8 +145,7 @@ def _split_codes(block: LayoutBlock) -> Array:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a search leaves: counts and shortlists."""
 
     evaluated: int
@@ -248,8 +248,7 @@ def _below(scenario: Scenario, space: Space, bar: Callable[[], float]) -> Iterat
                 yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < now))
 
 
-@dataclass(frozen=True, slots=True)
-class Faster:
+class Faster(NamedTuple):
     """What a search puts before a layout."""
 
     seconds: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,8 +62,7 @@ def divisors(number: int, limit: int) -> tuple[int, ...]:
     return tuple(d for d in both if d <= limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """A pipeline shape with the tensor, context and data sizes that fill the devices with it."""
 
     pipeline_parallel: int
@@ -185,8 +185,7 @@ def _virtual_stages(scenario: Scenario, space: Space, pipeline: int, cut: tuple[
     return divisors(per_rank, per_rank)
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(NamedTuple):
     """The values of an axis beside the shape: one field, or a few that depend on each other."""
 
     names: tuple[str, ...]
@@ -308,8 +307,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
             yield _once(block, choices, split, index)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     """The kinds of work of a space: every pair of tensor and context parallel sizes with every choice of work."""
 
     block: LayoutBlock

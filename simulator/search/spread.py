@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from simulator.search.space import Space
 from simulator.search.walk import walk
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting:
+class _Fitting(NamedTuple):
     """Layouts of a block that fit; arrays of shape (n,)."""
 
     block: LayoutBlock
@@ -24,8 +23,7 @@ class _Fitting:
     device_bytes: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Feasible:
+class Feasible(NamedTuple):
     """A layout that fits."""
 
     layout: Layout

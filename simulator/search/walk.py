@@ -6,7 +6,7 @@ Memory stays bounded: candidates are generated, judged and forgotten a chunk at 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, Space, blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """A block of candidates."""
 
     block: LayoutBlock

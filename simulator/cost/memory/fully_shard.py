@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -122,8 +121,7 @@ def idle_stream_bytes(
     return np.where(streams, idle, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Units:
+class _Units(NamedTuple):
     """Parameters of the units on one device before sharding; shape (n,) or (kinds, n)."""
 
     layer: Array
@@ -136,8 +134,7 @@ class _Units:
     all: KindArray
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
+class _Ending(NamedTuple):
     """How a backward pass ends; shape (n,) or (kinds, n)."""
 
     layer_gradients: KindArray

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -15,8 +14,7 @@ MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step",
 MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """Bytes alive at one moment; shape (kinds, n) unless said."""
 
     name: MomentName

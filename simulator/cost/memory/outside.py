@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideAllocator:
+class OutsideAllocator(NamedTuple):
     """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
 
     context: Array

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTotals:
+class ModelTotals(NamedTuple):
     """Parameter totals of the pieces a stage is made of; None of them depends on the layout."""
 
     layers: tuple[WeightTotals, ...]
@@ -65,8 +64,7 @@ def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceParameters:
+class DeviceParameters(NamedTuple):
     """Parameters on one device, by the group that could shard them further; shape (kinds, n)."""
 
     dense: KindArray
@@ -111,8 +109,7 @@ def whole_layer(block: LayoutBlock, piece: WeightTotals) -> Array:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDegrees:
+class ShardDegrees(NamedTuple):
     """Ranks that ZeRO shards over, shape (n,)."""
 
     dense: Array
@@ -141,8 +138,7 @@ def shard(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, from_
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingState:
+class TrainingState(NamedTuple):
     """Bytes that live through the step, shape (kinds, n)."""
 
     parameters: KindArray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Sta
 from simulator.question.scenario.scenario import Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryByStage:
+class MemoryByStage(NamedTuple):
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
     has: StageContents
@@ -122,7 +121,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     peak = peak + retained
     outside = outside_allocator(scenario, block, peak)
     if shards_by_unit(scenario):
-        outside = replace(outside, streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
+        outside = outside._replace(streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
     resident = resident_optimizer(scenario, block, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
@@ -181,8 +180,7 @@ def _moments(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GradientsAbsent:
+class GradientsAbsent(NamedTuple):
     """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
 
     backward: StageArray | float = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
@@ -82,7 +81,7 @@ def linear_input(given: Conditions, name: str) -> Kept:
 def post_norm(given: Conditions, name: str, weight: str) -> Operation:
     """A norm behind a block: what it makes goes into an addition, which keeps nothing."""
     whole = norm(given, name, weight)
-    return replace(whole, kept=whole.kept[:2])
+    return whole._replace(kept=whole.kept[:2])
 
 
 def residual(given: Conditions, name: str) -> Operation:

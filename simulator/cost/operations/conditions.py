@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.profiles import MEGATRON
@@ -10,8 +10,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(NamedTuple):
     """A model as one stack trains it."""
 
     model: ModelSpec

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simulator.cost.operations.blocks import cast, network
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Operation
@@ -12,4 +10,4 @@ from simulator.cost.operations.record import Operation
 def dense(given: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition of a dense layer."""
     first, *others = network(given, "ffn", given.model.intermediate_size, "feed_forward")
-    return (replace(first, moved=cast(given, float(given.model.hidden_size), "sequence"), calls=0.5), *others)
+    return (first._replace(moved=cast(given, float(given.model.hidden_size), "sequence"), calls=0.5), *others)

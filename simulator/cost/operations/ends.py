@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.blocks import norm, vector
 from simulator.cost.operations.conditions import Conditions
@@ -25,7 +23,7 @@ def inputs(given: Conditions) -> tuple[Operation, ...]:
         table = Weight("positions", model.learned_positions, model.hidden_size, "replicated", matmul=False)
         operations.append(Operation(name="positions", group="embedding", weights=(table,)))
     if model.embedding_norm:
-        operations.append(replace(norm(given, "embedding_norm", "embedding_norm"), group="embedding"))
+        operations.append(norm(given, "embedding_norm", "embedding_norm")._replace(group="embedding"))
     return tuple(operations)
 
 
@@ -43,7 +41,7 @@ def output_layer(given: Conditions) -> tuple[Operation, ...]:
     if given.framework.score_head:
         head = Weight("score", model.hidden_size, 1, "replicated")
     return (
-        replace(last, kept=(inputs, statistics, replace(output, amount=labelled)), moved=()),
+        last._replace(kept=(inputs, statistics, output._replace(amount=labelled)), moved=()),
         Operation(name="output_layer", group="output", weights=(head,)),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, assert_never
 
 from simulator.cost.elements import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
@@ -155,12 +154,12 @@ def _networks(given: Conditions) -> tuple[Operation, ...]:
     inner = activation(given, "experts", "experts", float(width), "copies_tensor")
     if given.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
-        inner = replace(inner, kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
+        inner = inner._replace(kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(given) * hidden, "copies")
     return (
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
-        replace(inner, temporary=(*inner.temporary, ends)),
+        inner._replace(temporary=(*inner.temporary, ends)),
         Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(given)),
     )
 

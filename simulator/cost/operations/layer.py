@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -64,10 +63,10 @@ def _left(given: Conditions, operation: Operation) -> Operation:
     """An operation with what is swapped to the host, or done again by a share of the experts, not kept."""
     profile = given.framework
     if profile.swapped_attention and operation.group in SWAPPED:
-        return replace(operation, kept=())
+        return operation._replace(kept=())
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return replace(operation, kept=tuple(replace(one, amount=left * one.amount) for one in operation.kept))
+    return operation._replace(kept=tuple(one._replace(amount=left * one.amount) for one in operation.kept))
 
 
 _EXPERTS = frozenset(("experts", "dispatch"))
@@ -106,7 +105,7 @@ def _beside(given: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Ope
     first, *others = feed_forward
     if given.model.shared_norm:
         return tuple(others)
-    return (replace(first, kept=first.kept[1:]), *others)
+    return (first._replace(kept=first.kept[1:]), *others)
 
 
 def _adapters(given: Conditions) -> tuple[Operation, ...]:

@@ -7,9 +7,8 @@ by layer, in `memory.schedule`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import Conditions
@@ -21,8 +20,7 @@ from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 Modules = tuple[RecomputeModule, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """One part of a layer that the backward pass does again as a whole."""
 
     groups: frozenset[OperationGroup] = frozenset()
@@ -136,8 +134,7 @@ def _rest(given: Conditions, kind: LayerKind) -> Iterator[Operation]:
     for one in _needed(given, kind):
         if one.group in ("core_attention", "context_exchange"):
             continue
-        yield replace(
-            one,
+        yield one._replace(
             weights=tuple(weight for weight in one.weights if weight.name not in kept),
             collectives=tuple(each for each in one.collectives if each.pattern not in ("reduce", "all_to_all")),
         )

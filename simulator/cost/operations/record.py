@@ -7,7 +7,6 @@ a block of layouts. So a listing depends on the model and the stack alone, and i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
@@ -67,8 +66,7 @@ OperationGroup = Literal[
 """What recompute policies, overlaps and pictures name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(NamedTuple):
     """One weight of the model, whole (not yet cut over ranks)."""
 
     name: str
@@ -95,16 +93,14 @@ class Weight:
         return self.split in ("expert_column", "expert_row")
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """Bytes per token (or per what the spread counts) with their spread over devices."""
 
     amount: float
     spread: Spread
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A tensor that stays from the forward pass until the backward pass of its operation."""
 
     name: str
@@ -114,8 +110,7 @@ class Kept:
     spread: Spread
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """One collective of the forward pass; the backward pass mirrors it."""
 
     group: Literal["tensor", "context", "context_inner", "context_outer", "expert", "expert_tensor", "expert_ranks"]
@@ -142,8 +137,7 @@ class Window(NamedTuple):
     """Whether attention stays within consecutive chunks of as many tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of a layer."""
 
     name: str

@@ -143,7 +143,7 @@ def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int
     given = Conditions(model)
 
     def used(operations: tuple[Operation, ...]) -> int:
-        chosen = (replace(w, copies=model.num_experts_per_tok) if w.routed else w for w in weights_of(operations))
+        chosen = (w._replace(copies=model.num_experts_per_tok) if w.routed else w for w in weights_of(operations))
         return sum(weight.parameters for weight in chosen)
 
     table = _table_apart(given) + _count(inputs(given)) if include_input_embedding else 0

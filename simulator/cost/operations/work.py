@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
@@ -23,8 +23,7 @@ from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """One matrix product of tokens with a weight, or with several side by side, whole (not yet cut over ranks)."""
 
     inputs: int
@@ -35,8 +34,7 @@ class Product:
     """Axis that tensor parallelism cuts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Sums over operations, per token."""
 
     products: WeightTotals

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, 
 from simulator.question.scenario.block import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One pass as it ran."""
 
     rank: int
@@ -26,8 +25,7 @@ class Event:
     """Whether another rank waits for its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineWork:
+class PipelineWork(NamedTuple):
     """What is run: seconds of every chunk's passes, by rank and then by chunk."""
 
     forward_seconds: Sequence[Sequence[float]]
@@ -49,8 +47,7 @@ class PipelineWork:
         return len(self.forward_seconds[0])
 
 
-@dataclass(frozen=True, slots=True)
-class EventRun:
+class EventRun(NamedTuple):
     """All passes of a step, by rank in the order they ran."""
 
     events: tuple[tuple[Event, ...], ...]
@@ -118,8 +115,7 @@ _AT_ONCE = 2**20
 """Ends of passes held at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fronts:
+class _Fronts(NamedTuple):
     """The passes of a step, in fronts: those of one need only what ran in earlier ones. Arrays of shape (passes,)."""
 
     bounds: tuple[int, ...]

@@ -11,7 +11,7 @@ All levels move data at the same time (rings are pipelined), so the slowest leve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel
 
 
-@dataclass(frozen=True, slots=True)
-class RankGroup:
+class RankGroup(NamedTuple):
     """One process group per layout; arrays of shape (n,)."""
 
     size: Array
@@ -80,8 +79,7 @@ def pipeline_group(block: LayoutBlock) -> RankGroup:
     return RankGroup(np.full(len(block), float(block.pipeline_parallel)), stride)
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossing:
+class _Crossing(NamedTuple):
     """What one link level does for a group."""
 
     members: Array

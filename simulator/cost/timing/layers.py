@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 
@@ -54,8 +53,7 @@ def attention_backward_factor(scenario: Scenario) -> float:
     return products * scenario.coefficients.time.attention_backward_slowdown
 
 
-@dataclass(frozen=True, slots=True)
-class ProductSeconds:
+class ProductSeconds(NamedTuple):
     """Compute of matrix products by pass, shape (n,): without what reading weights or adding gradients may take."""
 
     forward: Array
@@ -65,8 +63,7 @@ class ProductSeconds:
     """Gradient of the weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
+class Products(NamedTuple):
     """Seconds of matrix products with weights by pass, shape (n,)."""
 
     forward: Array
@@ -138,8 +135,7 @@ def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
     return each * parameters / memory_rate(scenario)
 
 
-@dataclass(frozen=True, slots=True)
-class _Compute:
+class _Compute(NamedTuple):
     """Seconds of what a device computes in operations, shape (n,)."""
 
     dense: Products

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ CYCLES = 3
 """Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(NamedTuple):
     """Seconds of the pieces a pipeline rank is made of, on one kind of device.
 
     One figure for each of `LayoutBlock.kinds_of_work`.
@@ -45,8 +43,7 @@ class Pieces:
     """What recompute inside a layer of each kind adds, zero for other recompute, shape (n,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkSeconds:
+class ChunkSeconds(NamedTuple):
     """Seconds of the passes through one chunk of every kind of rank, shape (kinds, n)."""
 
     forward: KindArray
@@ -55,8 +52,7 @@ class ChunkSeconds:
     """What gradients of weights take of the backward pass; zero where the schedule splits none."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageWork:
+class StageWork(NamedTuple):
     """Seconds per micro batch of every kind of pipeline rank, shape (kinds, n)."""
 
     forward: KindArray
@@ -182,8 +178,7 @@ def _weight_seconds(
     return block.spread(total)
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSeconds:
+class PipelineSeconds(NamedTuple):
     """A step's pipeline, shape (n,)."""
 
     pace: NDArray[np.intp]
@@ -238,7 +233,7 @@ def with_waits(  # noqa: PLR0913, PLR0917  a block, what is known of it, and whi
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
     fill[at] = run_fill_seconds(schedule_of(scenario, block), has, work, pipeline.micro_batches, at)
-    return replace(pipeline, fill=fill)
+    return pipeline._replace(fill=fill)
 
 
 def run_fill_seconds(

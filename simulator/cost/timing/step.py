@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +45,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
 
 
-@dataclass(frozen=True, slots=True)
-class StepSeconds:
+class StepSeconds(NamedTuple):
     """A step of every layout; arrays of shape (n,)."""
 
     total: Array
@@ -259,8 +259,7 @@ def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents
     return shard(scenario, block, trained, 1) * per_parameter * per_byte
 
 
-@dataclass(frozen=True, slots=True)
-class HostMoves:
+class HostMoves(NamedTuple):
     """Seconds of traffic between device and host."""
 
     each_pass: KindArray

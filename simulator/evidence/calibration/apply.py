@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,7 @@ _WORST: tuple[PredictionStatus, ...] = ("measured", "interpolated", "analytic", 
 _COVERED: tuple[PredictionStatus, ...] = ("measured", "interpolated")
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """The calibrations behind the two kinds of figures; None leaves the priors."""
 
     memory: Calibration | None

@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -140,8 +139,7 @@ class Network(Frozen):
     """Time of a small message, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLevel:
+class LinkLevel(NamedTuple):
     """One level of links, in base units."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.show.report.grid import Style, grid
 
@@ -13,8 +13,7 @@ _BETWEEN = 2
 """Spaces between columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(NamedTuple):
     """A column, ready to be written."""
 
     header: str
