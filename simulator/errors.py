@@ -13,7 +13,6 @@ allowed and, where one is close, the nearest valid name. Any other exception
 that escapes is a defect of the simulator.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -79,5 +78,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     folded = name.lower()
     found = sorted((choice for choice in by_folded if choice.startswith(folded)), key=len)
     if not found or len(folded) < 3:
-        found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+        from difflib import get_close_matches  # noqa: PLC0415  start-up time
+
+        found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     return f", did you mean '{by_folded[found[0]]}'?" if found else ""

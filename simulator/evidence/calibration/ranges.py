@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import PredictionStatus
@@ -84,8 +83,7 @@ def signature(scenario: Scenario, layout: Layout) -> str:
     return " ".join([*map(str, parts), sizes, *described.values()]).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedRange:
+class CalibratedRange(NamedTuple):
     """Sizes and words of the rows a calibration used."""
 
     sizes: Mapping[str, tuple[float, float]]

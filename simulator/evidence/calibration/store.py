@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -64,8 +64,7 @@ class FittedPart:
         return np.array(list(self.values.values()), dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(NamedTuple):
     """What one platform family's rows say."""
 
     family: str

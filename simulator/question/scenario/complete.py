@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkProfile
@@ -166,8 +166,7 @@ def devices_taken(given: Mapping[str, Any]) -> int | None:
     return int(product)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """What is trained on what, before the layout is known."""
 
     model: ModelSpec

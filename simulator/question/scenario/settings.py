@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from simulator.errors import InputError, did_you_mean
 
@@ -20,8 +19,7 @@ LISTS: tuple[SettingKind, ...] = ("words", "layers")
 """Kinds whose value is a list; a search takes one, or what it tries by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutSetting:
+class LayoutSetting(NamedTuple):
     """One field of a layout, or another way of giving one."""
 
     name: str

@@ -6,9 +6,15 @@ from typing import Final
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.folders import SpecKind, hardware_names, model_names, spec_file, spec_names
+from simulator.question.specs.folders import (
+    CONFIG_FILE,
+    SpecKind,
+    hardware_names,
+    model_names,
+    spec_file,
+    spec_names,
+)
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.huggingface import CONFIG_FILE, read_config
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.network import BOOKED, with_network
 from simulator.question.specs.validation import validated
@@ -30,6 +36,8 @@ def load_model(name_or_path: str) -> ModelSpec:
     if file is None:
         file = _own_file("model", name_or_path)
     if file.suffix.lower() == _JSON:
+        from simulator.question.specs.huggingface import read_config  # noqa: PLC0415  start-up time
+
         return read_config(file)
     return validated(str(file), ModelSpec, read_yaml(file))
 

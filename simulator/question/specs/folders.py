@@ -8,6 +8,8 @@ SpecKind = Literal["hardware", "model"]
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _SUFFIX: Final = ".yaml"
+CONFIG_FILE: Final = "config.json"
+"""File name Hugging Face gives a model's configuration."""
 
 
 def data_folder(folder: str) -> Path:

@@ -20,11 +20,10 @@ from simulator.question.specs.families.dense import DENSE
 from simulator.question.specs.families.experts import EXPERTS
 from simulator.question.specs.families.hybrid import HYBRID
 from simulator.question.specs.families.unpriced import unpriced
+from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
 
-CONFIG_FILE: Final = "config.json"
-"""File name Hugging Face gives a model's configuration."""
 FAMILIES: Final[Mapping[str, Callable[[Config], Fields]]] = {**DENSE, **EXPERTS, **HYBRID}
 """Readers by `model_type`."""
 

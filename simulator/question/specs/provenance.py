@@ -40,6 +40,7 @@ class Frozen(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
         regex_engine="rust-regex",
+        defer_build=True,
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

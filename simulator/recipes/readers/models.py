@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.question.specs.catalogue import load_model, model_names
-from simulator.question.specs.huggingface import CONFIG_FILE
+from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.readers.home import kept_inside
 

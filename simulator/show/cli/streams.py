@@ -117,8 +117,8 @@ def tell(line: str) -> None:
 
 
 _OBEYED: Final = re.compile(
-    r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]"
-    r"|[\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff0-\uffff"
+    r"\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 """Marks that a terminal or a page obeys instead of showing: control, direction, and what has no form of its own."""
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
