@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,11 +123,13 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
         return Applied(None, None)
     # Another network between the same devices leaves what was fitted to them.
     names = [name for name in ((cluster or "").partition("@")[0], family, OTHER_FAMILY) if name]
-    shipped = [found for name in names if (found := shipped_calibration(name)) is not None]
-    candidates = [*([read_calibration(Path(choice))] if choice else []), *shipped]
-    return Applied(
-        next((one for one in candidates if one.memory), None), next((one for one in candidates if one.time), None)
-    )
+    own = [read_calibration(Path(choice))] if choice else []
+
+    def nearest(kind: CoefficientKind) -> Calibration | None:
+        # A file behind the one that has the kind is not read.
+        return next((one for one in chain(own, map(shipped_calibration, names)) if one and one.part(kind)), None)
+
+    return Applied(nearest("memory"), nearest("time"))
 
 
 def with_calibration(
