@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, assert_never
 
@@ -18,7 +19,8 @@ LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (rank kinds, layer kinds)."""
 
 
-class StageContents(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StageContents:
     """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
 
     layer_kinds: tuple[LayerKind, ...]

@@ -30,7 +30,7 @@ def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, Layou
     # A cluster of any size: the formulas do not ask whether it fills nodes.
     scenario = replace(scenario_of(model), global_batch_size=micro_batches)
     here, has = contents(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks)
-    return scenario, here, has._replace(kind=np.arange(ranks), ranks=np.ones(ranks))
+    return scenario, here, replace(has, kind=np.arange(ranks), ranks=np.ones(ranks))
 
 
 def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:

@@ -28,7 +28,7 @@ def contents() -> StageContents:
     model = small_dense(num_hidden_layers=6)
     scenario = scenario_of(model, devices=RANKS)
     block = block_of([complete_layout(scenario, pipeline_parallel=RANKS, virtual_stages=2)])
-    return stage_contents(scenario, block)._replace(kind=np.arange(RANKS), ranks=np.ones(RANKS))
+    return replace(stage_contents(scenario, block), kind=np.arange(RANKS), ranks=np.ones(RANKS))
 
 
 def steps(*each: list[list[float]]) -> StageWork:

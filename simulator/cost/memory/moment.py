@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -14,7 +15,8 @@ MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step",
 MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
-class Moment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Moment:
     """Bytes alive at one moment; shape (kinds, n) unless said."""
 
     name: MomentName

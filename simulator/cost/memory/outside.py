@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
 
 
-class OutsideAllocator(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OutsideAllocator:
     """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
 
     context: Array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
 
-class ModelTotals(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelTotals:
     """Parameter totals of the pieces a stage is made of; None of them depends on the layout."""
 
     layers: tuple[WeightTotals, ...]
@@ -138,7 +140,8 @@ def shard(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, from_
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
-class TrainingState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TrainingState:
     """Bytes that live through the step, shape (kinds, n)."""
 
     parameters: KindArray

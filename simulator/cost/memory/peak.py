@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,8 @@ from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Sta
 from simulator.question.scenario.scenario import Scenario
 
 
-class MemoryByStage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MemoryByStage:
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
     has: StageContents
@@ -121,7 +123,7 @@ def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) 
     peak = peak + retained
     outside = outside_allocator(scenario, block, peak)
     if shards_by_unit(scenario):
-        outside = outside._replace(streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
+        outside = replace(outside, streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
     resident = resident_optimizer(scenario, block, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
     return block.once(lambda each: schedule.in_flight(ranks, chunks, micro_batches(scenario, each)) / chunks)
 
 
-class RecomputePlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecomputePlan:
     """Layers that are recomputed in full, by distinct chunk."""
 
     layers: NDArray[np.float64]
@@ -75,7 +76,8 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     )
 
 
-class StageActivations(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StageActivations:
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
     by_chunk: tuple[KindArray, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
@@ -49,7 +50,8 @@ from simulator.show.report.text import (
 _STARVED_SHOWN = 3
 
 
-class _Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Choice:
     """A part of the layout that gets a column only when it says something."""
 
     header: str
