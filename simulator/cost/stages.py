@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,8 @@ def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, 
             assert_never(shape)
 
 
-class _Cut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Cut:
     """All that decides the contents of a pipeline."""
 
     layers: tuple[LayerKind, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +181,8 @@ def _moments(
     )
 
 
-class GradientsAbsent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GradientsAbsent:
     """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
 
     backward: StageArray | float = 0.0
