@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import simulator
 from simulator.errors import InputError, SimulateError
+from simulator.evidence.calibration import apply
 from simulator.evidence.calibration.store import calibration_text, read_calibration, shipped_calibration
 from simulator.question.scenario.layout import Layout
 from tests.calibration.pages import FOLDER, SHIPPED, shipped
@@ -43,6 +44,29 @@ def test_a_file_is_read_back(family: str, tmp_path: Path) -> None:
         if part is not None and other is not None:
             assert dict(part.values) == dict(other.values)
             assert np.array_equal(part.covariance, other.covariance)
+
+
+@pytest.mark.parametrize(
+    ("family", "cluster", "read", "used"),
+    [
+        ("hopper", "z2000", ["z2000"], ["z2000", "z2000"]),
+        ("hopper", "h20", ["h20", "hopper"], ["hopper", "hopper"]),
+        ("cpu", None, ["cpu", "other"], ["cpu", "other"]),
+    ],
+)
+def test_files_behind_one_that_has_both_kinds_are_not_read(
+    monkeypatch: pytest.MonkeyPatch, family: str, cluster: str | None, read: list[str], used: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def spied(name: str) -> Any:
+        asked.append(name)
+        return shipped_calibration(name)
+
+    monkeypatch.setattr(apply, "shipped_calibration", spied)
+    found = apply.applied(family, None, cluster)
+    assert list(dict.fromkeys(asked)) == read
+    assert [found.memory, found.time] == [shipped_calibration(name) for name in used]
 
 
 @pytest.mark.parametrize("family", SHIPPED)

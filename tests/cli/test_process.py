@@ -12,6 +12,8 @@ import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "pydantic", "scipy", "tabulate", "yaml")
+NOT_ASKED = ("difflib", "pandas", "scipy", "simulator.question.specs.huggingface", "simulator.recipes", "tree_sitter")
+"""What neither a ranking nor an estimate of shipped specs needs."""
 
 
 def start(*args: str, code: str | None = None) -> "subprocess.Popen[str]":
@@ -91,6 +93,20 @@ def test_help_imports_nothing_heavy(args: str) -> None:
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
     )
     assert finished(start(code=code))[2].endswith("[]\n")
+
+
+@pytest.mark.parametrize("command", ["rank", "estimate"])
+def test_a_question_imports_what_it_needs(command: str) -> None:
+    code = (
+        "import sys\n"
+        "from simulator.show.cli.main import cli\n"
+        f"try: cli.main([{command!r}, '--model', 'llama3.2-1b', '--hardware', 'h20'])\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {NOT_ASKED!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    _, out, err = finished(start(code=code))
+    assert "llama3.2-1b" in out
+    assert err.endswith("[]\n")
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
