@@ -88,7 +88,7 @@ class Shortlist:
 
         left = refused[some[refused]]
         while len(lot := self._worth(block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
-            left = np.setdiff1d(left, lot)
+            left = left[~(left[:, None] == lot).any(axis=1)]
             more = raised(block.take(lot), passes)
             if more is not None and len(more := lawful(scenario, space, more)[0]):
                 self.offer(more, price(scenario, more).step.total, np.ones(len(more), dtype=np.bool_))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.blocks import norm, vector
@@ -29,6 +30,7 @@ def inputs(given: Conditions) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
+@lru_cache(maxsize=64)
 def output_layer(given: Conditions) -> tuple[Operation, ...]:
     """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 
