@@ -27,11 +27,20 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "swift": "other",
     "megatron": "other",
     "xtuner": "other",
+    "axolotl": "other",
+    "composer": "other",
+    "litgpt": "other",
+    "trl": "other",
+    "tune": "other",
 }
 _TRAINING: Final = {
     "swift": ("pt", "sft", "rlhf"),
     "megatron": ("pt", "sft", "rlhf"),
     "llamafactory-cli": ("train",),
+    "axolotl": ("train",),
+    "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter"),
+    "trl": ("sft", "dpo", "kto", "grpo", "reward"),
+    "tune": ("run",),
 }
 """Subcommands that train, of programs that do other things too."""
 _MODULES: Final[Mapping[str, LauncherName]] = {
@@ -42,6 +51,8 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
+_TRAINERS: Final = re.compile(r"(axolotl\.cli\.train|openrlhf\.cli\.train_|verl\.trainer\.|trl\.scripts\.).*")
+"""Modules that train by themselves: `python -m` of one is a launch, of flags that are not read."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
@@ -108,6 +119,8 @@ def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) 
     launcher = _PROGRAMS.get(program)
     if launcher is None:
         found = _module(rest)
+        if found is None and (trainer := _trainer(rest)) is not None:
+            return TrainingCommand("other", trainer.text, line, trainer, tuple(rest), {}, environment)
         if found is None:
             return _plain_python(program, rest, environment, line)
         launcher, rest = found
@@ -145,6 +158,11 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
         if not value.text.startswith("-"):
             return None
     return None
+
+
+def _trainer(rest: Sequence[Value]) -> Value | None:
+    """The module of a trainer that `python -m` starts."""
+    return rest[1] if len(rest) > 1 and rest[0].text == "-m" and _TRAINERS.fullmatch(rest[1].text) else None
 
 
 def _plain_python(
