@@ -119,8 +119,6 @@ def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) 
     launcher = _PROGRAMS.get(program)
     if launcher is None:
         found = _module(rest)
-        if found is None and (trainer := _trainer(rest)) is not None:
-            return TrainingCommand("other", trainer.text, line, trainer, tuple(rest), {}, environment)
         if found is None:
             return _plain_python(program, rest, environment, line)
         launcher, rest = found
@@ -153,16 +151,14 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
     """Launcher named by `python -m`, and what follows it."""
     for number, value in enumerate(rest):
         if value.text == "-m" and number + 1 < len(rest):
-            launcher = _MODULES.get(rest[number + 1].text)
+            module = rest[number + 1].text
+            if _TRAINERS.fullmatch(module):
+                return "other", list(rest[number + 1 :])
+            launcher = _MODULES.get(module)
             return (launcher, list(rest[number + 2 :])) if launcher else None
         if not value.text.startswith("-"):
             return None
     return None
-
-
-def _trainer(rest: Sequence[Value]) -> Value | None:
-    """The module of a trainer that `python -m` starts."""
-    return rest[1] if len(rest) > 1 and rest[0].text == "-m" and _TRAINERS.fullmatch(rest[1].text) else None
 
 
 def _plain_python(
