@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import assert_never
 
 import numpy as np
@@ -19,9 +19,12 @@ LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (rank kinds, layer kinds)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class StageContents:
-    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,)."""
+    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,).
+
+    Of one cut there is one object, which keeps what was derived of it.
+    """
 
     layer_kinds: tuple[LayerKind, ...]
     """Kinds of layers in the model, the order of the second axis of counts."""
@@ -46,40 +49,56 @@ class StageContents:
     prediction_layers: Array
     """Next-token prediction modules trained on the rank."""
 
-    @property
+    @cached_property
     def chunks(self) -> NDArray[np.float64]:
         """Layers by kind in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
         return self.leading[..., -1]
 
-    @property
+    @cached_property
     def repeats(self) -> Array:
         """How often each distinct chunk stands on a rank, shape (distinct,)."""
         return np.bincount(self.chunk).astype(np.float64)
 
-    @property
+    @cached_property
     def unequal(self) -> bool:
         """Whether a rank has several chunks, and not all chunks of the pipeline hold as many layers."""
         return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=2)))
 
-    @property
+    @cached_property
     def layers(self) -> LayerCounts:
         """Layers by kind on every rank kind."""
         return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.chunks, strict=True)))
 
-    @property
+    @cached_property
     def num_layers(self) -> Array:
         """Layers of every rank kind, prediction modules apart."""
         total: Array = self.layers.sum(axis=1)
         return total
 
-    @property
+    @cached_property
+    def ways(self) -> NDArray[np.float64]:
+        """Layers recomputed, by choice: the first 0 to all of a chunk, or the list; last axis over the choices."""
+        return np.concatenate((self.leading, self.listed[..., None]), axis=-1)
+
+    @cached_property
+    def ways_in_chunk(self) -> NDArray[np.float64]:
+        """`ways` of all layer kinds together, shape (distinct, rank kinds, choices)."""
+        return np.asarray(self.ways.sum(axis=2))
+
+    @cached_property
+    def ways_on_rank(self) -> NDArray[np.float64]:
+        """`ways` of all chunks together, shape (layer kinds, rank kinds, choices)."""
+        whole = sum(times * chunk for times, chunk in zip(self.repeats, self.ways, strict=True))
+        return np.asarray(whole).swapaxes(0, 1)
+
+    @cached_property
     def listed_shares(self) -> Array:
         """Share of each kind of layer that is on the explicit recompute list, over all ranks, shape (layer kinds,)."""
         listed = np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.listed, strict=True)))
         shares: Array = (self.ranks @ listed) / np.maximum(self.ranks @ self.layers, 1.0)
         return shares
 
-    @property
+    @cached_property
     def with_prediction(self) -> LayerCounts:
         """Layers by kind, the layer inside every prediction module counted with its kind."""
         counts = self.layers.copy()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,3 +16,15 @@ Mask = NDArray[np.bool_]
 """Which, shape (n,)."""
 Index = NDArray[np.intp]
 """Positions, shape (n,)."""
+
+
+def selected(figures: Any, where: Index, count: int) -> Any:
+    """Figures of `count` layouts at some: of arrays the last axis, where it is theirs; of records every field."""
+    if isinstance(figures, np.ndarray):
+        return figures.take(where, axis=-1) if figures.shape[-1:] == (count,) else figures
+    if isinstance(figures, tuple):
+        return tuple(selected(each, where, count) for each in figures)
+    if dataclasses.is_dataclass(figures) and not isinstance(figures, type):
+        fields = (field.name for field in dataclasses.fields(figures) if field.init)
+        return dataclasses.replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
+    return figures

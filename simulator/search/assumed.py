@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
+from simulator.cost.pricing.price import price
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import bare_estimate
+from simulator.search.build import verdict_of
+from simulator.search.rules import RULES
 
 LEAST_CHANGE = 0.005
 """Change of the speed, or of the memory as a share of the device's, from which a switch matters."""
@@ -26,17 +29,20 @@ def _assumed(scenario: Scenario, estimate: Estimate, given: Collection[str]) -> 
         return
     profile = scenario.framework
     because = f"{profile.version}'s default" if profile.stack == DEFAULT else f"stack {profile.stack}"
-    base = bare_estimate(scenario, estimate.layout)
+    block = block_of([estimate.layout])
+    base = price(scenario, block)
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((one for one in values if one != value), None)
         if name in given or other is None:
             continue
-        changed = bare_estimate(replace(scenario, framework=replace(profile, **{name: other})), estimate.layout)
-        speed = changed.throughput.step_seconds / base.throughput.step_seconds - 1.0
-        memory = base.memory.device_bytes - changed.memory.device_bytes
-        share = abs(memory) / base.memory.capacity_bytes
-        if max(abs(speed), share) < LEAST_CHANGE and changed.verdict == base.verdict:
+        otherwise = replace(scenario, framework=replace(profile, **{name: other}))
+        changed = price(otherwise, block)
+        verdict = verdict_of(changed, 0, refused=any(rule.broken(otherwise, block).any() for rule in RULES))
+        speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
+        memory = float(base.device_bytes[0] - changed.device_bytes[0])
+        share = abs(memory) / estimate.memory.capacity_bytes
+        if max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0):
             continue
         yield AssumedSwitch(
             switch=name,
@@ -45,7 +51,7 @@ def _assumed(scenario: Scenario, estimate: Estimate, given: Collection[str]) -> 
             because=because,
             speed_change=speed,
             memory_bytes=memory,
-            verdict=changed.verdict,
+            verdict=verdict,
         )
 
 

@@ -17,7 +17,7 @@ from simulator.cost.pricing.estimate import (
     ThroughputEstimate,
     Verdict,
 )
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
@@ -92,8 +92,6 @@ def _parts(priced: Priced) -> _Parts:
 def _estimate(
     scenario: Scenario, priced: Priced, parts: _Parts, index: int, violations: tuple[Violation, ...] = ()
 ) -> Estimate:
-    code = int(priced.verdict[index])
-    verdict: Verdict = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
     return Estimate(
         model=scenario.model.name,
         hardware=scenario.hardware_name,
@@ -104,13 +102,21 @@ def _estimate(
         framework=scenario.framework.name,
         lora_rank=scenario.lora_rank,
         layout=priced.block.layout(index),
-        verdict="refused" if violations else verdict,
+        verdict=verdict_of(priced, index, refused=bool(violations)),
         memory=_memory(scenario, priced, parts.memory, index),
         throughput=_throughput(scenario, priced, parts.step, index),
         violations=violations,
         provenance=provenance(scenario),
         stack=scenario.framework.stack,
     )
+
+
+def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
+    """The verdict on one layout of a block, which is `refused` where it breaks a rule."""
+    if refused:
+        return "refused"
+    code = int(priced.verdict[index])
+    return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
 def _memory(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:

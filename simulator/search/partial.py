@@ -19,7 +19,7 @@ from simulator.search.space import Space
 
 _PRICED_AT_ONCE = 256
 """Layouts up to which a block takes about as long as one layout."""
-PassesLimit = Callable[[LayoutBlock], Mask]
+PassesLimit = Callable[[Sized], Mask]
 """Whether each layout of a block has memory enough; true of more recomputed layers where true of fewer."""
 
 
@@ -35,7 +35,7 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
     return scenario.framework.limits.recomputes_leading_layers and not any(given)
 
 
-def solved(scenario: Scenario, sized: Sized) -> LayoutBlock | None:
+def solved(scenario: Scenario, sized: Sized) -> Sized | None:
     """The layouts that fit with all layers recomputed but not with none, with the fewest layers that fit; or None.
 
     Where nothing less than all layers of the largest chunk fits there is no such layout.
@@ -45,13 +45,13 @@ def solved(scenario: Scenario, sized: Sized) -> LayoutBlock | None:
     if not len(block) or most < 2:
         return None
 
-    def fits(of: LayoutBlock) -> Mask:
-        return np.asarray(size(scenario, of).verdict == FITS)
+    def fits(tried: Sized) -> Mask:
+        return np.asarray(tried.verdict == FITS)
 
-    return _fewest(block, np.full(len(block), -1.0), most, fits)
+    return _fewest(scenario, block, np.full(len(block), -1.0), most, fits)
 
 
-def raised(block: LayoutBlock, passes: PassesLimit) -> LayoutBlock | None:
+def raised(scenario: Scenario, block: LayoutBlock, passes: PassesLimit) -> Sized | None:
     """Layouts that do not pass, with the fewest recomputed layers with which they do; or None.
 
     They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
@@ -59,8 +59,8 @@ def raised(block: LayoutBlock, passes: PassesLimit) -> LayoutBlock | None:
     most = _most(block)
     if not len(block) or most < 2:
         return None
-    kept = block.take(passes(_with_layers(block, np.full(len(block), float(most)))))
-    return _fewest(kept, np.where(kept.recomputes("full"), kept.recompute_layers, 0.0), most, passes)
+    kept = block.take(passes(size(scenario, _with_layers(block, np.full(len(block), float(most))))))
+    return _fewest(scenario, kept, np.where(kept.recomputes("full"), kept.recompute_layers, 0.0), most, passes)
 
 
 def _most(block: LayoutBlock) -> int:
@@ -68,19 +68,26 @@ def _most(block: LayoutBlock) -> int:
     return max(block.chunk_layers, default=max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(block: LayoutBlock, low: Array, most: int, passes: PassesLimit) -> LayoutBlock | None:
+def _fewest(scenario: Scenario, block: LayoutBlock, low: Array, most: int, passes: PassesLimit) -> Sized | None:
     """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not `most`."""
     high = np.full(len(block), float(most))
+    sized, tried = None, np.empty((0, len(block)))
     while len(block) and np.any(high - low > 1.0):
         parts = min(max(_PRICED_AT_ONCE // len(block), 1), int(np.max(high - low)) - 1) + 1
         steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
         tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
         each = np.tile(np.arange(len(block), dtype=np.intp), parts - 1)
-        enough = passes(_with_layers(block.take(each), tried.ravel())).reshape(tried.shape)
+        sized = size(scenario, _with_layers(block.take(each), tried.ravel()))
+        enough = passes(sized).reshape(tried.shape)
         low = np.max(np.where(enough, low, tried), axis=0)
         high = np.min(np.where(enough, tried, high), axis=0)
-    some = (high > 0.0) & (high < most)
-    return _with_layers(block.take(some), high[some]) if some.any() else None
+    some = np.flatnonzero((high > 0.0) & (high < most))
+    if not len(some):
+        return None
+    last = (tried == high)[:, some]
+    if sized is not None and last.any(axis=0).all():  # of what was tried last
+        return sized.take(last.argmax(axis=0) * len(block) + some)
+    return size(scenario, _with_layers(block.take(some), high[some]))
 
 
 def _with_layers(block: LayoutBlock, layers: Array) -> LayoutBlock:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, timed
 from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index
@@ -83,16 +83,16 @@ class Shortlist:
         block = priced.block
         some = block.recomputes("none") | (block.recomputes("full") & block.recomputes_by("block"))
 
-        def passes(of: LayoutBlock) -> Mask:
-            sized = size(scenario, of)
-            return np.asarray(_likely(scenario, sized, np.arange(len(of)), least) & (sized.verdict == FITS))
+        def passes(sized: Sized) -> Mask:
+            every = np.arange(len(sized.block))
+            return np.asarray(_likely(scenario, sized, every, least) & (sized.verdict == FITS))
 
         left = refused[some[refused]]
         while len(lot := self._worth(block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
-            left = np.setdiff1d(left, lot)
-            more = raised(block.take(lot), passes)
-            if more is not None and len(more := lawful(scenario, space, more)[0]):
-                self.offer(more, price(scenario, more).step.total, np.ones(len(more), dtype=np.bool_))
+            left = left[~(left[:, None] == lot).any(axis=1)]
+            more = raised(scenario, block.take(lot), passes)
+            if more is not None and len(kept := lawful(scenario, space, more.block)[0]):
+                self.offer(kept, price(scenario, kept).step.total, np.ones(len(kept), dtype=np.bool_))
 
     def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
         """The positions that could still be kept, best first; with `distinct` one of each split."""
@@ -192,7 +192,7 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
             if running.any() and min(fastest.bar, starved.bar) < np.inf:
                 running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
             if running.any():
-                sized = _of_few(scenario, sized, running)
+                sized = _of_few(sized, running)
                 priced = timed(scenario, sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
                 refused[_offer(fastest, scenario, space, priced, priced.verdict == FITS, least)] = True
@@ -242,7 +242,7 @@ def _below(scenario: Scenario, space: Space, bar: Callable[[], float]) -> Iterat
         if len(kept) and bar() < np.inf:
             kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar())
         for whole in sizes(scenario, space, kept):
-            sized, now = _sized_where(scenario, whole, FITS), bar()
+            sized, now = _sized_where(whole, FITS), bar()
             if sized is not None:
                 priced = timed(scenario, sized, np.where(sized.verdict == FITS, now, -np.inf))
                 yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < now))
@@ -283,21 +283,21 @@ def _offer(  # noqa: PLR0913, PLR0917  a question, and what of it is offered
     return refused
 
 
-def _sized_where(scenario: Scenario, sized: Sized, verdict: int) -> Sized | None:
+def _sized_where(sized: Sized, verdict: int) -> Sized | None:
     """What is to be timed of a block where layouts of a verdict count; None without any."""
     where = sized.verdict == verdict
-    return _of_few(scenario, sized, where) if where.any() else None
+    return _of_few(sized, where) if where.any() else None
 
 
 _FEW = 512
-"""Layouts up to which timing all takes no longer than the memory of some of them again."""
+"""Layouts up to which timing all takes no longer than choosing some of them."""
 
 
-def _of_few(scenario: Scenario, sized: Sized, where: Mask) -> Sized:
-    """The block, or those of it that count where they are so few that their memory again is less than timing all."""
+def _of_few(sized: Sized, where: Mask) -> Sized:
+    """The block, or those of it that count where they are so few that choosing them is less than timing all."""
     if len(where) <= _FEW or 2 * np.count_nonzero(where) >= len(where):
         return sized
-    return size(scenario, sized.block.take(where))
+    return sized.take(np.flatnonzero(where))
 
 
 def _seconds_of_likely(scenario: Scenario, space: Space, layouts: Collection[Layout], least: float) -> Iterator[float]:

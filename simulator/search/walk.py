@@ -47,7 +47,7 @@ def sizes(scenario: Scenario, space: Space, block: LayoutBlock) -> Iterator[Size
     yield sized
     partial = solved(scenario, sized) if searches_partial(scenario, space) else None
     if partial is not None:
-        yield size(scenario, partial)
+        yield partial
 
 
 def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:

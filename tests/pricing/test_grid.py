@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size, timed
+from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import LayoutBlock, block_of, blocks_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
@@ -70,15 +71,20 @@ def test_a_block_and_its_layouts_agree(model: str, hardware: str, question: dict
             assert_same(scenario, grid, index)
 
 
-def test_a_part_of_a_block_is_priced_like_the_block() -> None:
-    scenario = scenario_of("mixtral-8x7b-v0.1", devices=64)
-    block = drawn(scenario)[2]
-    whole = price(scenario, block)
-    keep = np.arange(len(block)) % 7 == 3
-    part = price(scenario, block.take(keep))
-    assert (part.device_bytes == whole.device_bytes[keep]).all()
-    assert (part.step.total == whole.step.total[keep]).all()
-    assert (part.verdict == whole.verdict[keep]).all()
+@pytest.mark.parametrize(("model", "hardware", "question"), QUESTIONS)
+def test_a_part_of_a_block_is_priced_like_the_block(model: str, hardware: str, question: dict[str, Any]) -> None:
+    scenario = scenario_of(model, hardware, **question)
+    for all_layouts in filter(len, drawn(scenario)):
+        kinds = len(stage_contents(scenario, all_layouts).ranks)
+        # As many layouts as kinds of ranks: what is told of either must not be taken for the other.
+        for block in (all_layouts, all_layouts.take(np.arange(len(all_layouts)) < kinds)):
+            whole, keep = price(scenario, block), np.flatnonzero(np.arange(len(block)) % 7 == len(block) // 2 % 7)
+            for part in (price(scenario, block.take(keep)), timed(scenario, size(scenario, block).take(keep))):
+                assert (part.device_bytes == whole.device_bytes[keep]).all()
+                assert (part.verdict == whole.verdict[keep]).all()
+                assert (part.step.total == whole.step.total[keep]).all()
+                for name, value in part.memory.parts().items():
+                    assert (value == whole.memory.parts()[name][:, keep]).all(), name
 
 
 def test_layouts_of_mixed_shapes_keep_their_places() -> None:

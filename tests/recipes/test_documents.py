@@ -183,6 +183,13 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
         ("x.py", "print(1)", "never run"),
         ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
         ("x.sh", "xtuner train x.py", "'xtuner'"),
+        ("x.sh", "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full", "'tune'"),
+        ("x.sh", "litgpt pretrain --config tiny.yaml", "'litgpt'"),
+        ("x.sh", "composer -n 8 train.py mpt-7b.yaml", "'composer'"),
+        ("x.sh", "axolotl train config.yml", "'axolotl'"),
+        ("x.sh", "trl sft --dataset_name x", "'trl'"),
+        ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1", "'verl.trainer.main_ppo'"),
+        ("x.sh", "python -m openrlhf.cli.train_sft --pretrain x", "'openrlhf.cli.train_sft'"),
         ("x.sh", "torchrun train.py --alpha 1", "'train.py'"),
     ],
 )
@@ -200,6 +207,8 @@ def test_unsupported(name: str, data: str, message: str, tmp_path: Path) -> None
         ("x.json", '{"model_type": "llama"}', "no recipe"),
         ("x.yaml", "a: 1", "no recipe of a framework"),
         ("x.sh", "export A=1", "starts no training"),
+        ("x.sh", "tune download meta-llama/Llama-3.1-8B", "starts no training"),
+        ("x.sh", "litgpt chat out", "starts no training"),
         ("x.md", "words", "not a recipe"),
     ],
 )

@@ -29,9 +29,9 @@ from simulator.question.scenario.block import Array, KindArray, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelTotals:
-    """Parameter totals of the pieces a stage is made of; None of them depends on the layout."""
+    """Parameter totals of the pieces a stage is made of; None of them depends on the layout, and a model has one."""
 
     layers: tuple[WeightTotals, ...]
     """One layer of each of the model's kinds."""
@@ -82,26 +82,28 @@ def device_parameters(
 
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
-    totals = model_totals(scenario, adapters=adapters)
+    tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
+    split, replicated, routed = _by_class(model_totals(scenario, adapters=adapters), has, tied=tied)
+    return DeviceParameters(
+        dense=block.once(lambda each: split / each.tensor_parallel + replicated),
+        routed=block.once(lambda each: routed / each.expert_ranks),
+    )
+
+
+@lru_cache(maxsize=256)
+def _by_class(totals: ModelTotals, has: StageContents, *, tied: bool) -> tuple[KindArray, ...]:
+    """Parameters of each kind of rank that are split, replicated and routed, shape (kinds, 1)."""
     head = totals.head
     # A prediction layer embeds the next token: the last rank has its own copy of the table.
     embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
-    if scenario.model.tie_word_embeddings and not scenario.framework.score_head:
+    if tied:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = totals.last_norm
         embeddings = np.maximum(has.embeddings, has.heads)
     pieces = (*totals.layers, totals.embedding, totals.inputs, head, totals.prediction)
     counts = np.column_stack((has.with_prediction, embeddings, has.embeddings, has.heads, has.prediction_layers))
-
-    def per_stage(name: str) -> KindArray:
-        by_piece = np.array([getattr(piece, name) for piece in pieces], dtype=np.float64)
-        return (counts @ by_piece)[:, None]
-
-    split, replicated, routed = (per_stage(name) for name in ("split", "replicated", "routed"))
-    return DeviceParameters(
-        dense=block.once(lambda each: split / each.tensor_parallel + replicated),
-        routed=block.once(lambda each: routed / each.expert_ranks),
-    )
+    by_piece = np.array([(each.split, each.replicated, each.routed) for each in pieces], dtype=np.float64).T
+    return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
 
 
 def whole_layer(block: LayoutBlock, piece: WeightTotals) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.cost.stages import StageContents, usable_bytes
+from simulator.question.arrays import Index, selected
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.scenario import Scenario
 
@@ -70,6 +71,12 @@ class MemoryByStage:
     def moment_name(self, stage: int, index: int) -> str:
         """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
         return self.moments[int(self.moment[stage, index])].name
+
+    def take(self, where: Index) -> MemoryByStage:
+        """The memory of the layouts at an index."""
+        figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "has"}
+        count = self.allocated.shape[-1]
+        return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""

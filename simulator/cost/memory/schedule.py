@@ -57,22 +57,21 @@ def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
     full = block.recomputes("full")
     if not full.any():
         none = np.zeros_like(chunks)
-        return RecomputePlan(none, np.ones(len(block)), none[:, :, 0], np.moveaxis(none[0], 1, 0))
+        return RecomputePlan(none, np.ones(len(block)), none[:, :, 0], none[0].swapaxes(0, 1))
     uniform = full & block.recomputes_by("uniform")
     leading = full & block.recomputes_by("block")
     listed = full & block.recomputes_by("list")
     # Each choice there is once, and which one every layout takes: the first so many, of which all, or the list.
-    ways, every = np.concatenate((has.leading, has.listed[..., None]), axis=-1), has.leading.shape[-1] - 1
+    every = has.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     way = np.where(leading, first, every * uniform + (every + 1) * listed)
-    again = ways.sum(axis=2).take(way, axis=-1)
+    again = has.ways_in_chunk.take(way, axis=-1)
     unit = np.where(uniform, block.recompute_layers, 1.0)
-    on_rank = sum(times * chunk for times, chunk in zip(has.repeats, ways, strict=True))
     return RecomputePlan(
-        layers=ways.take(way, axis=-1),
+        layers=has.ways.take(way, axis=-1),
         unit=unit,
         inputs=np.where(uniform, np.ceil(chunks.sum(axis=2) / unit), again),
-        on_rank=np.moveaxis(np.asarray(on_rank), 1, 0).take(way, axis=-1),
+        on_rank=has.ways_on_rank.take(way, axis=-1),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.blocks import norm, vector
 from simulator.cost.operations.conditions import Conditions
@@ -27,6 +29,7 @@ def inputs(given: Conditions) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
+@lru_cache(maxsize=64)
 def output_layer(given: Conditions) -> tuple[Operation, ...]:
     """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import stage_contents, usable_bytes
 from simulator.cost.timing.step import StepSeconds, step_seconds
+from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 
@@ -31,6 +32,17 @@ class Sized:
     """What it needs."""
     verdict: NDArray[np.intp]
     """FITS, STARVED or DOES_NOT_FIT."""
+
+    def take(self, where: Index) -> Sized:
+        """The layouts at an index."""
+        return Sized(
+            self.block.take(where),
+            self.memory.take(where),
+            self.binding_stage[where],
+            self.device_bytes[where],
+            self.need_bytes[where],
+            self.verdict[where],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def stage_work(scenario: Scenario, block: LayoutBlock, has: StageContents, plan:
     places = [(int(distinct), place == len(has.chunk) - 1) for place, distinct in enumerate(has.chunk)]
     runs = has.unequal or (schedule.by_run and len(places) == block.chunks)
     for distinct, last in dict.fromkeys(places) if runs else ():
-        held, again = chunk_counts(has, distinct, last=last), np.moveaxis(plan.layers[distinct], 1, 0)
+        held, again = chunk_counts(has, distinct, last=last), plan.layers[distinct].swapaxes(0, 1)
         both = _both_passes(block, has, by_group, held, again)
         none: KindArray = np.broadcast_to(0.0, both[1].shape)
         weights = _weight_seconds(block, has, by_group, held) if schedule.splits else none

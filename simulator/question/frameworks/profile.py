@@ -42,6 +42,10 @@ class FrameworkProfile:
     """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
 
+    def __hash__(self) -> int:
+        """Hash by what tells most profiles apart: derived values are looked up often, and switches are many."""
+        return hash((self.name, self.version, self.stack))
+
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(
         default=True, about="attention never stores the sequence x sequence matrix, only q, k, v, output and row sums"

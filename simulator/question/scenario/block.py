@@ -88,7 +88,7 @@ class LayoutBlock(Columns):
 
     def recomputes(self, *modes: RecomputeMode) -> Mask:
         """Where one of these is recomputed."""
-        return _is_any(self.recompute, "recompute", modes)
+        return self._any("recompute", modes)
 
     def recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
         """Each mode and set of modules of recompute inside layers that occurs, and where."""
@@ -108,11 +108,23 @@ class LayoutBlock(Columns):
 
     def recomputes_by(self, *methods: RecomputeMethod) -> Mask:
         """Where full recompute would cover layers in one of these ways."""
-        return _is_any(self.recompute_method, "recompute_method", methods)
+        return self._any("recompute_method", methods)
 
     def offloads(self, *kinds: Offload) -> Mask:
         """Where one of these is kept in host memory."""
-        return _is_any(self.offload, "offload", kinds)
+        return self._any("offload", kinds)
+
+    def _any(self, name: str, words: Sequence[str]) -> Mask:
+        """Where a column of words holds one of them: the only place that compares with an index."""
+        known = self.known(LayoutBlock)
+        if (name, words) not in known:
+            codes, column = [BY_NAME[name].encoded(word) for word in words], getattr(self, name)
+            found = column == codes[0]
+            for code in codes[1:]:
+                found = found | (column == code)
+            known[name, words] = np.asarray(found, dtype=np.bool_)
+        mask: Mask = known[name, words]
+        return mask
 
     def layout(self, index: int) -> Layout:
         """The layout at `index` as a value."""
@@ -166,15 +178,6 @@ def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:
 def alike_of(block: LayoutBlock, first: NDArray[np.intp], index: NDArray[np.intp]) -> Alike | None:
     """Layouts alike to those of a block at `first`; None where they are so few that looking them up takes longer."""
     return Alike(block.take(first), index) if 2 * len(first) <= len(index) else None
-
-
-def _is_any(column: Array, name: str, words: Sequence[str]) -> Mask:
-    """Where a column of words holds one of them: the only place that compares with an index."""
-    setting = BY_NAME[name]
-    found = column == setting.encoded(words[0])
-    for word in words[1:]:
-        found = found | (column == setting.encoded(word))
-    return np.asarray(found, dtype=np.bool_)
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:

@@ -193,7 +193,9 @@ def _read_shell(
         return tuple(recipes)
     if passed:
         launch = passed[0]
-        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+        by_python = launch.launcher == "other" and launch.program.startswith("python")
+        by_script = by_python or launch.launcher in ("torch", "paddle", "python")
+        shown = launch.script.text[:60] if by_script else launch.program
         raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
     if idle:
         raise idle[0]

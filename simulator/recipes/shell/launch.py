@@ -27,11 +27,20 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "swift": "other",
     "megatron": "other",
     "xtuner": "other",
+    "axolotl": "other",
+    "composer": "other",
+    "litgpt": "other",
+    "trl": "other",
+    "tune": "other",
 }
 _TRAINING: Final = {
     "swift": ("pt", "sft", "rlhf"),
     "megatron": ("pt", "sft", "rlhf"),
     "llamafactory-cli": ("train",),
+    "axolotl": ("train",),
+    "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter"),
+    "trl": ("sft", "dpo", "kto", "grpo", "reward"),
+    "tune": ("run",),
 }
 """Subcommands that train, of programs that do other things too."""
 _MODULES: Final[Mapping[str, LauncherName]] = {
@@ -42,6 +51,8 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
+_TRAINERS: Final = re.compile(r"(axolotl\.cli\.train|openrlhf\.cli\.train_|verl\.trainer\.|trl\.scripts\.).*")
+"""Modules that train by themselves: `python -m` of one is a launch, of flags that are not read."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
@@ -140,7 +151,10 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
     """Launcher named by `python -m`, and what follows it."""
     for number, value in enumerate(rest):
         if value.text == "-m" and number + 1 < len(rest):
-            launcher = _MODULES.get(rest[number + 1].text)
+            module = rest[number + 1].text
+            if _TRAINERS.fullmatch(module):
+                return "other", list(rest[number + 1 :])
+            launcher = _MODULES.get(module)
             return (launcher, list(rest[number + 2 :])) if launcher else None
         if not value.text.startswith("-"):
             return None
