@@ -23,7 +23,8 @@ def selected(figures: Any, where: Index, count: int) -> Any:
     if isinstance(figures, np.ndarray):
         return figures.take(where, axis=-1) if figures.shape[-1:] == (count,) else figures
     if isinstance(figures, tuple):
-        return tuple(selected(each, where, count) for each in figures)
+        chosen = [selected(each, where, count) for each in figures]
+        return type(figures)(*chosen) if hasattr(figures, "_fields") else tuple(chosen)
     if dataclasses.is_dataclass(figures) and not isinstance(figures, type):
         fields = (field.name for field in dataclasses.fields(figures) if field.init)
         return dataclasses.replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
