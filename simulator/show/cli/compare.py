@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.show.cli.check import asked, open_options
+from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     Sectioned,
     general_options,
     listing_options,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 EXPLAIN_FORMATS = ("table", "json", "markdown")
 COMPARE_FORMATS = (*EXPLAIN_FORMATS, "html")
+_SWITCHES = ("framework", "stack", "calibration")
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -58,7 +58,6 @@ def compare_command() -> click.Command:
             "Options given beside them are put over both."
         ),
         short_help="Say what differs between two layouts or recipes.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -79,7 +78,6 @@ def explain_command() -> click.Command:
             f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
         ),
         short_help="Say why a layout needs what it needs, and what helps.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -173,15 +171,9 @@ def _asked_of(text: str) -> Asked:
 
 def _over(inner: Asked, outer: Asked) -> Asked:
     """The options in quotes under those of the command itself."""
-    given = {name: value for name in _PLAIN if (value := getattr(outer, name)) is not None}
+    given = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
     if not outer.hardware_assumed:
         given |= {"hardware": outer.hardware, "hardware_assumed": False}
     for name in ("model_fields", "options", "layout"):
         given[name] = {**getattr(inner, name), **getattr(outer, name)}
     return replace(inner, **given)
-
-
-_PLAIN = (
-    *("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers"),
-    *("framework", "stack", "calibration"),
-)

@@ -18,7 +18,7 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
+    GENERAL,
     Option,
     Sectioned,
     accuracy_options,
@@ -195,7 +195,7 @@ def _ranking_options() -> list[click.Parameter]:
 def _main(**values: Any) -> None:
     """Rank, unless a command follows."""
     ctx = click.get_current_context()
-    params = [param for param in ctx.command.params if getattr(param, "section", "General") != "General"]
+    params = [param for param in ctx.command.params if getattr(param, "section", GENERAL) != GENERAL]
     given = given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
         if given:
@@ -224,7 +224,6 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
             *general_options(),
         ],
         help=text,
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -237,13 +236,13 @@ cli = MainCommand(
         *_ranking_options(),
         Option(
             "--version",
-            section="General",
+            GENERAL,
+            "Show the version and exit.",
             is_flag=True,
             is_eager=True,
             expose_value=False,
             allow_from_autoenv=False,
             callback=_version,
-            help="Show the version and exit.",
         ),
     ],
     help=(
@@ -252,7 +251,6 @@ cli = MainCommand(
     ),
     epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
     subcommand_metavar="[COMMAND [ARGS]...]",
-    context_settings=CONTEXT_SETTINGS,
 )
 cli.add_command(
     Sectioned(
@@ -262,7 +260,6 @@ cli.add_command(
         help="Rank the layouts that fit, fastest first (the default command).",
         short_help="Rank the layouts that fit (the default).",
         epilog=_LISTS,
-        context_settings=CONTEXT_SETTINGS,
     )
 )
 cli.add_command(
@@ -276,7 +273,6 @@ cli.add_command(
             *general_options(),
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
-        context_settings=CONTEXT_SETTINGS,
     )
 )
 cli.add_command(plan_command())
@@ -304,7 +300,6 @@ cli.add_command(
             "logs; with --probe to runs of this machine, which it plans and makes."
         ),
         short_help="Fit the coefficients to measured runs.",
-        context_settings=CONTEXT_SETTINGS,
     )
 )
 cli.add_command(
@@ -317,7 +312,6 @@ cli.add_command(
             "the same schema."
         ),
         short_help="Compare predictions with measured runs.",
-        context_settings=CONTEXT_SETTINGS,
     )
 )
 cli.add_command(check_command())

@@ -9,7 +9,6 @@ import click
 
 from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     QUESTION,
     Option,
     Sectioned,
@@ -30,38 +29,37 @@ PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
 AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
-_FIGURES = {
-    "device_mtbf_hours": ("--device-mtbf-hours", PositiveAmount("HOURS"), "Mean time between failures of one device."),
-    "restart_minutes": ("--restart-minutes", Price("MINUTES"), "From a failure to loading the checkpoint."),
-    "checkpoint_minutes": (
-        "--checkpoint-minutes",
-        PositiveAmount("MINUTES"),
-        "Between checkpoints; by default what loses least.",
-    ),
-    "evaluation_share": ("--evaluation-share", Percentage(zero=True), "Evaluation, as a share of the steps' time."),
-}
+_OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
+
+
+def _figures() -> list[Option]:
+    """Return what fails, and what is done beside training: each is a field of `Availability`."""
+    mtbf, minutes = "Mean time between failures of one device.", "Between checkpoints; by default what loses least."
+    share = "Evaluation, as a share of the steps' time."
+    return [
+        Option("--device-mtbf-hours", AVAILABILITY, mtbf, type=PositiveAmount("HOURS")),
+        Option("--restart-minutes", AVAILABILITY, "From a failure to loading the checkpoint.", type=Price("MINUTES")),
+        Option("--checkpoint-minutes", AVAILABILITY, minutes, type=PositiveAmount("MINUTES")),
+        Option("--evaluation-share", AVAILABILITY, share, type=Percentage(zero=True)),
+    ]
 
 
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
-    text = (
+    offer = (
         "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable."
     )
+    budget, precision = (
+        "What it may cost, in the currency of the offers.",
+        "Types of matrix products to compare: bf16,fp8.",
+    )
+    count = "Count failures, checkpoints and evaluation; implied by the options below."
     own = [
-        Option("--offer", section=QUESTION, type=OfferText(), multiple=True, help=text),
-        Option("--train-tokens", section=QUESTION, type=Tokens(), help="Tokens of the whole run, such as 300B."),
-        Option("--deadline-days", section=QUESTION, type=PositiveAmount("DAYS"), help="Days that the run may take."),
-        Option(
-            "--budget", section=QUESTION, type=PositiveAmount(), help="What it may cost, in the currency of the offers."
-        ),
-        Option(
-            "--precision",
-            section=QUESTION,
-            type=WordSet(PRECISIONS),
-            default="bf16",
-            show_default=True,
-            help="Types of matrix products to compare: bf16,fp8.",
-        ),
+        Option("--offer", QUESTION, offer, type=OfferText(), multiple=True),
+        Option("--train-tokens", QUESTION, "Tokens of the whole run, such as 300B.", type=Tokens()),
+        Option("--deadline-days", QUESTION, "Days that the run may take.", type=PositiveAmount("DAYS")),
+        Option("--budget", QUESTION, budget, type=PositiveAmount()),
+        Option("--precision", QUESTION, precision, type=WordSet(PRECISIONS), default="bf16"),
     ]
     question = [param for param in question_options() if param.name not in _OF_OFFERS]
     return Sectioned(
@@ -71,14 +69,8 @@ def plan_command() -> click.Command:
             *own,
             *question,
             *layout_options(many=True),
-            Option(
-                "--availability",
-                section=AVAILABILITY,
-                is_flag=True,
-                default=False,
-                help="Count failures, checkpoints and evaluation; implied by the options below.",
-            ),
-            *(Option(name, section=AVAILABILITY, type=kind, help=about) for name, kind, about in _FIGURES.values()),
+            Option("--availability", AVAILABILITY, count, is_flag=True),
+            *_figures(),
             min_fit_probability_option(),
             *listing_options(PLAN_FORMATS),
             *general_options(),
@@ -88,7 +80,6 @@ def plan_command() -> click.Command:
             "ranges, whether it is in time and in budget, and the least nodes that are in time."
         ),
         short_help="Say which hardware to book.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -134,5 +125,5 @@ def _availability(values: Mapping[str, Any]) -> Availability | None:
     """What a run does beside training: as given, else the defaults, else nothing."""
     from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
-    given = {name: values[name] for name in _FIGURES if values[name] is not None}
+    given = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     return Availability(**given) if given or values["availability"] else None

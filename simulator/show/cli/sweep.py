@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     OUTPUT,
     Option,
     Sectioned,
@@ -41,23 +40,20 @@ class Shard(ParamType):
 
 def sweep_command() -> click.Command:
     """Return the command that prices the product of lists."""
-    texts = {
-        "--output": "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done.",
-        "--workers": "Processes on this machine; one for each core by default.",
-        "--scheduler": "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
-        "--shard": "Do only this share of the parts, such as 3/64, and write no table.",
-        "--merge": "Price nothing: write the table from what all shards did.",
-    }
+    output = "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done."
+    scheduler = "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file."
+    shard = "Do only this share of the parts, such as 3/64, and write no table."
+    merge = "Price nothing: write the table from what all shards did."
     return Sectioned(
         "sweep",
         callback=_sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            Option("--workers", section=WORK, type=Whole(1, 4096), help=texts["--workers"]),
-            Option("--scheduler", section=WORK, type=str, metavar="ADDRESS", help=texts["--scheduler"]),
-            Option("--shard", section=WORK, type=Shard(), help=texts["--shard"]),
-            Option("--merge", section=WORK, is_flag=True, default=False, help=texts["--merge"]),
-            Option("--output", section=OUTPUT, type=str, metavar="FILE", help=texts["--output"]),
+            Option("--workers", WORK, "Processes on this machine; one for each core by default.", type=Whole(1, 4096)),
+            Option("--scheduler", WORK, scheduler, metavar="ADDRESS"),
+            Option("--shard", WORK, shard, type=Shard()),
+            Option("--merge", WORK, merge, is_flag=True),
+            Option("--output", OUTPUT, output, metavar="FILE"),
             min_fit_probability_option(),
             output_format(SWEEP_FORMATS),
             *general_options(),
@@ -68,7 +64,6 @@ def sweep_command() -> click.Command:
             "that was killed goes on where it was; a question that cannot be answered is a row that says why."
         ),
         short_help="Price the product of lists into a table.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
