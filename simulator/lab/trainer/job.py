@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,13 @@ class TrainingJob:
         return cls(model=model, layout=Layout(**layout), **value)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file first under a name of this process's own, so that a half-written one is never read."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
 RESULT_NAME = "rank-{rank}.json"
 """File, beside the job's, in which a rank leaves its result; written whole or not at all."""
 
@@ -96,11 +104,8 @@ class RankResult:
     """Versions of torch, the driver and the collective library."""
 
     def write(self, folder: Path) -> None:
-        """Leave the result in `folder`: first under another name, so that a half-written file is never read."""
-        target = folder / RESULT_NAME.format(rank=self.rank)
-        partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        partial.replace(target)
+        """Leave the result in `folder`."""
+        write_whole(folder / RESULT_NAME.format(rank=self.rank), json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> RankResult:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
@@ -22,17 +22,6 @@ from simulator.lab.trainer.watch import Watch, peak_parts
 from simulator.question.scenario.layout import model_chunks
 
 LEARNING_RATE = 3e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes that a rank measured; the fields are those of `RankResult`."""
-
-    base_bytes: int
-    peak_bytes: int
-    peak_parts: dict[str, int]
-    reserved_bytes: int | None
-    device_bytes: int | None
 
 
 def run(job: TrainingJob, folder: Path, rank: int) -> None:
@@ -91,17 +80,13 @@ class Trainer:
             rank=distributed.get_rank(),
             stage=self._pipeline_rank,
             layers=sum(layers for _, layers in self._chunks),
-            base_bytes=memory.base_bytes,
-            peak_bytes=memory.peak_bytes,
-            peak_parts=memory.peak_parts,
-            reserved_bytes=memory.reserved_bytes,
-            device_bytes=memory.device_bytes,
             step_seconds=tuple(seconds for seconds, _ in timed),
             losses=self._global_losses([loss for _, loss in (*warm, *timed)]),
             forward_seconds=self._watch.median_seconds("forward"),
             backward_seconds=self._watch.median_seconds("backward"),
             device_name=self._backend.name,
             versions=self._backend.versions,
+            **memory,
         )
 
     def _build(self, chunk: int) -> Stage:
@@ -140,26 +125,22 @@ class Trainer:
         self._backend.reset_peak()
         return self._backend.allocator("memory_allocated")
 
-    def _memory(self, base: int | None) -> Memory:
+    def _memory(self, base: int | None) -> dict[str, Any]:
+        """Bytes that the rank measured, by the fields of its result."""
         if base is not None:
-            return Memory(
-                base_bytes=base,
-                peak_bytes=self._backend.allocator("max_memory_allocated"),
-                peak_parts={},
-                reserved_bytes=self._backend.allocator("max_memory_reserved"),
-                device_bytes=self._backend.device_bytes(),
-            )
+            return {
+                "base_bytes": base,
+                "peak_bytes": self._backend.allocator("max_memory_allocated"),
+                "peak_parts": {},
+                "reserved_bytes": self._backend.allocator("max_memory_reserved"),
+                "device_bytes": self._backend.device_bytes(),
+            }
         distributed.barrier()
         with self._watch.counted(self._optimizer) as counter:
             base = counter.current
             self._step()
-        return Memory(
-            base_bytes=base,
-            peak_bytes=counter.peak,
-            peak_parts=peak_parts(counter),
-            reserved_bytes=None,
-            device_bytes=None,
-        )
+        counted = {"base_bytes": base, "peak_bytes": counter.peak, "peak_parts": peak_parts(counter)}
+        return counted | {"reserved_bytes": None, "device_bytes": None}
 
     def _global_losses(self, losses: list[float | None]) -> tuple[float, ...]:
         """Means over the replicas; none where this rank does not compute the loss."""

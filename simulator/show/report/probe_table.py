@@ -6,11 +6,12 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from simulator.lab.probe.measure import RatesCommand
 from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Probed
+from simulator.lab.runner.engine import Command
+from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.text import amount, milliseconds, percent
@@ -28,19 +29,14 @@ def probe_table(probed: Probed, style: Style, verbosity: int) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def outlook_table(ready: Prepared, command: RatesCommand, style: Style) -> str:
+def outlook_table(ready: Prepared, command: Command, style: Style) -> str:
     """Return what would be measured and launched."""
     rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
     said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
         said.append("The rates are measured first, and may change the choice of launches:")
-        said.append("    " + _shell_line(command))
+        said.append("    " + shell_line(command.arguments, command.environment))
     return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
-
-
-def _shell_line(command: RatesCommand) -> str:
-    words = [*(f"{name}={shlex.quote(text)}" for name, text in command.environment.items())]
-    return " ".join([*words, shlex.join(command.arguments)])
 
 
 def _rates(rates: Rates, style: Style) -> str:
