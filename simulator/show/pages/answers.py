@@ -31,11 +31,12 @@ from simulator.show.pages.figures import (
     step_figure,
     timeline_figure,
 )
-from simulator.show.pages.page import Page, PageSection, Table, figure_box, page_html
+from simulator.show.pages.page import Cell, Page, PageSection, Table, figure_box, page_html, sortable
 from simulator.show.report.estimate_table import estimate_footer, estimate_question
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
+    SIZE_FIELDS,
     amount,
     gib,
     grouped,
@@ -138,6 +139,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
     fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
+    remedies = cells_table(*remedies_cells(ranking))
     lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
     sections = [
         PageSection(
@@ -152,11 +154,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
             about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
         ),
         PageSection(title="One layout", html=_panels(len(panels))),
-        *(
-            [PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))]
-            if ranking.remedies
-            else []
-        ),
+        *([PageSection(title="What would help", table=remedies)] if ranking.remedies else []),
         *_curve_sections(
             {name: curve for name, curve in curves.items() if name in figures},
             "the best layout of each; where none is likely enough to fit there is a gap",
@@ -173,11 +171,6 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
             notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
         )
     )
-
-
-def _remedies_section(ranking: Ranking) -> Iterator[PageSection]:
-    if ranking.remedies:
-        yield PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
@@ -310,74 +303,29 @@ def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Ite
 
 
 def _ranking_table(estimates: Sequence[Estimate], presentation: Presentation) -> Table:
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    headers = [
-        "#",
-        "TP",
-        "PP",
-        "CP",
-        "EP",
-        "DP",
-        "VP",
-        "mbs",
-        "recompute",
-        "tokens/s",
-        "MFU %",
-        f"step {unit}",
-        "memory GiB",
-        "fit %",
-    ]
-    runs = [training_run(estimate, presentation) for estimate in estimates]
-    headers += ["days"] if presentation.train_tokens is not None else []
-    headers += ["cost"] if any(run is not None and run.cost is not None for run in runs) else []
-    cells = [
-        _ranking_row(number, e, run, per_second) for number, (e, run) in enumerate(zip(estimates, runs, strict=True), 1)
-    ]
-    rows, keys = [row for row, _ in cells], [key for _, key in cells]
-    return Table(headers=headers, rows=rows, keys=keys, text_columns=frozenset({8}), layouts=range(len(rows)))
+    unit = step_unit(max(e.throughput.step_seconds for e in estimates))
+    rows = [_ranking_row(number, e, training_run(e, presentation), unit) for number, e in enumerate(estimates, 1)]
+    return replace(sortable(rows, list(rows[0]), {"recompute"}), layouts=range(len(rows)))
 
 
-def _ranking_row(
-    number: int, e: Estimate, run: TrainingRun | None, per_second: float
-) -> tuple[list[str], list[float | str]]:
-    """Cells of a layout, and what each is sorted by."""
-    layout, probability, speed = e.layout, e.memory.fit_probability, e.throughput
-    sizes = [
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        layout.context_parallel,
-        layout.expert_parallel,
-        layout.data_parallel,
-        layout.virtual_stages,
-        layout.micro_batch_size,
-    ]
-    row = [
-        str(number),
-        *map(str, sizes),
-        recompute_text(layout),
-        grouped(cluster_speed(e)),
-        mfu_text(speed.mfu),
-        amount(speed.step_seconds * per_second),
-        gib(e.memory.device_bytes),
-        "-" if probability is None else probability_text(probability),
-    ]
-    key: list[float | str] = [
-        number,
-        *sizes,
-        recompute_text(layout),
-        cluster_speed(e),
-        speed.mfu,
-        speed.step_seconds,
-        e.memory.device_bytes,
-        probability if probability is not None else -1.0,
-    ]
+def _ranking_row(number: int, e: Estimate, run: TrainingRun | None, unit: tuple[str, float]) -> dict[str, Cell]:
+    probability, recomputed, speed = e.memory.fit_probability, recompute_text(e.layout), e.throughput
+    sizes = {field.label: getattr(e.layout, field.name) for field in SIZE_FIELDS}
+    row: dict[str, Cell] = {
+        "#": (str(number), number),
+        **{name: (str(size), size) for name, size in sizes.items()},
+        "recompute": (recomputed, recomputed),
+        "tokens/s": (grouped(cluster_speed(e)), cluster_speed(e)),
+        "MFU %": (mfu_text(speed.mfu), speed.mfu),
+        f"step {unit[0]}": (amount(speed.step_seconds * unit[1]), speed.step_seconds),
+        "memory GiB": (gib(e.memory.device_bytes), e.memory.device_bytes),
+        "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
+    }
     if run is not None:
-        row.append(ranged(run.days, run.days_interval, amount))
-        key.append(run.days)
+        row["days"] = ranged(run.days, run.days_interval, amount), run.days
         if run.cost is not None:
-            row.append(ranged(run.cost, run.cost_interval, money))
-            key.append(run.cost)
-    return row, key
+            row["cost"] = ranged(run.cost, run.cost_interval, money), run.cost
+    return row
 
 
 def _memory_table(estimate: Estimate) -> Table:

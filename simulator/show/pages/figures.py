@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -38,6 +38,7 @@ PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 
 PlotlyFigure = dict[str, Any]
+_AUTOMATIC: PlotlyFigure = {"tickmode": "auto", "nticks": 6}
 
 
 def memory_figure(estimate: Estimate) -> PlotlyFigure:
@@ -77,8 +78,8 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
         "data": data,
         "layout": {
             "barmode": "stack",
-            "xaxis": {"title": {"text": "pipeline rank"}, "type": "category"},
-            "yaxis": {"title": {"text": "GiB"}},
+            "xaxis": _axis("pipeline rank", type="category"),
+            "yaxis": _axis("GiB"),
             "shapes": [_level(_gib(estimate.memory.capacity_bytes))],
         },
     }
@@ -86,7 +87,26 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
     """Where the step goes: from the peak of the device down to what is left as MFU, in per cent of the step."""
-    rows = peak_to_mfu(estimate)
+    return _waterfall(
+        peak_to_mfu(estimate),
+        lambda share, part: f"{share:+.{1 if abs(share) >= 0.05 else 2}f}" if part else f"{share:.1f}",
+        digits=3,
+        sides=("decreasing", "increasing"),
+        hover="%{y}: %{x:.2f} %<extra></extra>",
+        xaxis=_axis("% of the peak", range=[0, 112]),
+    )
+
+
+def _waterfall(  # noqa: PLR0913  what two of them differ in
+    rows: Sequence[tuple[str, float]],
+    shown: Callable[[float, bool], str],
+    *,
+    digits: int,
+    sides: tuple[str, str],
+    hover: str,
+    xaxis: PlotlyFigure,
+) -> PlotlyFigure:
+    """A start, its parts and an end; `shown` is told whether a value is a part, `sides` begin with the worse one."""
     measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
     return {
         "data": [
@@ -95,23 +115,20 @@ def step_figure(estimate: Estimate) -> PlotlyFigure:
                 "orientation": "h",
                 "measure": measures,
                 "y": [name for name, _ in rows],
-                "x": [round(share, 3) for _, share in rows],
-                "text": [
-                    f"{share:.1f}" if kind != "relative" else f"{share:+.{1 if abs(share) >= 0.05 else 2}f}"
-                    for (_, share), kind in zip(rows, measures, strict=True)
-                ],
+                "x": [round(value, digits) for _, value in rows],
+                "text": [shown(value, kind == "relative") for (_, value), kind in zip(rows, measures, strict=True)],
                 "textposition": "outside",
                 "cliponaxis": False,
-                "decreasing": {"marker": {"color": _COLOURS[5]}},
-                "increasing": {"marker": {"color": _COLOURS[2]}},
+                sides[0]: {"marker": {"color": _COLOURS[5]}},
+                sides[1]: {"marker": {"color": _COLOURS[2]}},
                 "totals": {"marker": {"color": _COLOURS[0]}},
                 "connector": {"line": {"color": "#8c8c8c", "width": 1}},
-                "hovertemplate": "%{y}: %{x:.2f} %<extra></extra>",
+                "hovertemplate": hover,
             }
         ],
         "layout": {
             "showlegend": False,
-            "xaxis": {"title": {"text": "% of the peak"}, "range": [0, 112]},
+            "xaxis": xaxis,
             "yaxis": {"autorange": "reversed"},
             "height": 130 + 28 * len(rows),
         },
@@ -168,8 +185,8 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
         ],
         "layout": {
             "hovermode": "closest",
-            "xaxis": {"title": {"text": "memory of the fullest device, GiB"}},
-            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s"},
+            "xaxis": _axis("memory of the fullest device, GiB"),
+            "yaxis": _axis("tokens/s", tickformat="~s"),
             "shapes": [_level(_gib(capacity_bytes), upright=True)],
         },
     }
@@ -193,22 +210,9 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usa
             {**line, "name": "GiB", "y": needs, "yaxis": "y2", "line": {"color": _COLOURS[1], "dash": "dot"}},
         ],
         "layout": {
-            "xaxis": {
-                "title": {"text": axis},
-                "type": "log",
-                "tickvals": inputs,
-                "ticktext": [f"{value:,.0f}" for value in inputs],
-            },
-            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s", "rangemode": "tozero"},
-            "yaxis2": {
-                "title": {"text": "GiB"},
-                "overlaying": "y",
-                "side": "right",
-                "rangemode": "tozero",
-                "showgrid": False,
-                "tickmode": "auto",
-                "nticks": 6,
-            },
+            "xaxis": _axis(axis, type="log", tickvals=inputs, ticktext=[f"{value:,.0f}" for value in inputs]),
+            "yaxis": _axis("tokens/s", tickformat="~s", rangemode="tozero"),
+            "yaxis2": _axis("GiB", overlaying="y", side="right", rangemode="tozero", showgrid=False, **_AUTOMATIC),
             "shapes": [{**_level(_gib(usable_bytes)), "yref": "y2"}],
         },
     }
@@ -223,34 +227,15 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
     rows = [(words(part.name), scale * (part.second - part.first)) for part in shown]
     if rest:
         rows.append(("others", scale * sum(part.second - part.first for part in rest)))
-    values = [totals[0], *(value for _, value in rows), totals[1]]
-    measures = ["absolute", *["relative"] * len(rows), "total"]
-    signs = zip(values, measures, strict=True)
-    return {
-        "data": [
-            {
-                "type": "waterfall",
-                "orientation": "h",
-                "measure": measures,
-                "y": ["A", *(name for name, _ in rows), "B"],
-                "x": [round(value, 4) for value in values],
-                "text": [f"{value:+.3g}" if kind == "relative" else f"{value:.4g}" for value, kind in signs],
-                "textposition": "outside",
-                "cliponaxis": False,
-                "increasing": {"marker": {"color": _COLOURS[5]}},
-                "decreasing": {"marker": {"color": _COLOURS[2]}},
-                "totals": {"marker": {"color": _COLOURS[0]}},
-                "connector": {"line": {"color": "#8c8c8c", "width": 1}},
-                "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
-            }
-        ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": {"title": {"text": unit}, "range": [0, 1.15 * _highest(values)], "rangemode": "tozero"},
-            "yaxis": {"autorange": "reversed"},
-            "height": 130 + 28 * len(values),
-        },
-    }
+    rows = [("A", totals[0]), *rows, ("B", totals[1])]
+    return _waterfall(
+        rows,
+        lambda value, part: f"{value:+.3g}" if part else f"{value:.4g}",
+        digits=4,
+        sides=("increasing", "decreasing"),
+        hover=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+        xaxis=_axis(unit, range=[0, 1.15 * _highest([value for _, value in rows])], rangemode="tozero"),
+    )
 
 
 def _highest(values: Sequence[float]) -> float:
@@ -282,7 +267,7 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
         ],
         "layout": {
             "showlegend": False,
-            "xaxis": {"title": {"text": "need, % of what is usable"}, "rangemode": "tozero"},
+            "xaxis": _axis("need, % of what is usable", rangemode="tozero"),
             "yaxis": {
                 "autorange": "reversed",
                 "type": "category",
@@ -336,15 +321,15 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
                 "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
             }
         )
-    xaxis: PlotlyFigure = {"title": {"text": axis if linear else f"measured, {axis}"}}
+    xaxis = _axis(axis)
     if not linear:
-        xaxis |= {"type": "log", **_log_ticks([row.measured for row in rows])}
+        xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
     return {
         "data": data,
         "layout": {
             "hovermode": "closest",
             "xaxis": xaxis,
-            "yaxis": {"title": {"text": "error, %"}},
+            "yaxis": _axis("error, %"),
             "shapes": [{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
         },
     }
@@ -392,7 +377,7 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
         "layout": {
             "barmode": "overlay",
             "bargap": 0.15,
-            "xaxis": {"title": {"text": "seconds"}},
+            "xaxis": _axis("seconds"),
             "yaxis": {"autorange": "reversed", "type": "category"},
             "height": 170 + 26 * min(len(names), 32),
         },
@@ -415,8 +400,8 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
         "data": data,
         "layout": {
             "hovermode": "closest",
-            "xaxis": {"title": {"text": "days"}, "type": "log", **_log_ticks(days)},
-            "yaxis": {"title": {"text": "cost" if priced else "devices"}, "tickformat": "~s", "rangemode": "tozero"},
+            "xaxis": _axis("days", type="log", **_log_ticks(days)),
+            "yaxis": _axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
             "shapes": shapes,
         },
     }
@@ -463,6 +448,10 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
 def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
     found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
     return {**found, "thickness": 2, "width": 8}
+
+
+def _axis(title: str, **more: Any) -> PlotlyFigure:
+    return {"title": {"text": title}, **more}
 
 
 def _level(value: float, *, upright: bool = False) -> PlotlyFigure:

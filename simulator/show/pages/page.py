@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -30,6 +30,20 @@ class Table:
     """For each row the layout that its first cell shows; empty where rows show none."""
     keys: Sequence[Sequence[float | str]] = ()
     """What each cell is sorted by; empty for its text."""
+
+
+Cell = tuple[str, float | str]
+"""A cell's text, and what it is sorted by."""
+
+
+def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
+    """The table of some columns of rows that have cells by header; those with `words` are aligned left."""
+    return Table(
+        headers=headers,
+        rows=[[row[name][0] for name in headers] for row in rows],
+        keys=[[row[name][1] for name in headers] for row in rows],
+        text_columns=frozenset(position for position, name in enumerate(headers) if name in words),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

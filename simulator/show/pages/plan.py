@@ -6,7 +6,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
 from simulator.show.pages.figures import PlotlyFigure, plan_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import Cell, Page, PageSection, Table, page_html, sortable
 from simulator.show.report.footer import defaults_line
 from simulator.show.report.plan_table import (
     availability_lines,
@@ -58,18 +58,13 @@ def _plan_table(plan: Plan) -> Table:
     several = len({choice.precision for choice in plan.priced}) > 1
     kept = [name for name in rows[0] if name != "precision" or several]
     kept = [name for name in kept if any(row[name][0] not in ("-", "") for row in rows)]
-    return Table(
-        headers=kept,
-        rows=[[row[name][0] for name in kept] for row in rows],
-        keys=[[row[name][1] for name in kept] for row in rows],
-        text_columns=frozenset(kept.index(name) for name in kept if name in _WORDS),
-    )
+    return sortable(rows, kept, _WORDS)
 
 
 _WORDS = ("offer", "precision", "layout", "in time", "in budget", "Pareto")
 
 
-def _plan_row(choice: Choice) -> dict[str, tuple[str, float | str]]:
+def _plan_row(choice: Choice) -> dict[str, Cell]:
     """Cells by column, each with what it is sorted by."""
     estimate, run = choice.estimate, choice.run
     if estimate is None or run is None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.layout import Layout
 from simulator.search.result import Ranking
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import (
@@ -23,6 +23,7 @@ from simulator.show.report.footer import (
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import (
+    SIZE_FIELDS,
     amount,
     counts_text,
     cut_text,
@@ -127,18 +128,15 @@ def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[
     return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
 
 
-_TOLD_ELSEWHERE = frozenset({"expert_tensor_parallel"})
-"""Sizes that get a column only when they say something."""
 _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
 """Sizes whose column never goes."""
 
 
 def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
-    for field in FIELDS:
-        if field.group == "size" and field.name not in _TOLD_ELSEWHERE:
-            cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
-            plain = field.name not in _ALWAYS and set(cells) == {"1"}
-            yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
+    for field in SIZE_FIELDS:
+        cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
+        plain = field.name not in _ALWAYS and set(cells) == {"1"}
+        yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
     told = tuple(recompute_text(e.layout) for e in estimates)
     yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
     for choice in _CHOICES:

@@ -11,12 +11,6 @@ from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import TERA, to_gib
 
-VERDICT_WORDS: Mapping[Verdict, str] = {
-    "fits": "fits",
-    "starved": "starved",
-    "does_not_fit": "does not fit",
-    "refused": "refused",
-}
 _VERDICT_COLOURS: Mapping[Verdict, str] = {
     "fits": "green",
     "starved": "yellow",
@@ -26,6 +20,8 @@ _VERDICT_COLOURS: Mapping[Verdict, str] = {
 
 
 _MOST_DECIMALS = 15
+SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
+"""Sizes of a layout that every table shows; the one left out is told where it says something."""
 
 
 def amount(value: float) -> str:
@@ -117,7 +113,7 @@ def count_text(count: int) -> str:
 
 def verdict_text(verdict: Verdict, *, colour: bool) -> str:
     """Return the verdict in words, in its colour if ``colour``."""
-    return in_colour(VERDICT_WORDS[verdict], verdict, colour=colour)
+    return in_colour(words(verdict), verdict, colour=colour)
 
 
 def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
