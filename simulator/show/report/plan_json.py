@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
-from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant, told
 from simulator.show.report.presentation import Presentation
 
 
@@ -50,12 +50,7 @@ def _position(plan: Plan, choice: Choice | None) -> int | None:
 
 def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
     return {
-        "offer": choice.offer,
-        "hardware": choice.hardware,
-        "nodes": choice.nodes,
-        "devices": choice.devices,
-        "precision": choice.precision,
-        "verdict": choice.verdict,
+        **told(choice, "offer", "hardware", "nodes", "devices", "precision", "verdict"),
         "reason": choice.reason or None,
         "in_time": _kept(choice.in_time),
         "in_budget": _kept(choice.in_budget),
@@ -67,9 +62,7 @@ def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
 
 
 def _kept(kept: LimitCheck | None) -> dict[str, Any] | None:
-    if kept is None:
-        return None
-    return {"answer": kept.answer, "probability": None if kept.probability is None else significant(kept.probability)}
+    return None if kept is None else told(kept, "answer", "probability")
 
 
 def _figures(value: Any) -> dict[str, float | None]:

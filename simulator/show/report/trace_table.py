@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.lab.trace.result import TraceComparison
 from simulator.question.units import to_mib
-from simulator.show.report.as_json import dumps, layout_object, mib, significant
+from simulator.show.report.as_json import dumps, layout_object, mib, significant, told
 from simulator.show.report.grid import Style, grid, heading, paragraph
 from simulator.show.report.text import amount, devices_text, gib, percent, sharded_layout_text
 
@@ -40,9 +40,7 @@ def trace_object(found: TraceComparison) -> dict[str, Any]:
     traced, predicted = found.traced, found.predicted
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": found.estimate.model,
-        "devices": found.estimate.devices,
-        "precision": found.estimate.precision,
+        **told(found.estimate, "model", "devices", "precision"),
         "layout": layout_object(found.estimate),
         "stage": traced.stage,
         "layers": predicted.layers,
