@@ -11,14 +11,14 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
 from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
 from simulator.show.report.footer import provenance_lines
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import (
     devices_text,
+    fit_text,
     gib,
     grouped,
     mfu_text,
-    probability_text,
     sharded_layout_text,
     step_unit,
     verdict_text,
@@ -33,19 +33,15 @@ def compare_table(found: Comparison, presentation: Presentation, style: Style) -
     """Return a comparison for people."""
     figures = figure_rows(found, colour=presentation.colour)
     blocks = [
-        _titled("A and B", paragraph(list(_sides(found)), style), style),
-        _titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
-        _titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
-        _titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
-        _titled(*_step(found, style), style),
+        titled("A and B", paragraph(list(_sides(found)), style), style),
+        titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
+        titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
+        titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
+        titled(*_step(found, style), style),
     ]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(compare_notes(found, presentation)), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
-
-
-def _titled(title: str, text: str, style: Style) -> str:
-    return f"{heading(title, style)}\n{text}"
 
 
 def _sides(found: Comparison) -> Iterator[str]:
@@ -76,17 +72,12 @@ def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
         ["memory GiB", *(gib(e.memory.device_bytes) for e in pair)],
         ["90 % interval GiB", *(interval(e.memory.interval_bytes, gib) for e in pair)],
         ["usable GiB", *(gib(e.memory.capacity_bytes) for e in pair)],
-        ["probability to fit %", *(_probability(e) for e in pair)],
+        ["probability to fit %", *(fit_text(e) for e in pair)],
         [f"step {unit}", *(seconds(e.throughput.step_seconds) for e in pair)],
         [f"90 % interval {unit}", *(interval(e.throughput.interval_seconds, seconds) for e in pair)],
         ["tokens/s", *(grouped(e.throughput.tokens_per_second_per_device * e.devices) for e in pair)],
         ["MFU %", *(mfu_text(e.throughput.mfu) for e in pair)],
     ]
-
-
-def _probability(estimate: Estimate) -> str:
-    probability = estimate.memory.fit_probability
-    return "-" if probability is None else probability_text(probability)
 
 
 def _inputs(found: Comparison, style: Style) -> str:

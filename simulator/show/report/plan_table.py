@@ -19,6 +19,7 @@ from simulator.show.report.text import (
     amount,
     count_text,
     devices_text,
+    fit_text,
     gib,
     grouped,
     layout_text,
@@ -111,7 +112,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
         yield column("precision", lambda c: c.precision, is_text=True)
     yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
     yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
-    yield column("fit\n%", lambda c: _of(c, _fit), 70)
+    yield column("fit\n%", lambda c: _of(c, fit_text), 70)
     yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
     if plan.availability is not None:
         yield column("goodput\n%", lambda c: percent(c.goodput.training) if c.goodput else "-", 40)
@@ -127,11 +128,6 @@ def _columns(plan: Plan) -> Iterator[Column]:
 
 def _of(choice: Choice, shown: Callable[..., str]) -> str:
     return "-" if choice.estimate is None else shown(choice.estimate)
-
-
-def _fit(estimate: object) -> str:
-    probability = getattr(getattr(estimate, "memory", None), "fit_probability", None)
-    return "-" if probability is None else probability_text(probability)
 
 
 def _cost(choice: Choice) -> str:

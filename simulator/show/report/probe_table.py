@@ -13,7 +13,7 @@ from simulator.lab.probe.run import Compared, Probed
 from simulator.lab.runner.engine import Command
 from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.text import amount, milliseconds, percent
 
 _FEW_PINS = 3
@@ -57,7 +57,7 @@ def _rates(rates: Rates, style: Style) -> str:
     if rates.link is not None:
         rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / GIGA)} GB/s"])
         rows.append(["its latency", f"{amount(rates.link.latency_seconds * MEGA)} us"])
-    return f"{heading('Rates', style)}\n{grid(['rate', 'value'], rows, style, text_columns=(0,))}"
+    return titled("Rates", grid(["rate", "value"], rows, style, text_columns=(0,)), style)
 
 
 def _plan(design: ProbeDesign, style: Style) -> str:
@@ -66,7 +66,7 @@ def _plan(design: ProbeDesign, style: Style) -> str:
         for number, one in enumerate(design.launches, start=1)
     ]
     headers = ["#", "launch", "step ms", "launch s", "pins down"]
-    return f"{heading('Plan', style)}\n{grid(headers, rows, style, text_columns=(1, 4))}"
+    return titled("Plan", grid(headers, rows, style, text_columns=(1, 4)), style)
 
 
 def _pins(names: Sequence[str]) -> str:
@@ -90,7 +90,7 @@ def _comparison(compared: Sequence[Compared], style: Style) -> str:
         for number, one in enumerate(compared, start=1)
     ]
     table = grid(headers, rows, style, text_columns=(1, 7))
-    return f"{heading('Step time predicted from the rates, measured, and after the fit', style)}\n{table}"
+    return titled("Step time predicted from the rates, measured, and after the fit", table, style)
 
 
 def _error(predicted: float | None, measured: float | None) -> str:

@@ -29,6 +29,7 @@ from simulator.show.report.text import (
     cut_text,
     devices_text,
     elapsed_text,
+    fit_text,
     gib,
     grouped,
     in_colour,
@@ -38,7 +39,6 @@ from simulator.show.report.text import (
     mfu_text,
     money,
     percent,
-    probability_text,
     ranged,
     recompute_text,
     step_unit,
@@ -167,17 +167,12 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
     yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
-        yield column("fit\n%", lambda e: in_colour(_fit_text(e), e.verdict, colour=presentation.colour), 10)
+        yield column("fit\n%", lambda e: in_colour(fit_text(e), e.verdict, colour=presentation.colour), 10)
     yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
     if presentation.train_tokens is not None:
         yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 2)
         if presentation.price_per_device_hour is not None:
             yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 4)
-
-
-def _fit_text(estimate: Estimate) -> str:
-    probability = estimate.memory.fit_probability
-    return "-" if probability is None else probability_text(probability)
 
 
 def _run_text(estimate: Estimate, presentation: Presentation, field: Literal["days", "cost"]) -> str:
@@ -258,7 +253,7 @@ def _risky_lines(ranking: Ranking) -> Iterator[str]:
     for estimate in ranking.risky:
         if estimate.throughput.step_seconds < best:
             speed = teraflops(estimate.throughput.flops_per_second_per_device)
-            fit = _fit_text(estimate)
+            fit = fit_text(estimate)
             chance = f"fits with {fit} %, {percent(float(str(least)))} % is asked for"
             yield f"Risky, not recommended: {layout_text(estimate.layout)}: {speed} TFLOPS/device, {chance}."
 
