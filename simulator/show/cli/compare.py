@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,11 @@ from simulator.show.cli.options import (
     listing_options,
     min_fit_probability_option,
 )
-from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import presentation, typed, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.case import Case
-    from simulator.show.report.presentation import Presentation
 
 EXPLAIN_FORMATS = ("table", "json", "markdown")
 COMPARE_FORMATS = (*EXPLAIN_FORMATS, "html")
@@ -96,9 +94,9 @@ def _compare(**values: Any) -> None:
         from simulator.show.pages.compare import compare_page  # noqa: PLC0415  start-up time
 
         scenarios = [case.scenario for case in cases]
-        write(compare_page(found, _presentation(ctx, values), typed(ctx), scenarios), values["output"])
+        write(compare_page(found, presentation(ctx, values["output"]), typed(ctx), scenarios), values["output"])
         return
-    write(COMPARE_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
+    write(COMPARE_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
 
 
 def _explain(**values: Any) -> None:
@@ -110,15 +108,7 @@ def _explain(**values: Any) -> None:
     own = asked(ctx, values)
     case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
     found = explain(case, values["min_fit_probability"])
-    write(EXPLAIN_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
-
-
-def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
-
-    return Presentation(
-        verbosity=verbosity_of(ctx), colour=colour_of(ctx, values["output"]), width=width_of(values["output"])
-    )
+    write(EXPLAIN_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
 
 
 def case_of_options(own: Asked) -> Case:

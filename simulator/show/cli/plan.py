@@ -20,7 +20,7 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
-from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import presentation, typed, write
 
 if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
@@ -88,7 +88,6 @@ def _plan(**values: Any) -> None:
     from simulator.show.answers.plan import plan  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
     from simulator.show.report.plan_table import PLAN_REPORTERS  # noqa: PLC0415  start-up time
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
@@ -107,18 +106,14 @@ def _plan(**values: Any) -> None:
         space=space(values),
         min_fit_probability=values["min_fit_probability"],
     )
-    presentation = Presentation(
-        verbosity=verbosity_of(ctx),
-        colour=colour_of(ctx, values["output"]),
-        width=width_of(values["output"]),
-        defaults={name: values[name] for name in _ASKED if left_to_default(ctx, name)},
-    )
+    defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
+    shown = presentation(ctx, values["output"], defaults=defaults)
     if values["format"] == "html":
         from simulator.show.pages.plan import plan_page  # noqa: PLC0415  start-up time
 
-        write(plan_page(found, presentation, typed(ctx)), values["output"])
+        write(plan_page(found, shown, typed(ctx)), values["output"])
         return
-    write(PLAN_REPORTERS[values["format"]](found, presentation), values["output"])
+    write(PLAN_REPORTERS[values["format"]](found, shown), values["output"])
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:

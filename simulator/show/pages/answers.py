@@ -33,7 +33,7 @@ from simulator.show.pages.figures import (
 )
 from simulator.show.pages.page import Cell, Page, PageSection, Table, figure_box, page_html, sortable
 from simulator.show.report.estimate_table import estimate_footer, estimate_question
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
     SIZE_FIELDS,
@@ -42,7 +42,6 @@ from simulator.show.report.text import (
     grouped,
     layout_text,
     mfu_text,
-    money,
     need_lines,
     probability_text,
     ranged,
@@ -322,9 +321,9 @@ def _ranking_row(number: int, e: Estimate, run: TrainingRun | None, unit: tuple[
         "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
     }
     if run is not None:
-        row["days"] = ranged(run.days, run.days_interval, amount), run.days
+        row["days"] = days_text(run), run.days
         if run.cost is not None:
-            row["cost"] = ranged(run.cost, run.cost_interval, money), run.cost
+            row["cost"] = cost_text(run), run.cost
     return row
 
 
@@ -375,9 +374,9 @@ def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSectio
         rows.append(["probability to fit %", probability_text(probability)])
     run = training_run(estimate, presentation)
     if run is not None:
-        rows.append(["days", ranged(run.days, run.days_interval, amount)])
+        rows.append(["days", days_text(run)])
         if run.cost is not None:
-            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
+            rows.append(["cost", cost_text(run)])
     return PageSection(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
 
 

@@ -15,8 +15,8 @@ from simulator.show.report.plan_table import (
     left_out_lines,
     plan_answer,
 )
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import amount, count_text, layout_text, money, percent, probability_text, ranged
+from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.text import amount, count_text, layout_text, percent, probability_text
 
 
 def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
@@ -77,8 +77,8 @@ def _plan_row(choice: Choice) -> dict[str, Cell]:
         "offer": (choice.hardware, choice.hardware),
         "nodes": (str(choice.nodes), choice.nodes),
         "precision": (choice.precision, choice.precision),
-        "days": (ranged(run.days, run.days_interval, amount), run.days),
-        "cost": ("-", -1.0) if run.cost is None else (ranged(run.cost, run.cost_interval, money), run.cost),
+        "days": (days_text(run), run.days),
+        "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
         **{name: (text, text) for name, text in words.items()},
         "Pareto": ("yes" if choice.pareto else "",) * 2,
         "step s": (amount(seconds), seconds),

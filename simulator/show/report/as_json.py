@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
@@ -16,6 +16,9 @@ from simulator.question.units import TERA, to_mib
 from simulator.search.result import Counts, Ranking
 from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation, training_run
+
+if TYPE_CHECKING:
+    from simulator.show.report.grid import Style
 
 SCHEMA_VERSION = "1"
 """Changes when a key is removed or changes its meaning; new keys may appear without a change."""
@@ -108,6 +111,20 @@ def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
     )
     listed = ",\n    ".join(indented)
     return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
+
+
+Found = TypeVar("Found")
+
+
+def reporters(
+    table: Callable[[Found, Presentation, Style], str], plain: Callable[[Found, Presentation], object]
+) -> dict[str, Callable[[Found, Presentation], str]]:
+    """Return the text of an answer by the format's name: as tables for people, and as an object for programs."""
+    return {
+        "table": lambda found, presentation: table(found, presentation, "table"),
+        "json": lambda found, presentation: dumps(plain(found, presentation)) + "\n",
+        "markdown": lambda found, presentation: table(found, presentation, "markdown"),
+    }
 
 
 def schema() -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, mib, reporters, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -182,20 +180,13 @@ def compare_object(found: Comparison, presentation: Presentation) -> dict[str, A
 
 
 def _part(part: PartDifference, rounded: Callable[[float], float]) -> dict[str, Any]:
-    found = dataclasses.asdict(part)
     return {
-        "name": found["name"],
+        "name": part.name,
         "first": rounded(part.first),
         "second": rounded(part.second),
         "difference": rounded(part.second - part.first),
     }
 
 
-COMPARE_REPORTERS: Mapping[str, Callable[[Comparison, Presentation], str]] = MappingProxyType(
-    {
-        "table": lambda found, presentation: compare_table(found, presentation, "table"),
-        "json": lambda found, presentation: dumps(compare_object(found, presentation)) + "\n",
-        "markdown": lambda found, presentation: compare_table(found, presentation, "markdown"),
-    }
-)
+COMPARE_REPORTERS = reporters(compare_table, compare_object)
 """Text of a comparison, by the format's name."""

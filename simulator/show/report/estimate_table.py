@@ -8,7 +8,7 @@ from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEst
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
     amount,
     count_text,
@@ -18,10 +18,8 @@ from simulator.show.report.text import (
     layout_text,
     mfu_text,
     milliseconds,
-    money,
     need_lines,
     percent,
-    ranged,
     step_unit,
     teraflops,
     verdict_sentence,
@@ -142,10 +140,10 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     ]
     run = training_run(estimate, presentation)
     if run is not None:
-        rows.append([f"days for {count_text(run.tokens)} tokens", ranged(run.days, run.days_interval, amount)])
+        rows.append([f"days for {count_text(run.tokens)} tokens", days_text(run)])
         rows.append(["device hours", grouped(run.device_hours)])
         if run.cost is not None:
-            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
+            rows.append(["cost", cost_text(run)])
     return titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.explain import Explanation
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, reporters, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -121,11 +120,5 @@ def explain_object(found: Explanation, presentation: Presentation) -> dict[str, 
     }
 
 
-EXPLAIN_REPORTERS: Mapping[str, Callable[[Explanation, Presentation], str]] = MappingProxyType(
-    {
-        "table": lambda found, presentation: explain_table(found, presentation, "table"),
-        "json": lambda found, presentation: dumps(explain_object(found, presentation)) + "\n",
-        "markdown": lambda found, presentation: explain_table(found, presentation, "markdown"),
-    }
-)
+EXPLAIN_REPORTERS = reporters(explain_table, explain_object)
 """Text of an explanation, by the format's name."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.search.result import Ranking
+from simulator.show.answers.run import TrainingRun
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import (
     assumed_lines,
@@ -21,7 +21,7 @@ from simulator.show.report.footer import (
     stack_lines,
 )
 from simulator.show.report.grid import Style, grid, heading, paragraph
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
@@ -37,9 +37,7 @@ from simulator.show.report.text import (
     layout_text,
     margin_text,
     mfu_text,
-    money,
     percent,
-    ranged,
     recompute_text,
     step_unit,
     teraflops,
@@ -110,13 +108,17 @@ def ranking_question(ranking: Ranking) -> str:
 
 def _cluster(ranking: Ranking) -> str:
     query = ranking.query
-    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
+    priced = _priced(ranking)
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
     text = f"{query.get('hardware')}{', assumed' if 'hardware' in ranking.defaults else ''}"
     if isinstance(nodes, int) and nodes:
         text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
+
+
+def _priced(ranking: Ranking) -> tuple[Estimate, ...]:
+    return (*ranking.estimates, *ranking.risky, *ranking.starved, *filter(None, [ranking.nearest]))
 
 
 def _width(presentation: Presentation, style: Style) -> int | None:
@@ -170,18 +172,14 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
         yield column("fit\n%", lambda e: in_colour(fit_text(e), e.verdict, colour=presentation.colour), 10)
     yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
     if presentation.train_tokens is not None:
-        yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 2)
+        yield column("train\ndays", lambda e: _run_text(e, presentation, days_text), 2)
         if presentation.price_per_device_hour is not None:
-            yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 4)
+            yield column("train\ncost", lambda e: _run_text(e, presentation, cost_text), 4)
 
 
-def _run_text(estimate: Estimate, presentation: Presentation, field: Literal["days", "cost"]) -> str:
+def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[TrainingRun], str]) -> str:
     run = training_run(estimate, presentation)
-    if run is None:
-        return "-"
-    if field == "days":
-        return ranged(run.days, run.days_interval, amount)
-    return ranged(run.cost or 0.0, run.cost_interval, money)
+    return "-" if run is None else shown(run)
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
@@ -240,8 +238,7 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
     yield from stack_lines(ranking)
     yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from space_lines(ranking, presentation)
-    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
-    if priced:
+    if priced := _priced(ranking):
         yield from assumed_lines(priced[0])
         yield from provenance_lines(priced[0], presentation)
 
