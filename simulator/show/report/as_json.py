@@ -113,12 +113,12 @@ def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
     return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
 
 
-Found = TypeVar("Found")
+Reported = TypeVar("Reported")
 
 
 def reporters(
-    table: Callable[[Found, Presentation, Style], str], plain: Callable[[Found, Presentation], object]
-) -> dict[str, Callable[[Found, Presentation], str]]:
+    table: Callable[[Reported, Presentation, Style], str], plain: Callable[[Reported, Presentation], object]
+) -> dict[str, Callable[[Reported, Presentation], str]]:
     """Return the text of an answer by the format's name: as tables for people, and as an object for programs."""
     return {
         "table": lambda found, presentation: table(found, presentation, "table"),
