@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from simulator import __version__
+from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
@@ -31,7 +32,7 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.parameters import SpecName, Word, shown
 from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
@@ -70,7 +71,9 @@ class MainCommand(Sectioned, click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
-            raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
+            raise click.UsageError(
+                f"no such command {shown(name)}{did_you_mean(name, names)}; commands: {', '.join(names)}"
+            )
         return super().resolve_command(ctx, args)
 
     def make_context(
@@ -125,8 +128,6 @@ def run() -> NoReturn:
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end
     """Return the exit code of a command, with its error told on stderr in one line."""
-    from simulator.errors import SimulateError, short_line  # noqa: PLC0415  start-up time
-
     try:
         code = answer()
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -156,8 +157,6 @@ def _status(code: object) -> int:
 
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    from simulator.errors import short_line  # noqa: PLC0415  start-up time
-
     told = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
@@ -178,7 +177,7 @@ def _wants_trace(args: Sequence[str]) -> bool:
 
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"no such option {shown(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
+        return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
     text = error.format_message()
     return text[:1].lower() + text[1:]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.show.cli.options import (
     OUTPUT,
     Option,
@@ -15,7 +16,7 @@ from simulator.show.cli.options import (
     min_fit_probability_option,
     output_format,
 )
-from simulator.show.cli.parameters import ParamType, Whole, shown
+from simulator.show.cli.parameters import Read, Whole, shown
 from simulator.show.cli.streams import long_progress, note, verbosity_of, write
 
 SWEEP_FORMATS = ("table", "json")
@@ -23,18 +24,16 @@ WORK = "Work"
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 
 
-class Shard(ParamType):
+class Shard(Read):
     """A share of the work: ``3/64``."""
 
     name = "K/N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return which of how many."""
-        if not isinstance(value, str):
-            return value
-        found = _SHARD.fullmatch(value.strip())
+        found = _SHARD.fullmatch(text.strip())
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            self.fail(f"{shown(value)} is not K/N with K from 1 to N, such as 3/64", param, ctx)
+            raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
         return int(found[1]), int(found[2])
 
 
