@@ -13,7 +13,7 @@ from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
-from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced

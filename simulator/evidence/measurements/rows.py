@@ -17,18 +17,6 @@ from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 
-__all__ = [
-    "COLUMNS",
-    "STAND_IN",
-    "MeasuredRow",
-    "public_tables",
-    "read_cells",
-    "read_rows",
-    "rows_text",
-    "shipped_tables",
-    "write_rows",
-]
-
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
 STAND_IN: Final = "taken_from"

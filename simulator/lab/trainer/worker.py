@@ -16,7 +16,7 @@ from simulator.lab.trainer.data import replica_batch
 from simulator.lab.trainer.job import RankResult, TrainingJob
 from simulator.lab.trainer.model import Stage
 from simulator.lab.trainer.parallel import loss_context, spread_stage
-from simulator.lab.trainer.pipeline import Accumulation, Passes, Pipeline
+from simulator.lab.trainer.pipeline import passes_of
 from simulator.lab.trainer.tied import TiedTable
 from simulator.lab.trainer.watch import Watch, peak_parts
 from simulator.question.scenario.layout import model_chunks
@@ -58,11 +58,7 @@ class Trainer:
         self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
         if self._tied is not None:
             self._tied.start()
-        self._passes: Passes = (
-            Pipeline(self._stages, job, mesh["pp"].get_group(), self._watch)
-            if pipelined
-            else Accumulation(self._stages[0], job, self._watch)
-        )
+        self._passes = passes_of(self._stages, job, mesh, self._watch)
         parameters = [parameter for stage in self._stages for parameter in stage.parameters()]
         # One launch of kernels for all tensors is torch's default on accelerators; here it is the same everywhere.
         self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=True)

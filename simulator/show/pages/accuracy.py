@@ -10,7 +10,7 @@ from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sources import SourcesJudged
 from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.accuracy import accuracy_sections
 from simulator.show.report.accuracy_sources import own_sections, source_sections
 from simulator.show.report.sections import Section
@@ -50,7 +50,7 @@ def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: st
         told.setdefault(sample.row.table, []).append(sample.row.source)
     notes = [f"rows {name}, source {_beginning(named)}" for name, named in told.items()]
     sections = [*drawn, *map(_section, parts)]
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
 
 
 def _beginning(texts: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def own_page(found: Sequence[OwnError], command: str) -> str:
     sections += map(_section, own_sections(found))
     keys = len({one.key for one in found})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command)
 
 
 def _section(part: Section) -> PageSection:

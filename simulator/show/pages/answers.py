@@ -19,7 +19,6 @@ from simulator.show.answers.command import estimate_command
 from simulator.show.answers.explain import Explanation
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
-from simulator.show.pages.explain import cells_table, explanation_sections
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,
@@ -31,8 +30,9 @@ from simulator.show.pages.figures import (
     step_figure,
     timeline_figure,
 )
-from simulator.show.pages.page import Cell, Page, PageSection, Table, figure_box, page_html, sortable
+from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
 from simulator.show.report.estimate_table import estimate_footer, estimate_question
+from simulator.show.report.explain_table import changes_cells, changes_title, longest_text
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
@@ -96,21 +96,19 @@ def estimate_page(
             table=_step_table(estimate),
             folded=True,
         ),
-        *(explanation_sections(explained) if explained is not None else ()),
+        *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_section(estimate, figures),
         *_curve_sections(curves, "the same layout; what breaks a rule leaves a gap"),
         _speed_section(estimate, presentation),
     ]
     lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
     return page_html(
-        Page(
-            title=estimate_question(estimate, presentation),
-            lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
-            sections=sections,
-            figures=figures,
-            command=asked.command,
-            notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
-        )
+        title=estimate_question(estimate, presentation),
+        lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
+        sections=sections,
+        figures=figures,
+        command=asked.command,
+        notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
     )
 
 
@@ -120,9 +118,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
         lines = [*miss_lines(ranking, told), *ranking_footer(ranking, told)]
-        return page_html(
-            Page(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
-        )
+        return page_html(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
     dots, panels = _dots(ranking, shown, asked)
     curves = {
         "sequence": (
@@ -138,7 +134,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
     fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
-    remedies = cells_table(*remedies_cells(ranking))
+    remedies = _cells_table(*remedies_cells(ranking))
     lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
     sections = [
         PageSection(
@@ -160,16 +156,27 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         ),
     ]
     return page_html(
-        Page(
-            title=title,
-            lead="; ".join(lead),
-            sections=sections,
-            figures=figures,
-            layouts=panels,
-            command=asked.command,
-            notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
-        )
+        title=title,
+        lead="; ".join(lead),
+        sections=sections,
+        figures=figures,
+        layouts=panels,
+        command=asked.command,
+        notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
     )
+
+
+def _explanation_sections(found: Explanation) -> Iterator[PageSection]:
+    """The causes, the changes that help, the longest sequence."""
+    yield PageSection(title="Why", lines=[f"{cause}." for cause in found.causes])
+    if found.changes:
+        yield PageSection(title=changes_title(found), table=_cells_table(*changes_cells(found)))
+    yield PageSection(title="How long a sequence may be", text=[longest_text(found)])
+
+
+def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Cells of a terminal's table, whose first column is text."""
+    return Table(headers=[header.replace("\n", " ") for header in headers], rows=rows, text_columns=frozenset({0}))
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:

@@ -9,7 +9,7 @@ from simulator.question.units import GIB
 from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, change_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.compare_table import (
     FIGURES,
     INPUTS,
@@ -62,14 +62,12 @@ def compare_page(
         ),
     ]
     return page_html(
-        Page(
-            title="A against B",
-            lead=_lead(found),
-            sections=sections,
-            figures=figures,
-            command=command,
-            notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
-        )
+        title="A against B",
+        lead=_lead(found),
+        sections=sections,
+        figures=figures,
+        command=command,
+        notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
     )
 
 

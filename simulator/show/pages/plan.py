@@ -6,7 +6,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
 from simulator.show.pages.figures import PlotlyFigure, plan_figure
-from simulator.show.pages.page import Cell, Page, PageSection, Table, page_html, sortable
+from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable
 from simulator.show.report.footer import defaults_line
 from simulator.show.report.plan_table import (
     availability_lines,
@@ -49,7 +49,7 @@ def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
     title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
 
 
 def _plan_table(plan: Plan) -> Table:
