@@ -303,7 +303,8 @@ def _shape(arguments: Settings, vocabulary: int | None) -> LoggedShape | None:
     positions = arguments.text("position_embedding_type").lower()
     learned = "absolute" in positions or (gated is False and not positions)
     biases = arguments.text("add_bias_linear")
-    queries = arguments.text("add_qkv_bias")
+    queries, norm = arguments.text("add_qkv_bias"), arguments.text("normalization")
+    plain = True if gated is False else None
     return LoggedShape(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -313,17 +314,13 @@ def _shape(arguments: Settings, vocabulary: int | None) -> LoggedShape | None:
         head_dim=None if latent else arguments.count("kv_channels"),
         vocab_size=known,
         vocab_padding=(arguments.count("make_vocab_size_divisible_by") or 128) * _size(arguments, "tensor_model"),
-        tie_word_embeddings=untied != "True" if untied else (True if gated is False else None),
+        tie_word_embeddings=untied != "True" if untied else plain,
         num_experts=experts,
         num_experts_per_tok=(arguments.count("moe_router_topk") or None) if experts else None,
         gated=gated,
         activation="gelu" if gated is False else None,
-        layer_norm=arguments.text("normalization") == "LayerNorm"
-        if arguments.text("normalization")
-        else None
-        if gated is not False
-        else True,
-        biases=biases == "True" if biases else (True if gated is False else None),
+        layer_norm=norm == "LayerNorm" if norm else plain,
+        biases=biases == "True" if biases else plain,
         attention_bias=True if queries == "True" and biases == "False" else None,
         learned_positions=(_first(arguments, "max_position_embeddings", "seq_length") or 0) if learned else 0,
         rotary="rope" in positions or "rotary" in positions if positions else (False if gated is False else None),

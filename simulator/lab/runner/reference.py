@@ -85,19 +85,16 @@ class ReferenceEngine:
         return LaunchOutcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
 
     def _job(self, pick: Pick) -> TrainingJob:
-        scenario = pick.scenario
-        return TrainingJob(
-            model=scenario.model,
-            layout=pick.layout,
-            seq_length=scenario.seq_length,
-            global_batch_size=scenario.global_batch_size,
-            precision=scenario.precision,
+        usable = pick.scenario.hardware.usable_memory_bytes
+        return TrainingJob.of(
+            pick.scenario,
+            pick.layout,
             steps=pick.steps,
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
             communication=self.communication,
             # A processor's memory is limited to what the verdict counts with; a device limits itself.
-            memory_limit_bytes=int(scenario.hardware.usable_memory_bytes) if self.backend == "cpu" else None,
+            memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
         )
 
 

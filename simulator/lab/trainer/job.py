@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
@@ -40,6 +41,12 @@ class TrainingJob:
     """On a CPU, bytes that a rank may take beyond what Python and torch have taken before training; None for all."""
     seed: int = 0
     """Seed of weights and data: equal jobs compute equal losses."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, layout: Layout, **more: Any) -> TrainingJob:
+        """The job that trains a scenario's model, sequences and batch with a layout; `more` are its other fields."""
+        asked = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
+        return cls(layout=layout, **asked | more)
 
     def to_json(self) -> str:
         """The job as a JSON object; `from_json` reads it back."""

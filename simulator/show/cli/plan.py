@@ -93,18 +93,17 @@ def _plan(**values: Any) -> None:
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
-    names = ("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED)
+    names = (
+        *("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED),
+        *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
+    )
     found = plan(
         **{name: values[name] for name in names},
         options=framework_options(values),
         offers=values["offer"],
-        train_tokens=values["train_tokens"],
-        deadline_days=values["deadline_days"],
-        budget=values["budget"],
         precisions=values["precision"],
         availability=_availability(values),
         space=space(values),
-        min_fit_probability=values["min_fit_probability"],
     )
     defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
     shown = presentation(ctx, values["output"], defaults=defaults)

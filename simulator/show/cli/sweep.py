@@ -21,6 +21,7 @@ from simulator.show.cli.streams import long_progress, note, verbosity_of, write
 
 SWEEP_FORMATS = ("table", "json")
 WORK = "Work"
+_ASKED = ("output", "workers", "scheduler", "shard", "merge", "min_fit_probability")
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 
 
@@ -78,15 +79,7 @@ def _sweep(**values: Any) -> None:
         raise click.UsageError("missing option '--output', such as catalogue.csv or catalogue.parquet")
     quiet = verbosity_of(ctx) < 0
     with long_progress(quiet=quiet, label="questions answered") as progress:
-        found = sweep(
-            values["questions"],
-            output=values["output"],
-            workers=values["workers"],
-            scheduler=values["scheduler"],
-            shard=values["shard"],
-            merge=values["merge"],
-            min_fit_probability=values["min_fit_probability"],
-            progress=progress,
-        )
+        asked = {name: values[name] for name in _ASKED}
+        found = sweep(values["questions"], **asked, progress=progress)
     note(speed_line(found), quiet=quiet)
     write(SWEEP_REPORTERS[values["format"]](found), None)

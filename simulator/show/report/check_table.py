@@ -23,7 +23,7 @@ from simulator.show.report.text import amount, gib, in_colour, margin_text, word
 
 def check_table(answer: Answer, style: Style) -> str:
     """Return the verdicts: one row each, then what stands behind those that a reader must look at."""
-    blocks = [_summary(answer, style)]
+    blocks = [grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)]
     if answer.verbosity >= 0:
         for result in answer.results:
             lines = list(_shown(result, answer.verbosity))
@@ -68,10 +68,6 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
 HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
 TEXTS = (0, 1, 2, 8)
 """Columns that hold words."""
-
-
-def _summary(answer: Answer, style: Style) -> str:
-    return grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)
 
 
 def summary_rows(answer: Answer) -> list[list[str]]:

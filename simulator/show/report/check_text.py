@@ -104,13 +104,10 @@ def speed_text(ratio: float) -> str:
 def changed_line(change: Changed) -> str:
     """Return what changed since the baseline, on one line."""
     before, after = change.before, change.after
-    if before is None or after is None:
-        outcome = after.outcome if after else "gone"
-        return (
-            f"{words(change.kind)}: {change.name}: {words(outcome)}, not in the baseline"
-            if after
-            else (f"removed: {change.name}: in the baseline only")
-        )
+    if after is None:
+        return f"removed: {change.name}: in the baseline only"
+    if before is None:
+        return f"{words(change.kind)}: {change.name}: {words(after.outcome)}, not in the baseline"
     text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
     if before.outcome != after.outcome:
         text += f" -> {words(after.outcome)}"

@@ -40,13 +40,6 @@ def _text(section: Section, style: Style) -> str:
             else "\n\n".join(lines)
         )
     if section.headers and section.rows:
-        blocks.append(
-            grid(
-                section.headers,
-                section.rows,
-                style,
-                text_columns=section.text_columns,
-                wrapped=frozenset(section.wrapped),
-            )
-        )
+        table = grid(section.headers, section.rows, style, text_columns=section.text_columns, wrapped=section.wrapped)
+        blocks.append(table)
     return "\n\n".join(blocks)
