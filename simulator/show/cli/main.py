@@ -226,6 +226,63 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
     )
 
 
+_COMMANDS: list[click.Command] = [
+    Sectioned(
+        "rank",
+        callback=handled("rank"),
+        params=_ranking_options(),
+        help="Rank the layouts that fit, fastest first (the default command).",
+        short_help="Rank the layouts that fit (the default).",
+        epilog=_LISTS,
+    ),
+    Sectioned(
+        "estimate",
+        callback=handled("estimate"),
+        params=[
+            *question_options(),
+            *layout_options(many=False),
+            *output_options(ranking=False),
+            *general_options(),
+        ],
+        help="Price one layout: memory by stage, time by part, verdict.",
+    ),
+    plan_command(),
+    compare_command(),
+    explain_command(),
+    sweep_command(),
+    _listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")),
+    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware")),
+    _listing_command(
+        "frameworks",
+        "List the switches of the framework profiles, or those of one.",
+        Word(FRAMEWORKS),
+    ),
+    Sectioned(
+        "calibrate",
+        callback=handled("calibrate", "calibration"),
+        params=[*calibrate_options(), *probe_options(), *general_options()],
+        help=(
+            "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
+            "logs; with --probe to runs of this machine, which it plans and makes."
+        ),
+        short_help="Fit the coefficients to measured runs.",
+    ),
+    Sectioned(
+        "accuracy",
+        callback=handled("accuracy", "calibration"),
+        params=[*accuracy_options(), *general_options()],
+        help=(
+            "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
+            "the same schema."
+        ),
+        short_help="Compare predictions with measured runs.",
+    ),
+    check_command(),
+    emit_command(),
+    trace_command(),
+    validate_command(),
+]
+
 cli = MainCommand(
     "simulate",
     callback=_main,
@@ -249,71 +306,6 @@ cli = MainCommand(
         "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
     ),
     epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
+    commands=_COMMANDS,
     subcommand_metavar="[COMMAND [ARGS]...]",
 )
-cli.add_command(
-    Sectioned(
-        "rank",
-        callback=handled("rank"),
-        params=_ranking_options(),
-        help="Rank the layouts that fit, fastest first (the default command).",
-        short_help="Rank the layouts that fit (the default).",
-        epilog=_LISTS,
-    )
-)
-cli.add_command(
-    Sectioned(
-        "estimate",
-        callback=handled("estimate"),
-        params=[
-            *question_options(),
-            *layout_options(many=False),
-            *output_options(ranking=False),
-            *general_options(),
-        ],
-        help="Price one layout: memory by stage, time by part, verdict.",
-    )
-)
-cli.add_command(plan_command())
-cli.add_command(compare_command())
-cli.add_command(explain_command())
-cli.add_command(sweep_command())
-cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
-cli.add_command(
-    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))
-)
-cli.add_command(
-    _listing_command(
-        "frameworks",
-        "List the switches of the framework profiles, or those of one.",
-        Word(FRAMEWORKS),
-    )
-)
-cli.add_command(
-    Sectioned(
-        "calibrate",
-        callback=handled("calibrate", "calibration"),
-        params=[*calibrate_options(), *probe_options(), *general_options()],
-        help=(
-            "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
-            "logs; with --probe to runs of this machine, which it plans and makes."
-        ),
-        short_help="Fit the coefficients to measured runs.",
-    )
-)
-cli.add_command(
-    Sectioned(
-        "accuracy",
-        callback=handled("accuracy", "calibration"),
-        params=[*accuracy_options(), *general_options()],
-        help=(
-            "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
-            "the same schema."
-        ),
-        short_help="Compare predictions with measured runs.",
-    )
-)
-cli.add_command(check_command())
-cli.add_command(emit_command())
-cli.add_command(trace_command())
-cli.add_command(validate_command())
