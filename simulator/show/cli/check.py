@@ -185,13 +185,8 @@ def _append_summary(answer: Any) -> None:
 def _gates(values: Mapping[str, Any]) -> Gates:
     from simulator.recipes.check.verdict import Gates  # noqa: PLC0415  start-up time
 
-    return Gates(
-        max_memory_fraction=values["max_memory_fraction"],
-        min_fit_probability=values["min_fit_probability"],
-        fail_on_starved="starved" in values["fail_on"],
-        skip_non_recipes=values["skip_non_recipes"],
-        exit_zero=values["exit_zero"],
-    )
+    names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
+    return Gates(fail_on_starved="starved" in values["fail_on"], **{name: values[name] for name in names})
 
 
 SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")

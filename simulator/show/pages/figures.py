@@ -157,13 +157,17 @@ class Dot:
     tokens_per_second: float
 
 
+_DOTS = (
+    ("fits", "circle", 6, _COLOURS[0]),
+    ("risky", "x", 7, _COLOURS[7]),
+    ("recommended", "star", 12, _COLOURS[5]),
+    ("nearest", "circle", 6, None),
+)
+"""Symbol, size and colour of each group of dots; what is drawn last lies on top."""
+
+
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
     """Speed against memory: a dot for each layout, by group."""
-    symbols = {"recommended": "star", "fits": "circle", "risky": "x"}
-    sizes = {"recommended": 12, "fits": 6, "risky": 7}
-    colours = {"recommended": _COLOURS[5], "fits": _COLOURS[0], "risky": _COLOURS[7]}
-    # What is drawn last lies on top.
-    order = ("fits", "risky", "recommended", "nearest")
     return {
         "data": [
             {
@@ -173,14 +177,10 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
                 "x": [_gib(dot.memory_bytes) for dot in groups[name]],
                 "y": [round(dot.tokens_per_second) for dot in groups[name]],
                 "customdata": [dot.number for dot in groups[name]],
-                "marker": {
-                    "symbol": symbols.get(name, "circle"),
-                    "size": sizes.get(name, 6),
-                    "color": colours.get(name),
-                },
+                "marker": {"symbol": symbol, "size": size, "color": colour},
                 "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>",
             }
-            for name in order
+            for name, symbol, size, colour in _DOTS
             if groups.get(name)
         ],
         "layout": {
