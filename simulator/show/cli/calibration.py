@@ -73,10 +73,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         "yaml": report.calibration_yaml,
     }
     write(reporters[values["format"]](fits), None)
-    for fitted in fits:
-        for reason in report.not_stored_lines(fitted):
-            note(reason, quiet=verbosity_of(ctx) < 0)
-    for reason in unused(rows, fits) if own else ():
+    reasons = [reason for fitted in fits for reason in report.not_stored_lines(fitted)]
+    for reason in (*reasons, *(unused(rows, fits) if own else ())):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 

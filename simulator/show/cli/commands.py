@@ -61,10 +61,8 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["nodes"] is None and values["devices"] is None:
         defaults["devices"] = scenario.devices
     for name in ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload"):
-        if values[name] is None and name != "recompute":
+        if values[name] is None and (name != "recompute" or chosen.recompute == "none"):
             defaults[name] = getattr(chosen, name)
-        elif values[name] is None and chosen.recompute == "none":
-            defaults[name] = chosen.recompute
     shown = replace(_presentation(ctx, values), defaults=defaults)
     if values["timeline"] is not None:
         from simulator.show.answers.timeline import timeline  # noqa: PLC0415  start-up time

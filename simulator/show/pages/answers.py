@@ -22,7 +22,6 @@ from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,
-    cluster_speed,
     curve_figure,
     memory_figure,
     pareto_figure,
@@ -38,6 +37,7 @@ from simulator.show.report.ranking_table import miss_lines, ranking_footer, rank
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
+    cluster_speed,
     gib,
     grouped,
     layout_text,

@@ -22,7 +22,7 @@ from simulator.show.report.compare_table import (
     side_text,
 )
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import gib, percent, step_unit
+from simulator.show.report.text import cluster_speed, gib, percent, step_unit
 
 _FIRST = frozenset({0})
 
@@ -84,7 +84,7 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
 
 def _lead(found: Comparison) -> str:
     a, b = found.first, found.second
-    rates = [e.throughput.tokens_per_second_per_device * e.devices for e in (a, b)]
+    rates = [cluster_speed(e) for e in (a, b)]
     memory = b.memory.device_bytes - a.memory.device_bytes
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
     if rates[0] == rates[1]:

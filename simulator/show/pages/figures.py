@@ -12,7 +12,7 @@ from simulator.question.units import to_gib
 from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import Choice
 from simulator.show.answers.timeline import Timeline
-from simulator.show.report.text import words
+from simulator.show.report.text import cluster_speed, words
 
 MOST_PARTS = 12
 """Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
@@ -190,11 +190,6 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
             "shapes": [_level(_gib(capacity_bytes), upright=True)],
         },
     }
-
-
-def cluster_speed(estimate: Estimate) -> float:
-    """Tokens per second of all devices."""
-    return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
 def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:

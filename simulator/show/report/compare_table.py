@@ -12,6 +12,7 @@ from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import (
+    cluster_speed,
     devices_text,
     fit_text,
     gib,
@@ -73,7 +74,7 @@ def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
         ["probability to fit %", *(fit_text(e) for e in pair)],
         [f"step {unit}", *(seconds(e.throughput.step_seconds) for e in pair)],
         [f"90 % interval {unit}", *(interval(e.throughput.interval_seconds, seconds) for e in pair)],
-        ["tokens/s", *(grouped(e.throughput.tokens_per_second_per_device * e.devices) for e in pair)],
+        ["tokens/s", *(grouped(cluster_speed(e)) for e in pair)],
         ["MFU %", *(mfu_text(e.throughput.mfu) for e in pair)],
     ]
 

@@ -10,27 +10,27 @@ from simulator.show.report.footer import assumed_lines, defaults_line, provenanc
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
+    about_lines,
     amount,
+    cluster_speed,
     count_text,
     devices_text,
     gib,
     grouped,
-    layout_text,
     mfu_text,
     milliseconds,
-    need_lines,
     percent,
     step_unit,
     teraflops,
-    verdict_sentence,
     words,
 )
 
 
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
+    about = paragraph(about_lines(estimate, colour=presentation.colour), style)
     blocks = [
-        titled(estimate_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
+        titled(estimate_question(estimate, presentation), about, style),
         *_violations(estimate, style),
     ]
     if estimate.verdict != "refused":
@@ -54,14 +54,6 @@ def estimate_question(estimate: Estimate, presentation: Presentation) -> str:
         text += f", LoRA of rank {estimate.lora_rank}"
     text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"
     return f"{text}, {estimate.framework}"
-
-
-def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    layout = estimate.layout
-    sequence = ", sequence parallel" if layout.sequence_parallel else ""
-    yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
-    yield verdict_sentence(estimate, colour=presentation.colour)
-    yield from need_lines(estimate)
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -133,7 +125,7 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
         ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
         ["MFU %", mfu_text(speed.mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
-        ["tokens/s", grouped(speed.tokens_per_second_per_device * estimate.devices)],
+        ["tokens/s", grouped(cluster_speed(estimate))],
         [f"step {unit}", amount(speed.step_seconds * per_second)],
         *_step_interval(speed),
         ["pipeline bubble %", percent(speed.bubble_fraction)],

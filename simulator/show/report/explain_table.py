@@ -12,13 +12,12 @@ from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import (
+    about_lines,
+    cluster_speed,
     fit_text,
     gib,
     grouped,
-    need_lines,
     percent,
-    sharded_layout_text,
-    verdict_sentence,
 )
 
 _BAR = 40
@@ -32,11 +31,7 @@ _MOST_BARS = 16
 def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
     estimate = found.estimate
-    about = [
-        sharded_layout_text(estimate.layout),
-        verdict_sentence(estimate, colour=presentation.colour),
-        *need_lines(estimate),
-    ]
+    about = about_lines(estimate, colour=presentation.colour)
     blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(found, presentation, style)]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
@@ -89,7 +84,7 @@ def changes_cells(found: Explanation) -> tuple[list[str], list[list[str]]]:
             gib(change.estimate.memory.device_bytes),
             fit_text(change.estimate),
             f"{100 * (change.speed_ratio - 1):+.1f}",
-            grouped(change.estimate.throughput.tokens_per_second_per_device * change.estimate.devices),
+            grouped(cluster_speed(change.estimate)),
         ]
         for change in found.changes
     ]

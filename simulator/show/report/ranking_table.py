@@ -25,6 +25,7 @@ from simulator.show.report.presentation import Presentation, cost_text, days_tex
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
+    cluster_speed,
     counts_text,
     cut_text,
     devices_text,
@@ -162,7 +163,7 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 60)
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 40)
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 80)
-    yield column("tokens/s", lambda e: grouped(e.throughput.tokens_per_second_per_device * e.devices), 30)
+    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), 30)
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), spare)

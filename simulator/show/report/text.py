@@ -193,6 +193,18 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
         yield f"{need}; probability that it fits: {probability_text(probability)} %"
 
 
+def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
+    """Yield a layout, its verdict and how sure that is."""
+    yield sharded_layout_text(estimate.layout)
+    yield verdict_sentence(estimate, colour=colour)
+    yield from need_lines(estimate)
+
+
+def cluster_speed(estimate: Estimate) -> float:
+    """Tokens per second of all devices."""
+    return estimate.throughput.tokens_per_second_per_device * estimate.devices
+
+
 def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
     """Return the verdict with its margin and the place that decides it."""
     memory = estimate.memory
