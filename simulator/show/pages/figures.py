@@ -74,15 +74,13 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
                 "hovertemplate": f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>",
             }
         )
-    return {
-        "data": data,
-        "layout": {
-            "barmode": "stack",
-            "xaxis": _axis("pipeline rank", type="category"),
-            "yaxis": _axis("GiB"),
-            "shapes": [_level(_gib(estimate.memory.capacity_bytes))],
-        },
-    }
+    return _drawn(
+        data,
+        barmode="stack",
+        xaxis=_axis("pipeline rank", type="category"),
+        yaxis=_axis("GiB"),
+        shapes=[_level(_gib(estimate.memory.capacity_bytes))],
+    )
 
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
@@ -108,8 +106,8 @@ def _waterfall(  # noqa: PLR0913  what two of them differ in
 ) -> PlotlyFigure:
     """A start, its parts and an end; `shown` is told whether a value is a part, `sides` begin with the worse one."""
     measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "waterfall",
                 "orientation": "h",
@@ -126,13 +124,11 @@ def _waterfall(  # noqa: PLR0913  what two of them differ in
                 "hovertemplate": hover,
             }
         ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": xaxis,
-            "yaxis": {"autorange": "reversed"},
-            "height": 130 + 28 * len(rows),
-        },
-    }
+        showlegend=False,
+        xaxis=xaxis,
+        yaxis={"autorange": "reversed"},
+        height=130 + 28 * len(rows),
+    )
 
 
 def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
@@ -168,8 +164,8 @@ _DOTS = (
 
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
     """Speed against memory: a dot for each layout, by group."""
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "scattergl" if len(groups["fits"]) > _MOST_SHAPES else "scatter",
                 "mode": "markers",
@@ -183,13 +179,11 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
             for name, symbol, size, colour in _DOTS
             if groups.get(name)
         ],
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": _axis("memory of the fullest device, GiB"),
-            "yaxis": _axis("tokens/s", tickformat="~s"),
-            "shapes": [_level(_gib(capacity_bytes), upright=True)],
-        },
-    }
+        hovermode="closest",
+        xaxis=_axis("memory of the fullest device, GiB"),
+        yaxis=_axis("tokens/s", tickformat="~s"),
+        shapes=[_level(_gib(capacity_bytes), upright=True)],
+    )
 
 
 def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:
@@ -199,18 +193,16 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usa
     speeds = [None if estimate is None else round(cluster_speed(estimate)) for _, estimate in known]
     needs = [None if estimate is None else _gib(estimate.memory.device_bytes) for _, estimate in known]
     line = {"type": "scatter", "mode": "lines+markers", "x": inputs}
-    return {
-        "data": [
+    return _drawn(
+        [
             {**line, "name": "tokens/s", "y": speeds, "line": {"color": _COLOURS[0]}},
             {**line, "name": "GiB", "y": needs, "yaxis": "y2", "line": {"color": _COLOURS[1], "dash": "dot"}},
         ],
-        "layout": {
-            "xaxis": _axis(axis, type="log", tickvals=inputs, ticktext=[f"{value:,.0f}" for value in inputs]),
-            "yaxis": _axis("tokens/s", tickformat="~s", rangemode="tozero"),
-            "yaxis2": _axis("GiB", overlaying="y", side="right", rangemode="tozero", showgrid=False, **_AUTOMATIC),
-            "shapes": [{**_level(_gib(usable_bytes)), "yref": "y2"}],
-        },
-    }
+        xaxis=_axis(axis, type="log", tickvals=inputs, ticktext=[f"{value:,.0f}" for value in inputs]),
+        yaxis=_axis("tokens/s", tickformat="~s", rangemode="tozero"),
+        yaxis2=_axis("GiB", overlaying="y", side="right", rangemode="tozero", showgrid=False, **_AUTOMATIC),
+        shapes=[{**_level(_gib(usable_bytes)), "yref": "y2"}],
+    )
 
 
 def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> PlotlyFigure:
@@ -247,8 +239,8 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
         for scale in (100.0 / e.memory.capacity_bytes,)
     ]
     colours = {"fits": _COLOURS[2], "starved": _COLOURS[1]}
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "bar",
                 "orientation": "h",
@@ -260,19 +252,17 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
                 "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>",
             }
         ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": _axis("need, % of what is usable", rangemode="tozero"),
-            "yaxis": {
-                "autorange": "reversed",
-                "type": "category",
-                "tickvals": [str(number) for number in range(1, len(named) + 1)],
-                "ticktext": [_tail(name) for name, _ in named],
-            },
-            "shapes": [_level(100.0, upright=True)],
-            "height": 130 + 26 * len(named),
+        showlegend=False,
+        xaxis=_axis("need, % of what is usable", rangemode="tozero"),
+        yaxis={
+            "autorange": "reversed",
+            "type": "category",
+            "tickvals": [str(number) for number in range(1, len(named) + 1)],
+            "ticktext": [_tail(name) for name, _ in named],
         },
-    }
+        shapes=[_level(100.0, upright=True)],
+        height=130 + 26 * len(named),
+    )
 
 
 def _tail(name: str) -> str:
@@ -319,15 +309,13 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
     xaxis = _axis(axis)
     if not linear:
         xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
-    return {
-        "data": data,
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": xaxis,
-            "yaxis": _axis("error, %"),
-            "shapes": [{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
-        },
-    }
+    return _drawn(
+        data,
+        hovermode="closest",
+        xaxis=xaxis,
+        yaxis=_axis("error, %"),
+        shapes=[{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
+    )
 
 
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
@@ -367,16 +355,14 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
                 "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>",
             }
         )
-    return {
-        "data": data,
-        "layout": {
-            "barmode": "overlay",
-            "bargap": 0.15,
-            "xaxis": _axis("seconds"),
-            "yaxis": {"autorange": "reversed", "type": "category"},
-            "height": 170 + 26 * min(len(names), 32),
-        },
-    }
+    return _drawn(
+        data,
+        barmode="overlay",
+        bargap=0.15,
+        xaxis=_axis("seconds"),
+        yaxis={"autorange": "reversed", "type": "category"},
+        height=170 + 26 * min(len(names), 32),
+    )
 
 
 def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> PlotlyFigure:
@@ -391,15 +377,13 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
-    return {
-        "data": data,
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": _axis("days", type="log", **_log_ticks(days)),
-            "yaxis": _axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
-            "shapes": shapes,
-        },
-    }
+    return _drawn(
+        data,
+        hovermode="closest",
+        xaxis=_axis("days", type="log", **_log_ticks(days)),
+        yaxis=_axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
+        shapes=shapes,
+    )
 
 
 def _span(value: float, interval: Interval | None) -> tuple[float, ...]:
@@ -443,6 +427,11 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
 def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
     found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
     return {**found, "thickness": 2, "width": 8}
+
+
+def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:
+    """The figure of some traces."""
+    return {"data": data, "layout": layout}
 
 
 def _axis(title: str, **more: Any) -> PlotlyFigure:
