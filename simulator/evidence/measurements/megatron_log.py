@@ -294,7 +294,7 @@ def _shape(arguments: Settings, vocabulary: int | None) -> LoggedShape | None:
     if not (heads and layers and hidden):
         return None
     grouped = arguments.flag("group_query_attention")
-    experts = _first(arguments, "num_experts") or 0
+    experts = arguments.count("num_experts") or 0
     gated = _gated(arguments)
     width = arguments.count("ffn_hidden_size") or (4 * hidden if gated is False else None)
     latent = arguments.flag("multi_latent_attention")

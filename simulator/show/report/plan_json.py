@@ -9,17 +9,15 @@ from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant, told
 from simulator.show.report.presentation import Presentation
 
+_ASKED = ("model", "train_tokens", "deadline_days", "budget", "min_fit_probability")
+"""Told as they were asked."""
+
 
 def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
     """Return a plan as plain values."""
-    best = plan.best
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": plan.model,
-        "train_tokens": plan.train_tokens,
-        "deadline_days": plan.deadline_days,
-        "budget": plan.budget,
-        "min_fit_probability": plan.min_fit_probability,
+        **{name: getattr(plan, name) for name in _ASKED},
         "availability": None if plan.availability is None else _figures(plan.availability),
         "offers": [
             {
@@ -31,7 +29,7 @@ def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
             }
             for position, offer in enumerate(plan.offers)
         ],
-        "best": _position(plan, best),
+        "best": _position(plan, plan.best),
         "choices": [_choice(choice, presentation) for choice in plan.choices],
     }
 
