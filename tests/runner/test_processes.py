@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from simulator.lab.runner import processes
-from simulator.lab.runner.processes import Finished, interruptible, run_guarded, with_package
+from simulator.lab.runner.engine import Ended
+from simulator.lab.runner.processes import interruptible, run_guarded, with_package
 from tests.runner.fakes import ROOT
 from tests.runner.trees import PATIENCE_SECONDS, none_left, processes_with, tree_script, until, wait_for
 
@@ -23,7 +24,7 @@ def tree(folder: Path, *words: str) -> tuple[str, ...]:
     return (sys.executable, "-c", tree_script(), str(folder), *words)
 
 
-def run(folder: Path, *command: str, limit_seconds: float = PATIENCE_SECONDS) -> Finished:
+def run(folder: Path, *command: str, limit_seconds: float = PATIENCE_SECONDS) -> Ended:
     return run_guarded(command, folder=folder, environment={}, log=folder / "log", limit_seconds=limit_seconds)
 
 

@@ -120,23 +120,23 @@ def accuracy(
     fit = fitted.fit(kind)
     if fit is None:
         return None
-    samples = tuple(s for s in fitted.samples if _has(kind, s))
+    samples = tuple(s for s in fitted.samples if s.figure(kind) is not None)
     task = problem(kind, samples, base)
     used = np.array([s.key in fit.keys for s in samples], dtype=np.bool_)
     predicted = task.predicted(fit.values)
     models = _without_models(task, used, fit.values)
-    sole = sole_support([s for s in samples if _counted(kind, s)])
+    sole = sole_support([s for s in samples if s.counts(kind)])
     baseline = _baseline(kind, samples)
     carried = None if primary is None else _ratios(task, primary)
     rows = []
     for index, sample in enumerate(samples):
-        left_out, inside = _without_row(task, used, fit.values, index) if _counted(kind, sample) else (None, None)
+        left_out, inside = _without_row(task, used, fit.values, index) if sample.counts(kind) else (None, None)
         rows.append(
             RowError(
                 sample=sample,
                 measured=float(task.measured[index]),
                 predicted=float(predicted[index]),
-                counted=_counted(kind, sample),
+                counted=sample.counts(kind),
                 used=bool(used[index]),
                 fitted=float(predicted[index] / task.measured[index]) - 1.0,
                 left_out=left_out,
@@ -154,14 +154,6 @@ def _ratios(task: Problem, coefficients: Coefficients) -> Vector:
     """Errors of all rows under a given coefficient set."""
     task = replace(task, base=coefficients)
     return task.predicted(task.prior_values) / task.measured - 1.0
-
-
-def _has(kind: CoefficientKind, sample: Sample) -> bool:
-    return (sample.row.memory_bytes if kind == "memory" else sample.measured_tflops) is not None
-
-
-def _counted(kind: CoefficientKind, sample: Sample) -> bool:
-    return sample.row.memory_counts if kind == "memory" else sample.row.speed_counts
 
 
 def _without_row(task: Problem, used: NDArray[np.bool_], start: Vector, index: int) -> tuple[float, bool]:
@@ -190,7 +182,7 @@ def _without_models(task: Problem, used: NDArray[np.bool_], start: Vector) -> di
         values = solve(task, keep, noise=NOISE[task.kind], start=start, evaluations=20)
         errors = np.expm1(np.log(task.predicted(values) / task.measured))
         for index in np.flatnonzero(names == name):
-            if _counted(task.kind, task.samples[int(index)]):
+            if task.samples[int(index)].counts(task.kind):
                 result[int(index)] = float(errors[index])
     return result
 
@@ -206,7 +198,7 @@ def sole_support(samples: Sequence[Sample]) -> set[str]:
 
 def _baseline(kind: CoefficientKind, samples: Sequence[Sample]) -> dict[str, float]:
     """A constant per precision, the median of the table's other counted rows, as a predictor."""
-    counted = [s for s in samples if _counted(kind, s)]
+    counted = [s for s in samples if s.counts(kind)]
     figures = measured(kind, counted)
     result: dict[str, float] = {}
     for index, sample in enumerate(counted):
@@ -235,7 +227,7 @@ class Ordering:
 def ordering(fitted: FamilyFit, coefficients: Coefficients, *, table: str | None = None) -> Ordering:
     """Pairs in the right order, and what following the prediction would have cost."""
     groups: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}
-    samples = [s for s in fitted.samples if _has("time", s) and _counted("time", s) and table in (None, s.row.table)]
+    samples = [s for s in fitted.samples if s.counts("time") and table in (None, s.row.table)]
     task = replace(problem("time", samples), base=coefficients)
     for sample, value in zip(samples, task.predicted(task.prior_values), strict=True):
         key = (sample.row.table, sample.row.model, sample.scenario.precision, sample.scenario.devices)

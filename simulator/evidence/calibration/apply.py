@@ -15,6 +15,7 @@ from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.ranges import status_of
 from simulator.evidence.calibration.store import (
+    KINDS,
     OTHER_FAMILY,
     Calibration,
     FittedPart,
@@ -37,7 +38,6 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
-KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
@@ -51,15 +51,17 @@ class Applied(NamedTuple):
     memory: Calibration | None
     time: Calibration | None
 
+    def part(self, kind: CoefficientKind) -> FittedPart | None:
+        """The coefficients of one kind."""
+        calibration = self.memory if kind == "memory" else self.time
+        return None if calibration is None else calibration.part(kind)
+
     def coefficients(self) -> Coefficients:
         """The set that the formulas take."""
         result = Coefficients()
-        if self.memory is not None and self.memory.memory is not None:
-            part = self.memory.memory
-            result = replaced(result, "memory", part.names, part.vector)
-        if self.time is not None and self.time.time is not None:
-            part = self.time.time
-            result = replaced(result, "time", part.names, part.vector)
+        for kind in KINDS:
+            if (part := self.part(kind)) is not None:
+                result = replaced(result, kind, part.names, part.vector)
         return replace(result, name=self.name)
 
     @property
@@ -80,10 +82,9 @@ class Applied(NamedTuple):
     def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
         """Estimates with intervals, the probability that they fit, and where their numbers come from."""
         layouts = [estimate.layout for estimate in estimates]
-        parts = self.memory.memory if self.memory else None, self.time.time if self.time else None
         memory, time = (
-            layout_variances(kind, scenario, layouts, part) if part else [0.0] * len(layouts)
-            for kind, part in zip(KINDS, parts, strict=True)
+            layout_variances(kind, scenario, layouts, part) if (part := self.part(kind)) else [0.0] * len(layouts)
+            for kind in KINDS
         )
         return [
             with_calibration(scenario, estimate, self, {"memory": of_memory, "time": of_time})

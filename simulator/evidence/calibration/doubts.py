@@ -136,13 +136,11 @@ def misfits(samples: Sequence[Sample], memory: Fit | None, time: Fit | None, fit
     """Rows outside the noise of the others, each with what would explain it."""
     out = set(memory.left_out if memory else ()) | set(time.left_out if time else ())
     for sample in samples:
-        memory_error = memory.residuals.get(sample.key) if memory else None
-        speed_error = time.residuals.get(sample.key) if time else None
         if is_starved(sample, fitted):
-            yield Doubt(sample.key, "starved", memory_error, speed_error, None, ())
+            yield _misfit(sample, "starved", memory, time)
         elif sample.key in out:
             found = tuple(hypotheses(sample, fitted))
-            yield Doubt(sample.key, _finding(found), memory_error, speed_error, None, found)
+            yield _misfit(sample, _finding(found), memory, time, found)
 
 
 def standing_out(
@@ -158,10 +156,14 @@ def standing_out(
     }
     for sample in samples:
         if sample.key in far:
-            memory_error = memory.residuals.get(sample.key) if memory else None
-            speed_error = time.residuals.get(sample.key) if time else None
-            found = tuple(hypotheses(sample, fitted))
-            yield Doubt(sample.key, "stands_out", memory_error, speed_error, None, found)
+            yield _misfit(sample, "stands_out", memory, time, tuple(hypotheses(sample, fitted)))
+
+
+def _misfit(
+    sample: Sample, finding: Finding, memory: Fit | None, time: Fit | None, found: tuple[Hypothesis, ...] = ()
+) -> Doubt:
+    memory_error, speed_error = (fit.residuals.get(sample.key) if fit else None for fit in (memory, time))
+    return Doubt(sample.key, finding, memory_error, speed_error, None, found)
 
 
 def _finding(found: tuple[Hypothesis, ...]) -> Finding:

@@ -119,7 +119,7 @@ class Problem:
     @property
     def prior_values(self) -> Vector:
         """Prior value of each coefficient."""
-        part = self.base.memory if self.kind == "memory" else self.base.time
+        part = getattr(self.base, self.kind)
         return np.array([float(getattr(part, name)) for name in self.names])
 
 
@@ -159,7 +159,7 @@ def problem(
     freedom = freedom or Freedom()
     names = names_of(kind, base, every=freedom.every)
     known = priors(kind)
-    part = base.memory if kind == "memory" else base.time
+    part = getattr(base, kind)
     start = freedom.start.get(kind)
     errors = start.errors if start is not None else {}
     wide = {n: freedom.spread * known[n].spread * max(abs(float(getattr(part, n))), 1e-12) for n in names}

@@ -85,7 +85,7 @@ class Design:
 def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
     """The design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
-    kept = tuple(s for s in samples if (s.row.memory_counts if kind == "memory" else s.row.speed_counts))
+    kept = tuple(s for s in samples if s.counts(kind))
     names = names_of(kind, base)
     known, part = priors(kind), getattr(base, kind)
     return Design(

@@ -11,13 +11,13 @@ from simulator.evidence.calibration.apply import Applied, applied
 from simulator.evidence.calibration.fit import Freedom, Start
 from simulator.evidence.calibration.run import FamilyFit, fit_family
 from simulator.evidence.calibration.sample import Sample, measured, predict
+from simulator.evidence.calibration.store import KINDS
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB
 
-KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 TEMPLATE = (
     "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,"
     "step_time_s,memory_gib\n"
@@ -65,8 +65,7 @@ def starts(used: Applied) -> dict[CoefficientKind, Start]:
     """How far the coefficients of a calibration may be off, and how its rows scatter."""
     found: dict[CoefficientKind, Start] = {}
     for kind in KINDS:
-        calibration = used.memory if kind == "memory" else used.time
-        part = None if calibration is None else calibration.part(kind)
+        part = used.part(kind)
         if part is not None and not part.known:
             errors = np.sqrt(np.diag(part.covariance)).tolist()
             found[kind] = Start(dict(zip(part.names, errors, strict=True)), part.noise)
@@ -85,7 +84,7 @@ def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator
             else applied(family, choice, name).coefficients()
         )
         for kind in KINDS:
-            counted = [s for s in mine if (s.row.memory_counts if kind == "memory" else s.row.speed_counts)]
+            counted = [s for s in mine if s.counts(kind)]
             for sample in counted:
                 others = [s for s in mine if s is not sample]
                 apart = fit_own(family, others).coefficients(before) if len(counted) > 1 else None
@@ -115,8 +114,7 @@ def unused(rows: Sequence[MeasuredRow], fits: Sequence[FamilyFit]) -> Iterator[s
         for kind in KINDS:
             fit = fitted.fit(kind)
             for sample in fitted.samples if fit else ():
-                has = sample.row.memory_bytes if kind == "memory" else sample.measured_tflops
-                if has is not None and fit is not None and sample.key not in fit.keys:
+                if sample.figure(kind) is not None and fit is not None and sample.key not in fit.keys:
                     why = (
                         doubts[sample.key].says if sample.key in doubts else "it lies outside the scatter of the others"
                     )

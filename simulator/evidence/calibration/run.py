@@ -14,7 +14,7 @@ from simulator.evidence.calibration.fit import Fit, Freedom, fit
 from simulator.evidence.calibration.ranges import CalibratedRange, numbers, signature, usual_words, words
 from simulator.evidence.calibration.sample import Sample, sample_of
 from simulator.evidence.calibration.store import Calibration, FittedPart, shipped_calibration
-from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
 

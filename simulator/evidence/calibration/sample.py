@@ -13,7 +13,7 @@ from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
-from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
@@ -47,6 +47,14 @@ class Sample:
     def measured_tflops(self) -> float | None:
         """Measured model TFLOP/s per device, in the convention of `model_flops_per_token`."""
         return measured_tflops_per_device(self.row)
+
+    def figure(self, kind: CoefficientKind) -> float | None:
+        """What was measured: bytes, or model TFLOP/s per device; None where it was not."""
+        return self.row.memory_bytes if kind == "memory" else self.measured_tflops
+
+    def counts(self, kind: CoefficientKind) -> bool:
+        """Whether that is a sample of the stated layout."""
+        return self.row.memory_counts if kind == "memory" else self.row.speed_counts
 
 
 def sample_of(row: MeasuredRow) -> Sample:
@@ -115,6 +123,4 @@ def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
 
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
     """Measured figures of samples that have them: bytes, or TFLOP/s per device."""
-    if kind == "memory":
-        return np.array([sample.row.memory_bytes for sample in samples], dtype=np.float64)
-    return np.array([sample.measured_tflops for sample in samples], dtype=np.float64)
+    return np.array([sample.figure(kind) for sample in samples], dtype=np.float64)

@@ -23,6 +23,7 @@ from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
 from simulator.question.vocabulary import StackName
 
+KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 OTHER_FAMILY = "other"
 """Stands for the device families without rows: what all others say of them."""
 _MOST_NAMED = 3
@@ -90,9 +91,9 @@ class Calibration(NamedTuple):
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The coefficient set that formulas take; what was not fitted comes from `base`."""
         result = base or Coefficients()
-        for kind, part in (("memory", self.memory), ("time", self.time)):
-            if part is not None:
-                result = replaced(result, "memory" if kind == "memory" else "time", part.names, part.vector)
+        for kind in KINDS:
+            if (part := self.part(kind)) is not None:
+                result = replaced(result, kind, part.names, part.vector)
         return dataclasses.replace(result, name=self.name)
 
 
@@ -105,9 +106,9 @@ def calibration_text(calibration: Calibration) -> str:
         **({} if calibration.stack is None else {"stack": calibration.stack}),
         "range": calibration.range.as_document(),
     }
-    for kind, part in (("memory", calibration.memory), ("time", calibration.time)):
-        if part is not None:
-            document[kind] = _part_document("memory" if kind == "memory" else "time", part)
+    for kind in KINDS:
+        if (part := calibration.part(kind)) is not None:
+            document[kind] = _part_document(kind, part)
     known = all(part is None or part.known for part in (calibration.memory, calibration.time))
     fitted = "known without measured runs" if known else "fitted by `simulate calibrate`"
     head = (

@@ -11,6 +11,8 @@ from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
+_WORKLOAD = ("devices", "precision", "seq_length", "global_batch_size", "lora_rank")
+
 
 def asked_columns(
     scenario: Scenario, layout: Layout, *, model: str, options: Mapping[str, str], num_layers: int | None
@@ -27,11 +29,7 @@ def asked_columns(
         "framework": profile.name,
         "options": tuple(options.items()),
         "stack": None if profile.stack == usual else profile.stack,
-        "devices": scenario.devices,
-        "precision": scenario.precision,
-        "seq_length": scenario.seq_length,
-        "global_batch_size": scenario.global_batch_size,
-        "lora_rank": scenario.lora_rank,
+        **{name: getattr(scenario, name) for name in _WORKLOAD},
         **{name: getattr(layout, name) for name in LAYOUT_COLUMNS},
     }
     if not scenario.model.is_moe:

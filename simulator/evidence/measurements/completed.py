@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
-from simulator.errors import InputError
-from simulator.evidence.measurements.log_text import LogContext
+from simulator.errors import InputError, one_line
+from simulator.evidence.measurements.log_text import LogContext, LogLine
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
 
@@ -16,10 +17,13 @@ DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompu
 """Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
 
 
-def completed(where: str, columns: Mapping[str, Any], given: LogContext) -> dict[str, Any]:
+def completed(
+    where: str, columns: Mapping[str, Any], given: LogContext, switches: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the columns of a log's run, what is given in place of what it says; blank ones are left out.
 
-    Raises InputError that lists all that neither says.
+    `switches` are those of the framework's profile that the log shows. Raises InputError that lists all that neither
+    says.
     """
     found = {name: value for name, value in columns.items() if value is not None}
     values = found | {name: value for name, value in given.columns.items() if name not in found or name in given.fixed}
@@ -27,7 +31,8 @@ def completed(where: str, columns: Mapping[str, Any], given: LogContext) -> dict
     missing = [name for name in NEEDED if not values.get(name)]
     if missing:
         raise InputError(asking(where, missing, configured="tensor_parallel" in values))
-    return values
+    options = {**switches, **dict(values.get("options", ())), **given.options}
+    return values | {"options": tuple(options.items())}
 
 
 def asking(where: str, missing: list[str], *, configured: bool) -> str:
@@ -48,12 +53,19 @@ def matched(where: str, shape: LoggedShape | None, given: LogContext) -> Match:
     return match_shape(where, shape, None if name is None else str(name))
 
 
-def row_of(values: Mapping[str, Any], given: LogContext, row: int, line: int, **figures: Any) -> MeasuredRow:
-    """Return a row of completed columns and of what was measured."""
+def ran_out(said: LogLine) -> dict[str, Any]:
+    """Return the columns of a run that ran out of memory, by the line that says so."""
+    return {"outcome": "oom", "error": one_line(said.text)[:300]}
+
+
+def row_of(
+    values: Mapping[str, Any], given: LogContext, row: int, line: int, notes: Iterable[str] = (), /, **figures: Any
+) -> MeasuredRow:
+    """Return a row of completed columns and of what was measured, with sentences on both."""
     named: dict[str, Any] = {
         "table": given.table,
         "row": row,
         "source": f"log {given.table}",
         "source_ref": f"line {line}",
     }
-    return MeasuredRow(**(named | dict(values) | figures))
+    return MeasuredRow(**(named | dict(values) | figures | {"evidence": " ".join(filter(None, notes))}))

@@ -60,6 +60,37 @@ class LogLine:
     """The line without prefix and colours."""
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration that a run printed, with types; errors name the line."""
+
+    said: Mapping[str, tuple[LogLine, str]]
+    """Line and text of each value, by name."""
+    blank: frozenset[str]
+    """Texts that stand for none."""
+    true: frozenset[str]
+    """Texts of a switch that is on."""
+
+    def text(self, *names: str) -> str:
+        """Return the first value there is; empty without one."""
+        texts = (self.said[name][1] for name in names if name in self.said)
+        return next((text for text in texts if text not in self.blank), "")
+
+    def flag(self, name: str) -> bool:
+        """Return a switch."""
+        return self.text(name) in self.true
+
+    def count(self, *names: str) -> int | None:
+        """Return the first count there is; versions name one thing differently."""
+        named = next((name for name in names if self.text(name)), None)
+        return None if named is None else whole(self.said[named][0].where, named, self.text(named))
+
+    def precision(self) -> str | None:
+        """Return the 16-bit type that is on, fp32 where both are told to be off; None where nothing is told."""
+        on = next((name for name in ("bf16", "fp16") if self.flag(name)), None)
+        return on or ("fp32" if self.text("bf16") and self.text("fp16") else None)
+
+
 def log_lines(path: Path) -> Iterator[LogLine]:
     """Yield the lines of a log, in order. Raises InputError when the file cannot be read or is too large.
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simulator.errors import InputError, SimulateError, one_line
-from simulator.evidence.measurements.completed import completed, matched, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
+from simulator.errors import InputError, SimulateError
+from simulator.evidence.measurements.completed import completed, matched, ran_out, row_of
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, Settings, fuller, number, whole
 from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedShape
@@ -161,68 +161,41 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
-class _Arguments:
-    """The arguments dump with types; errors name the line."""
+def _settings(run: _MegatronRun) -> Settings:
+    return Settings(run.arguments, blank=frozenset({"", "None"}), true=frozenset({"True"}))
 
-    def __init__(self, run: _MegatronRun) -> None:
-        self._run = run
 
-    def text(self, name: str) -> str:
-        """Return a value, empty where there is none or it is None."""
-        value = self._run.arguments.get(name, (None, ""))[1]
-        return "" if value == "None" else value
+def _first(arguments: Settings, *names: str) -> int | None:
+    """Return the first count of at least one."""
+    return next((value for name in names if (value := arguments.count(name))), None)
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return a switch."""
-        value = self.text(name)
-        return value == "True" if value else default
 
-    def count(self, name: str) -> int | None:
-        """Return a count; None where there is none."""
-        value = self.text(name)
-        return whole(self._run.arguments[name][0].where, name, value) if value else None
-
-    def first(self, *names: str) -> int | None:
-        """Return the first count there is, of at least one; versions name one thing differently."""
-        return next((value for name in names if (value := self.count(name))), None)
-
-    @property
-    def logged(self) -> bool:
-        """Whether the run printed its arguments."""
-        return bool(self._run.arguments)
-
-    @property
-    def dated(self) -> bool:
-        """Whether the version had no other layers than its own: kernels and overlaps of later ones do not exist."""
-        return self.logged and "transformer_impl" not in self._run.arguments
+def _dated(arguments: Settings) -> bool:
+    """Whether the version had no other layers than its own: kernels and overlaps of later ones do not exist."""
+    return bool(arguments.said) and "transformer_impl" not in arguments.said
 
 
 def _row(run: _MegatronRun, given: LogContext, row: int) -> MeasuredRow:
-    arguments = _Arguments(run)
+    arguments = _settings(run)
     where = run.begin.where
     match = matched(where, _shape(arguments, run.vocabulary), given)
-    columns = (_layout(arguments, where) if arguments.logged else {}) | {
+    columns = (_layout(arguments, where) if arguments.said else {}) | {
         "model_as_stated": _stated(arguments),
         "model": match.model,
         "num_layers": match.num_layers,
         "framework": "megatron",
-        "precision": _precision(arguments, where) if arguments.logged else None,
+        "precision": _precision(arguments, where) if arguments.said else None,
         "global_batch_size": _batch(run, arguments),
     }
     try:
-        values = completed(where, columns, given)
+        values = completed(where, columns, given, _switches(arguments))
     except InputError as error:
         raise InputError(f"{error}. {match.note}".rstrip(" .") if not match.model else str(error)) from error
-    switches = _switches(arguments) | dict(values.get("options", ())) | given.options
-    values["options"] = tuple(switches.items())
-    notes = [
-        match.note,
-        "The log does not show the allocator's setting." * ("expandable_segments" not in switches),
-    ]
+    unseen = "expandable_segments" not in dict(values["options"])
+    notes = [match.note, "The log does not show the allocator's setting." * unseen]
     line = run.begin.number
     if run.out_of_memory:
-        text = one_line(run.out_of_memory.text)[:300]
-        return row_of(values, given, row, line, outcome="oom", error=text, evidence=_sentences(notes))
+        return row_of(values, given, row, line, notes, **ran_out(run.out_of_memory))
     steps = _steps(run, values["global_batch_size"])
     found = steady(run.iterations[-1][0].where, steps, given.warmup, run.reported_after)
     figures: dict[str, Any] = {
@@ -233,10 +206,10 @@ def _row(run: _MegatronRun, given: LogContext, row: int) -> MeasuredRow:
     }
     measured = row_of(values, given, row, line, **figures)
     figures["tflops_per_device"] = _same_convention(measured, found.rate, notes)
-    return row_of(values, given, row, line, **figures, evidence=_sentences([found.account, *notes]))
+    return row_of(values, given, row, line, [found.account, *notes], **figures)
 
 
-def _batch(run: _MegatronRun, arguments: _Arguments) -> int | None:
+def _batch(run: _MegatronRun, arguments: Settings) -> int | None:
     """Return the global batch: as set, of a replica's batch in versions before accumulation, or as iterations say."""
     if batch := arguments.count("global_batch_size"):
         return batch
@@ -246,10 +219,6 @@ def _batch(run: _MegatronRun, arguments: _Arguments) -> int | None:
         (line, values["global batch size"]) for line, _, values in run.iterations if "global batch size" in values
     ]
     return whole(logged[-1][0].where, "global batch size", logged[-1][1]) if logged else None
-
-
-def _sentences(notes: Iterable[str]) -> str:
-    return " ".join(note for note in notes if note)
 
 
 def _steps(run: _MegatronRun, batch: int) -> list[Step]:
@@ -306,29 +275,26 @@ def _same_convention(row: MeasuredRow, logged: float | None, notes: list[str]) -
     return None
 
 
-def _precision(arguments: _Arguments, where: str) -> str:
-    if arguments.text("fp8") or arguments.text("fp8_format"):
+def _precision(arguments: Settings, where: str) -> str:
+    if arguments.text("fp8", "fp8_format"):
         return "fp8"
-    for name in ("bf16", "fp16"):
-        if arguments.flag(name):
-            return name
-    if arguments.text("bf16") and arguments.text("fp16"):
-        return "fp32"
+    if found := arguments.precision():
+        return found
     raise InputError(f"{where}: arguments name neither bf16, fp16 nor fp8")
 
 
-def _stated(arguments: _Arguments) -> str:
+def _stated(arguments: Settings) -> str:
     """Return the shape in the log's words."""
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
     return " ".join(f"{name}={arguments.text(name)[:20]}" for name in names if arguments.text(name))
 
 
-def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape | None:
+def _shape(arguments: Settings, vocabulary: int | None) -> LoggedShape | None:
     heads, layers, hidden = (arguments.count(x) for x in ("num_attention_heads", "num_layers", "hidden_size"))
     if not (heads and layers and hidden):
         return None
     grouped = arguments.flag("group_query_attention")
-    experts = arguments.first("num_experts") or 0
+    experts = arguments.count("num_experts") or 0
     gated = _gated(arguments)
     width = arguments.count("ffn_hidden_size") or (4 * hidden if gated is False else None)
     latent = arguments.flag("multi_latent_attention")
@@ -337,7 +303,8 @@ def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape | None:
     positions = arguments.text("position_embedding_type").lower()
     learned = "absolute" in positions or (gated is False and not positions)
     biases = arguments.text("add_bias_linear")
-    queries = arguments.text("add_qkv_bias")
+    queries, norm = arguments.text("add_qkv_bias"), arguments.text("normalization")
+    plain = True if gated is False else None
     return LoggedShape(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -347,25 +314,21 @@ def _shape(arguments: _Arguments, vocabulary: int | None) -> LoggedShape | None:
         head_dim=None if latent else arguments.count("kv_channels"),
         vocab_size=known,
         vocab_padding=(arguments.count("make_vocab_size_divisible_by") or 128) * _size(arguments, "tensor_model"),
-        tie_word_embeddings=untied != "True" if untied else (True if gated is False else None),
+        tie_word_embeddings=untied != "True" if untied else plain,
         num_experts=experts,
         num_experts_per_tok=(arguments.count("moe_router_topk") or None) if experts else None,
         gated=gated,
         activation="gelu" if gated is False else None,
-        layer_norm=arguments.text("normalization") == "LayerNorm"
-        if arguments.text("normalization")
-        else None
-        if gated is not False
-        else True,
-        biases=biases == "True" if biases else (True if gated is False else None),
+        layer_norm=norm == "LayerNorm" if norm else plain,
+        biases=biases == "True" if biases else plain,
         attention_bias=True if queries == "True" and biases == "False" else None,
-        learned_positions=(arguments.first("max_position_embeddings", "seq_length") or 0) if learned else 0,
+        learned_positions=(_first(arguments, "max_position_embeddings", "seq_length") or 0) if learned else 0,
         rotary="rope" in positions or "rotary" in positions if positions else (False if gated is False else None),
         embedding_norm=arguments.flag("embed_layernorm"),
     )
 
 
-def _gated(arguments: _Arguments) -> bool | None:
+def _gated(arguments: Settings) -> bool | None:
     """Tell whether the network is gated; versions that name no gate had none."""
     if arguments.flag("swiglu") or "glu" in arguments.text("glu_activation"):
         return True
@@ -373,13 +336,13 @@ def _gated(arguments: _Arguments) -> bool | None:
     return False if told else None
 
 
-def _size(arguments: _Arguments, kind: str) -> int:
+def _size(arguments: Settings, kind: str) -> int:
     if kind == "tensor_model":
-        return arguments.first("tensor_model_parallel_size", "model_parallel_size") or 1
+        return _first(arguments, "tensor_model_parallel_size", "model_parallel_size") or 1
     return arguments.count(f"{kind}_parallel_size") or 1
 
 
-def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
+def _layout(arguments: Settings, where: str) -> dict[str, Any]:
     """Return the columns that say how the run was cut."""
     tensor, pipeline = _size(arguments, "tensor_model"), _size(arguments, "pipeline_model")
     chunks = arguments.count("virtual_pipeline_model_parallel_size")
@@ -389,7 +352,7 @@ def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
     return {
         "devices": arguments.count("world_size") or _devices(arguments, tensor * pipeline),
         "seq_length": arguments.count("seq_length"),
-        "micro_batch_size": arguments.first("micro_batch_size", "batch_size"),
+        "micro_batch_size": _first(arguments, "micro_batch_size", "batch_size"),
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
         "context_parallel": _size(arguments, "context"),
@@ -405,12 +368,12 @@ def _layout(arguments: _Arguments, where: str) -> dict[str, Any]:
     }
 
 
-def _devices(arguments: _Arguments, split: int) -> int | None:
+def _devices(arguments: Settings, split: int) -> int | None:
     replicas = arguments.count("data_parallel_size")
     return replicas * split * _size(arguments, "context") if replicas else None
 
 
-def _cut(arguments: _Arguments, where: str, pipeline: int) -> tuple[int, ...]:
+def _cut(arguments: Settings, where: str, pipeline: int) -> tuple[int, ...]:
     """Return an uneven cut, where the first or the last stage was given its own number of layers."""
     layers = arguments.count("num_layers") or 0
     ends = {
@@ -426,7 +389,7 @@ def _cut(arguments: _Arguments, where: str, pipeline: int) -> tuple[int, ...]:
     return tuple(given.get(stage, left // middle) for stage in range(pipeline))
 
 
-def _zero_stage(arguments: _Arguments) -> int:
+def _zero_stage(arguments: Settings) -> int:
     strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
     if arguments.flag("use_torch_fsdp2"):
         return 3
@@ -437,13 +400,13 @@ def _zero_stage(arguments: _Arguments) -> int:
     return int(arguments.flag("use_distributed_optimizer"))
 
 
-def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
+def _recompute(arguments: Settings, where: str) -> dict[str, Any]:
     mode = arguments.text("recompute_granularity") or "none"
     method, layers = arguments.text("recompute_method"), arguments.count("recompute_num_layers")
     if mode == "none" and (arguments.flag("checkpoint_activations") or arguments.text("activations_checkpoint_method")):
         # As versions before selective recompute call the same.
         mode, method = "full", arguments.text("activations_checkpoint_method") or "uniform"
-        layers = arguments.first("activations_checkpoint_num_layers", "checkpoint_num_layers")
+        layers = _first(arguments, "activations_checkpoint_num_layers", "checkpoint_num_layers")
     if mode == "selective":
         modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "core_attn"))
         if not set(modules) <= set(MEGATRON.limits.recompute_modules):
@@ -461,21 +424,21 @@ def _recompute(arguments: _Arguments, where: str) -> dict[str, Any]:
     return {"recompute": "full", "recompute_method": method, "recompute_layers": layers or 1}
 
 
-def _offload(arguments: _Arguments) -> str:
+def _offload(arguments: Settings) -> str:
     if arguments.flag("cpu_offloading"):
         return "activations"
     return "optimizer" if arguments.flag("optimizer_cpu_offload") else "none"
 
 
-def _switches(arguments: _Arguments) -> dict[str, str]:
+def _switches(arguments: Settings) -> dict[str, str]:
     """Return the profile's switches that the dump sets, whatever the stack that its hardware's runs usually have."""
     found = {switch: arguments.flag(name) for name, switch in _SWITCHES.items() if arguments.text(name)}
     if arguments.text("tp_comm_overlap") and _size(arguments, "tensor_model") > 1:
         found["tp_comm_overlap"] = arguments.flag("tp_comm_overlap")
-    local = arguments.text("transformer_impl") == "local" or arguments.dated
+    local = arguments.text("transformer_impl") == "local" or _dated(arguments)
     if local and not arguments.flag("use_flash_attn"):
         found["flash_attention"] = False
-    if arguments.dated:
+    if _dated(arguments):
         absent = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
         found |= {name: False for name in absent if not arguments.text(name)} | {"expandable_segments": False}
     words = {name: str(value).lower() for name, value in found.items()}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.errors import InputError, one_line
-from simulator.evidence.measurements.completed import completed, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
+from simulator.evidence.measurements.completed import completed, ran_out, row_of
+from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, Settings, fuller, number
 from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import Match, match_shape
@@ -27,6 +27,8 @@ _PAIR: Final = re.compile(r"([a-z][a-z0-9_]{1,60}): ([^,\s]{1,60})")
 _NAME_ENDINGS: Final = ("-paddle", "-pt", "-hf", "-base", "-instruct", "-chat")
 _ALLOCATED: Final = {"max_memory_allocated": "gib", "max_mem_allocated_gb": "gib", "gpu_max_memory_allocated": "mib"}
 _RESERVED: Final = {"max_memory_reserved": "gib", "max_mem_reserved_gb": "gib", "gpu_max_memory_reserved": "mib"}
+_BLANK: Final = frozenset({"", "None", "-1"})
+_TRUE: Final = frozenset({"true", "True", "TRUE", "1", "yes", "Yes", "YES"})
 _SIZES: Final = {
     "tensor_parallel": ("tensor_parallel_degree", "tensor_model_parallel_size"),
     "pipeline_parallel": ("pipeline_parallel_degree", "pipeline_model_parallel_size"),
@@ -99,40 +101,8 @@ def _event(run: _PaddleRun, line: LogLine) -> None:
         run.settings.setdefault(found[1], (line, found[2].strip()))
 
 
-class _Settings:
-    """The configuration dump with types; errors name the line."""
-
-    def __init__(self, run: _PaddleRun) -> None:
-        self._run = run
-
-    def text(self, *names: str) -> str:
-        """Return the first value there is; empty for none and for None."""
-        for name in names:
-            value = self._run.settings.get(name, (None, ""))[1]
-            if value not in ("", "None"):
-                return value
-        return ""
-
-    @property
-    def logged(self) -> bool:
-        """Whether the run printed its configuration."""
-        return bool(self._run.settings)
-
-    def flag(self, name: str) -> bool:
-        """Return a switch, written in any of the trainers' ways."""
-        return self.text(name).lower() in ("true", "1", "yes")
-
-    def count(self, *names: str) -> int | None:
-        """Return the first count there is; -1 stands for none."""
-        for name in names:
-            value = self.text(name)
-            if value and value != "-1":
-                return whole(self._run.settings[name][0].where, name, value)
-        return None
-
-
 def _row(run: _PaddleRun, given: LogContext, row: int) -> MeasuredRow:
-    settings = _Settings(run)
+    settings = Settings(run.settings, blank=_BLANK, true=_TRUE)
     where = run.begin.where
     match = _model(run, given)
     layout, batch = _layout(settings, where)
@@ -144,21 +114,17 @@ def _row(run: _PaddleRun, given: LogContext, row: int) -> MeasuredRow:
         "num_layers": match.num_layers,
         "framework": "paddle",
     }
-    values = completed(where, columns, given)
-    switches = _switches(settings) | dict(values.get("options", ())) | given.options
-    values["options"] = tuple(switches.items())
+    values = completed(where, columns, given, _switches(settings))
     line = run.begin.number
     if run.out_of_memory:
-        error = one_line(run.out_of_memory.text)[:300]
-        return row_of(values, given, row, line, outcome="oom", error=error, evidence=match.note)
+        return row_of(values, given, row, line, [match.note], **ran_out(run.out_of_memory))
     found = steady(run.steps[-1][0].where, _steps(run, settings), given.warmup)
     notes = [found.account, match.note, _batch_note(run, values["global_batch_size"])]
     figures = {"outcome": "ok", "step_time_s": round(found.seconds, 6), "tokens_per_second_per_device": found.rate}
-    evidence = " ".join(note for note in notes if note)
-    return row_of(values, given, row, line, **figures, **found.columns, **_memory(run), evidence=evidence)
+    return row_of(values, given, row, line, notes, **figures, **found.columns, **_memory(run))
 
 
-def _steps(run: _PaddleRun, settings: _Settings) -> list[Step]:
+def _steps(run: _PaddleRun, settings: Settings) -> list[Step]:
     """Return the logged intervals as time per step."""
     steps = []
     before = 0
@@ -228,9 +194,9 @@ def _model(run: _PaddleRun, given: LogContext) -> Match:
     raise InputError(f"{line.where}: no shipped model is called '{text[:80]}' and no configuration follows; name one")
 
 
-def _layout(settings: _Settings, where: str) -> tuple[dict[str, Any], int | None]:
+def _layout(settings: Settings, where: str) -> tuple[dict[str, Any], int | None]:
     """Return the columns that say how the run was cut, and the global batch; of what is not logged, none."""
-    if not settings.logged:
+    if not settings.said:
         return {}, None
     sizes = {column: settings.count(*names) or 1 for column, names in _SIZES.items()}
     devices = settings.count("world_size")
@@ -256,24 +222,21 @@ def _layout(settings: _Settings, where: str) -> tuple[dict[str, Any], int | None
     return columns, batch or None
 
 
-def _precision(settings: _Settings, where: str) -> str:
+def _precision(settings: Settings, where: str) -> str:
     if settings.flag("use_fp8") or settings.text("fp8").lower() in ("true", "hybrid", "e4m3"):
         return "fp8"
-    for name in ("bf16", "fp16"):
-        if settings.flag(name):
-            return name
-    if settings.text("bf16") and settings.text("fp16"):
-        return "fp32"
+    if found := settings.precision():
+        return found
     raise InputError(f"{where}: configuration names neither bf16 nor fp16")
 
 
-def _zero_stage(settings: _Settings) -> int:
+def _zero_stage(settings: Settings) -> int:
     """Return the sharding stage; the dump shows words, a list of words or of enumeration members."""
     text = settings.text("sharding")
     return next((stage for stage in (3, 2, 1) if f"stage{stage}" in text), 0)
 
 
-def _recompute(settings: _Settings, where: str) -> str:
+def _recompute(settings: Settings, where: str) -> str:
     mode = settings.text("recompute").lower()
     granularity = settings.text("recompute_granularity") or "full"
     if mode in ("", "false", "0", "none", "no"):
@@ -284,13 +247,13 @@ def _recompute(settings: _Settings, where: str) -> str:
     return words[granularity]
 
 
-def _offload(settings: _Settings) -> str:
+def _offload(settings: Settings) -> str:
     if settings.flag("tensorwise_offload_optimizer"):
         return "optimizer_tensorwise"
     return "optimizer" if settings.flag("offload_optim") or "offload" in settings.text("sharding") else "none"
 
 
-def _switches(settings: _Settings) -> dict[str, str]:
+def _switches(settings: Settings) -> dict[str, str]:
     """Return the profile's switches that the dump sets otherwise than the profile's default."""
     found = {}
     if settings.flag("amp_master_grad"):

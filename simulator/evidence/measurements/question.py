@@ -16,7 +16,6 @@ from simulator.question.scenario.complete import NAMES, Question, Wording, resol
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.specs.catalogue import load_hardware
-from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
@@ -84,9 +83,7 @@ def _model(name: str, layers: int | None) -> ModelSpec:
     return spec if layers is None else spec.with_layers(layers)
 
 
-@lru_cache(maxsize=64)
-def _hardware(name: str) -> HardwareSpec:
-    return load_hardware(name)
+_hardware = lru_cache(maxsize=64)(load_hardware)
 
 
 @lru_cache(maxsize=256)

@@ -17,24 +17,14 @@ from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 
-__all__ = [
-    "COLUMNS",
-    "STAND_IN",
-    "MeasuredRow",
-    "public_tables",
-    "read_cells",
-    "read_rows",
-    "rows_text",
-    "shipped_tables",
-    "write_rows",
-]
-
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
 STAND_IN: Final = "taken_from"
 """Column of files, joined by `|`, that say what a row's blank cells hold: a log, a recipe, a saved estimate."""
 StandIn = Callable[[Sequence[Path], Mapping[str, Any]], Mapping[str, Any]]
 """Gives the columns that files state, the given ones left out."""
+Reader = Callable[[str, str, str], Any]
+"""Reads a cell: where it stands, its column, its text. Raises InputError."""
 
 _MAXIMUM_BYTES: Final = 16 * MIB
 _HIGHEST_COUNT: Final = 2**31
@@ -231,16 +221,13 @@ def _read_flag(where: str, _name: str, text: str) -> bool:
     return text == "true"
 
 
-def _read_counts(where: str, name: str, text: str) -> tuple[int, ...]:
-    return tuple(_read_whole(where, name, part) for part in text.split("|"))
+def _listed(read: Reader) -> Reader:
+    """Return what reads a cell of several values, joined by `|`."""
 
+    def read_all(where: str, name: str, text: str) -> tuple[Any, ...]:
+        return tuple(read(where, name, part) for part in text.split("|"))
 
-def _read_words(_where: str, _name: str, text: str) -> tuple[str, ...]:
-    return tuple(text.split("|"))
-
-
-def _read_modules(where: str, name: str, text: str) -> tuple[str, ...]:
-    return tuple(_word_reader(RECOMPUTE_MODULES)(where, name, part) for part in text.split("|"))
+    return read_all
 
 
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
@@ -253,7 +240,7 @@ def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], .
     return tuple(found.items())
 
 
-def _word_reader(words: tuple[str, ...]) -> Callable[[str, str, str], str]:
+def _word_reader(words: tuple[str, ...]) -> Reader:
     def read(where: str, _name: str, text: str) -> str:
         if text not in words:
             allowed = ", ".join(words)
@@ -263,17 +250,17 @@ def _word_reader(words: tuple[str, ...]) -> Callable[[str, str, str], str]:
     return read
 
 
-def _reader(hint: Any) -> Callable[[str, str, str], Any]:
+def _reader(hint: Any) -> Reader:
     """Return what reads a cell of a column with this type."""
-    plain: Mapping[Any, Callable[[str, str, str], Any]] = {
+    plain: Mapping[Any, Reader] = {
         str: _read_text,
         int: _read_whole,
         int | None: _read_whole,
         float | None: _read_number,
         bool | None: _read_flag,
-        tuple[int, ...]: _read_counts,
-        tuple[str, ...]: _read_words,
-        tuple[RecomputeModule, ...]: _read_modules,
+        tuple[int, ...]: _listed(_read_whole),
+        tuple[str, ...]: lambda _where, _name, text: tuple(text.split("|")),
+        tuple[RecomputeModule, ...]: _listed(_word_reader(RECOMPUTE_MODULES)),
         tuple[tuple[str, str], ...]: _read_options,
     }
     if hint in plain:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.errors import InputError, one_line
-from simulator.evidence.measurements.completed import completed, matched, row_of
+from simulator.errors import InputError
+from simulator.evidence.measurements.completed import completed, matched, ran_out, row_of
 from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
 from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
 from simulator.evidence.measurements.row import MeasuredRow
@@ -223,15 +223,13 @@ def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
         | {"model": match.model or named or columns.get("model"), "num_layers": match.num_layers},
         given,
     )
-    values["options"] = tuple((dict(values.get("options", ())) | given.options).items())
     values.setdefault("model_as_stated", str(values["model"])[:200])
     line = run.begin.number
     notes = [match.note, f"The log is one of {form.name}."]
     if "devices" in columns and form.columns is _trainer_columns:
         notes.append("Its ranks are those that its batch implies, all data parallel.")
     if run.out_of_memory:
-        text = one_line(run.out_of_memory.text)[:300]
-        return row_of(values, given, 1, line, outcome="oom", error=text, evidence=" ".join(filter(None, notes)))
+        return row_of(values, given, 1, line, notes, **ran_out(run.out_of_memory))
     tokens = values["seq_length"] * values["global_batch_size"] / values["devices"]
     steps = list(_steps(run, tokens))
     if not steps:
@@ -243,9 +241,8 @@ def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
     speed: dict[str, Any] = {"step_time_s": round(found.seconds, 6)}
     if found.rate is not None:
         speed = {"tokens_per_second_per_device": found.rate}
-    evidence = " ".join(filter(None, [found.account, *notes]))
     spread = found.columns if found.rate is None else {}
-    return row_of(values, given, 1, line, outcome="ok", **speed, **spread, **memory, evidence=evidence)
+    return row_of(values, given, 1, line, [found.account, *notes], outcome="ok", **speed, **spread, **memory)
 
 
 def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:

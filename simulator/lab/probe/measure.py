@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError, one_line
 from simulator.lab.probe.asked import ProbeRequest
 from simulator.lab.probe.sizes import rates_job
 from simulator.lab.runner.campaign import Tell
 from simulator.lab.runner.diagnosis import diagnosis
-from simulator.lab.runner.engine import Ended
+from simulator.lab.runner.engine import Command
 from simulator.lab.runner.launch import LOG_NAME
 from simulator.lab.runner.processes import run_guarded
 from simulator.lab.trainer.measured_rates import RATES_NAME, MeasuredRates, RatesJob
@@ -21,22 +20,14 @@ _BUSY = 0.3
 """Load of a processor, per rank, from which timings are off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatesCommand:
-    """What measures the rates."""
-
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-
-
-def rates_command(asked: ProbeRequest) -> RatesCommand:
+def rates_command(asked: ProbeRequest) -> Command:
     """The command line; nothing is written."""
     job = asked.rates_folder.absolute() / "job.json"
     ranks = ("--standalone", "--nproc-per-node", str(asked.devices), "--max-restarts", "0")
-    environment = {"OMP_NUM_THREADS": "1"} if asked.backend == "cpu" else {}
-    return RatesCommand(
+    return Command(
         arguments=(sys.executable, "-m", "torch.distributed.run", *ranks, "-m", _WORKER, str(job)),
-        environment=environment,
+        environment={"OMP_NUM_THREADS": "1"} if asked.backend == "cpu" else {},
+        folder=job.parent,
     )
 
 
@@ -63,7 +54,7 @@ def measured_rates(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None)
     command, log = rates_command(asked), folder / LOG_NAME
     found = run_guarded(
         command.arguments,
-        folder=folder.absolute(),
+        folder=command.folder,
         environment=command.environment,
         log=log,
         limit_seconds=asked.limit_seconds,
@@ -73,6 +64,5 @@ def measured_rates(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None)
     tell(f"rates: after {found.wall_seconds:.1f} s")
     measured = known_rates(asked) if found.exit_code == 0 else None
     if measured is None:
-        ended = Ended(exit_code=found.exit_code, log=log, timed_out=found.timed_out)
-        raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(ended).error}; see {log}")
+        raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(found).error}; see {log}")
     return measured

@@ -134,13 +134,6 @@ def _scenarios(  # noqa: PLR0913, PLR0917  the parts of a scenario
 
 def _runs(scenario: Scenario, layout: Layout) -> bool:
     try:
-        job = TrainingJob(
-            model=scenario.model,
-            layout=layout,
-            seq_length=scenario.seq_length,
-            global_batch_size=scenario.global_batch_size,
-            precision=scenario.precision,
-        )
-        return refused(job) is None
+        return refused(TrainingJob.of(scenario, layout)) is None
     except SimulateError:
         return False

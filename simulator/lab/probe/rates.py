@@ -83,31 +83,31 @@ def rates_of(measured: MeasuredRates) -> Rates:
     return Rates(
         peak_flops=peaks,
         gemm_efficiency={p: _gemm_efficiency(timed, p, peak) for p, peak in peaks.items()},
-        attention={p: _attention(tuple(found), peaks[p]) for p in precisions if (found := _attentions(timed, p))},
+        attention={
+            p: _attention(tuple(found), peaks[p]) for p in precisions if (found := _all_of(timed, "attention", p))
+        },
         memory_bandwidth=bandwidth,
         memory_efficiency={p: _memory_efficiency(timed, p, bandwidth) for p in precisions},
         optimizer_seconds_per_parameter=_figure(
             t.forward / t.timing.sizes["parameters"] for t in _of(timed, "optimizer")
         ),
-        host_bandwidth=max((t.timing.sizes["bytes"] / min(t.forward_seconds) for t in _copies(timed)), default=None),
+        host_bandwidth=max(
+            (t.timing.sizes["bytes"] / min(t.forward_seconds) for t in _all_of(timed, "host_copy")), default=None
+        ),
         link=_link(timed, measured.devices) if measured.devices > 1 else None,
         dispatch_seconds={p: _dispatch(timed, p) for p in precisions},
     )
 
 
+def _all_of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
+    return [t for t in timed if t.timing.operation == operation and precision in (None, t.timing.precision)]
+
+
 def _of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
-    found = [t for t in timed if t.timing.operation == operation and precision in (None, t.timing.precision)]
+    found = _all_of(timed, operation, precision)
     if not found:
         raise UnsupportedError(f"rates: the machine timed no {operation}; the probe asks for it")
     return found
-
-
-def _copies(timed: Iterable[Timed]) -> list[Timed]:
-    return [t for t in timed if t.timing.operation == "host_copy"]
-
-
-def _attentions(timed: Iterable[Timed], precision: str) -> list[Timed]:
-    return [t for t in timed if t.timing.operation == "attention" and t.timing.precision == precision]
 
 
 def _figure(values: Iterable[float]) -> Figure:

@@ -10,7 +10,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.calibration.own import fit_own, unused
 from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.scenario.layout import Layout
 
@@ -55,8 +55,8 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
     """
     samples = prepared(rows)
     fitted = fit_own(samples[0].scenario.hardware.family, samples)
-    kept = [fit for kind in ("memory", "time") if (fit := fitted.stored("memory" if kind == "memory" else "time"))]
-    refused = (fitted.not_stored("memory"), fitted.not_stored("time"))
+    kept = [fit for kind in KINDS if (fit := fitted.stored(kind))]
+    refused = map(fitted.not_stored, KINDS)
     reasons = tuple(filter(None, (*refused, *unused(rows, [fitted]))))
     if not kept:
         return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())

@@ -51,20 +51,13 @@ class LocalLauncher:
         command = launch.command
         log = launch.log if self.node_rank == 0 else launch.folder / NODE_LOG_NAME.format(node=self.node_rank)
         with held_port() as port:
-            found = run_guarded(
+            return run_guarded(
                 command.arguments,
                 folder=command.folder,
                 environment=self._node(launch, port) | dict(command.environment),
                 log=log,
                 limit_seconds=launch.limit_seconds,
             )
-        return Ended(
-            exit_code=found.exit_code,
-            log=log,
-            wall_seconds=found.wall_seconds,
-            timed_out=found.timed_out,
-            interrupted=found.interrupted,
-        )
 
     def _node(self, launch: Launch, port: int) -> dict[str, str]:
         """What a launcher tells the command of a node; torchrun takes its own options from variables too.

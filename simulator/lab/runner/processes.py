@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from simulator.lab.runner.engine import Ended
 from simulator.lab.runner.guard import adopt_orphans, descendants
 
 GRACE_SECONDS = 3.0
@@ -23,20 +24,9 @@ _GUARD_SECONDS = GRACE_SECONDS + 12.0
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """How a command ended."""
-
-    exit_code: int | None
-    """None where it was ended from here."""
-    wall_seconds: float
-    timed_out: bool = False
-    interrupted: bool = False
-
-
 def run_guarded(
     command: tuple[str, ...], *, folder: Path, environment: Mapping[str, str], log: Path, limit_seconds: float
-) -> Finished:
+) -> Ended:
     """Run a command with its output alone in `log`, and leave no process of it behind."""
     started = time.monotonic()
     reading, writing = os.pipe()
@@ -75,7 +65,7 @@ def run_guarded(
                 _kill(set(descendants(os.getpid())) - others)
             adopt_orphans(adopt=False)
     seconds = time.monotonic() - started
-    return Finished(exit_code=code, wall_seconds=seconds, timed_out=timed_out, interrupted=interrupted)
+    return Ended(exit_code=code, log=log, wall_seconds=seconds, timed_out=timed_out, interrupted=interrupted)
 
 
 def _guarded(reading: int, command: tuple[str, ...]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import statistics
 import sys
 import time
@@ -19,7 +18,7 @@ from simulator.lab.runner.diagnosis import diagnosis
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, write_whole
 from simulator.lab.trainer.limits import refused
 from simulator.question.units import MIB
 
@@ -56,9 +55,7 @@ class ReferenceEngine:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
         # Whole or not at all: where several nodes are started by themselves, each writes the same.
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(job.to_json(), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, job.to_json())
         nodes = pick.scenario.nodes
         # With several nodes torchrun reads from its environment which one it is and where the first one waits.
         where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
@@ -88,19 +85,16 @@ class ReferenceEngine:
         return LaunchOutcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
 
     def _job(self, pick: Pick) -> TrainingJob:
-        scenario = pick.scenario
-        return TrainingJob(
-            model=scenario.model,
-            layout=pick.layout,
-            seq_length=scenario.seq_length,
-            global_batch_size=scenario.global_batch_size,
-            precision=scenario.precision,
+        usable = pick.scenario.hardware.usable_memory_bytes
+        return TrainingJob.of(
+            pick.scenario,
+            pick.layout,
             steps=pick.steps,
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
             communication=self.communication,
             # A processor's memory is limited to what the verdict counts with; a device limits itself.
-            memory_limit_bytes=int(scenario.hardware.usable_memory_bytes) if self.backend == "cpu" else None,
+            memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
         )
 
 

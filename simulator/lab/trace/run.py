@@ -62,13 +62,7 @@ def tensors_only(scenario: Scenario) -> Scenario:
 
 
 def _job(scenario: Scenario, layout: Layout, count: int) -> TrainingJob:
-    return TrainingJob(
-        model=scenario.model,
-        layout=layout,
-        seq_length=scenario.seq_length,
-        global_batch_size=count * layout.micro_batch_size * layout.data_parallel,
-        precision=scenario.precision,
-    )
+    return TrainingJob.of(scenario, layout, global_batch_size=count * layout.micro_batch_size * layout.data_parallel)
 
 
 def _enough(layout: Layout, stage: int, count: int) -> int:

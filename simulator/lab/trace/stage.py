@@ -26,7 +26,7 @@ from simulator.lab.trainer.limits import micro_batches
 from simulator.lab.trainer.live_bytes import TEMPORARY, LiveBytes
 from simulator.lab.trainer.model import Stage
 from simulator.lab.trainer.parallel import loss_context, spread_stage
-from simulator.lab.trainer.pipeline import Accumulation, Passes, Pipeline
+from simulator.lab.trainer.pipeline import passes_of
 from simulator.lab.trainer.watch import GRADIENTS, OPTIMIZER, PARAMETERS, Watch
 from simulator.question.scenario.layout import model_chunks
 
@@ -82,11 +82,7 @@ class _Rank:
         self._counter = counter
         self._optimizer = torch.optim.AdamW(parameters, foreach=True)
         watch = _Moments(Backend(job), stages, counter)
-        self._passes: Passes = (
-            Pipeline(stages, job, mesh["pp"].get_group(), watch)
-            if job.layout.pipeline_parallel > 1
-            else Accumulation(stages[0], job, watch)
-        )
+        self._passes = passes_of(stages, job, mesh, watch)
         count = micro_batches(job)
         self._tokens = torch.zeros((count * job.layout.micro_batch_size, job.seq_length), dtype=torch.int64)
         # Torch makes receive buffers for every micro batch of the step, and its interleaved schedule keeps what was

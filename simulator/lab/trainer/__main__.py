@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from pathlib import Path
 
 from simulator.errors import InputError
 from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
-from simulator.lab.trainer.failure import EXIT_CODES, failure_of
+from simulator.lab.trainer.failure import failed
 from simulator.lab.trainer.job import TrainingJob
 from simulator.lab.trainer.limits import check_job
 
@@ -27,10 +26,7 @@ def main(arguments: list[str]) -> int:
 
         run(job, path.parent, rank)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
-        traceback.print_exc()
-        failure = failure_of(error, rank)
-        print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
-        return EXIT_CODES[failure.kind]
+        return failed(error, rank)
     return 0
 
 

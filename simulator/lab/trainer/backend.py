@@ -11,13 +11,14 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import distributed
 
 from simulator.errors import InputError
-from simulator.question.scenario.layout import Layout
+from simulator.lab.trainer.job import TrainingJob
+from simulator.lab.trainer.measured_rates import RatesJob
 from simulator.question.units import MIB
 
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
@@ -29,17 +30,8 @@ BESIDE_TENSORS_BYTES: Final = 32 * MIB
 """What a rank on a processor maps in training beside its tensors: stacks of the threads that compute, their heaps."""
 
 
-class DeviceJob(Protocol):
-    """What a job says of its devices; the fields are those of `TrainingJob`."""
-
-    @property
-    def backend(self) -> str: ...  # noqa: D102
-    @property
-    def communication(self) -> str: ...  # noqa: D102
-    @property
-    def threads(self) -> int: ...  # noqa: D102
-    @property
-    def layout(self) -> Layout: ...  # noqa: D102
+DeviceJob = TrainingJob | RatesJob
+"""What says which devices are used."""
 
 
 class Backend:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -44,6 +46,14 @@ def failure_of(error: BaseException, rank: int) -> Failure:
             return Failure(rank, "out-of-memory", _text(cause))
     kind: FailureKind = "unsupported" if isinstance(error, UnsupportedError) else "error"
     return Failure(rank, kind, _text(error if isinstance(error, SimulateError) else chain[-1]))
+
+
+def failed(error: Exception, rank: int) -> int:
+    """Tell of an exception, whatever it is: its traceback, and the line that the launcher reads. Return the status."""
+    traceback.print_exception(error)
+    failure = failure_of(error, rank)
+    print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
+    return EXIT_CODES[failure.kind]
 
 
 def failure_in(line: str) -> Failure | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
@@ -40,6 +42,12 @@ class TrainingJob:
     seed: int = 0
     """Seed of weights and data: equal jobs compute equal losses."""
 
+    @classmethod
+    def of(cls, scenario: Scenario, layout: Layout, **more: Any) -> TrainingJob:
+        """The job that trains a scenario's model, sequences and batch with a layout; `more` are its other fields."""
+        asked = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
+        return cls(layout=layout, **asked | more)
+
     def to_json(self) -> str:
         """The job as a JSON object; `from_json` reads it back."""
         value = asdict(self) | {"model": self.model.model_dump(mode="json", by_alias=True)}
@@ -55,6 +63,13 @@ class TrainingJob:
         }
         model = ModelSpec.model_validate(value.pop("model"))
         return cls(model=model, layout=Layout(**layout), **value)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file first under a name of this process's own, so that a half-written one is never read."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 RESULT_NAME = "rank-{rank}.json"
@@ -96,11 +111,8 @@ class RankResult:
     """Versions of torch, the driver and the collective library."""
 
     def write(self, folder: Path) -> None:
-        """Leave the result in `folder`: first under another name, so that a half-written file is never read."""
-        target = folder / RESULT_NAME.format(rank=self.rank)
-        partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        partial.replace(target)
+        """Leave the result in `folder`."""
+        write_whole(folder / RESULT_NAME.format(rank=self.rank), json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> RankResult:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from simulator.lab.trainer.job import write_whole
 from simulator.question.scenario.layout import Layout
 
 RATES_NAME = "rates.json"
@@ -107,10 +108,8 @@ class MeasuredRates:
     timed: tuple[Timed, ...]
 
     def write(self, path: Path) -> None:
-        """Leave the answer: first under another name, so that a half-written file is never read."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        partial.replace(path)
+        """Leave the answer."""
+        write_whole(path, json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> MeasuredRates:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
@@ -21,6 +22,13 @@ class Passes(Protocol):
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
         """Leave the gradients of the mean loss in the parameters; the losses by micro batch where they are known."""
+
+
+def passes_of(stages: Sequence[Stage], job: TrainingJob, mesh: DeviceMesh, watch: Watch) -> Passes:
+    """The passes of a rank's stages as its job spreads them."""
+    if job.layout.pipeline_parallel > 1:
+        return Pipeline(stages, job, mesh["pp"].get_group(), watch)
+    return Accumulation(stages[0], job, watch)
 
 
 class Accumulation:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,7 @@ from torch.nn.attention import sdpa_kernel
 from simulator.errors import one_line
 from simulator.lab.trainer.backend import Backend
 from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
-from simulator.lab.trainer.failure import EXIT_CODES, failure_of
+from simulator.lab.trainer.failure import failed, failure_of
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 from simulator.lab.trainer.model import KERNELS
 from simulator.question.units import KIB
@@ -238,10 +237,7 @@ def main(path: Path) -> int:
         rank = rank_from_environment(os.environ, job.devices)
         run(job, path.parent, rank)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
-        traceback.print_exc()
-        failure = failure_of(error, rank)
-        print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
-        return EXIT_CODES[failure.kind]
+        return failed(error, rank)
     return 0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
@@ -16,23 +16,12 @@ from simulator.lab.trainer.data import replica_batch
 from simulator.lab.trainer.job import RankResult, TrainingJob
 from simulator.lab.trainer.model import Stage
 from simulator.lab.trainer.parallel import loss_context, spread_stage
-from simulator.lab.trainer.pipeline import Accumulation, Passes, Pipeline
+from simulator.lab.trainer.pipeline import passes_of
 from simulator.lab.trainer.tied import TiedTable
 from simulator.lab.trainer.watch import Watch, peak_parts
 from simulator.question.scenario.layout import model_chunks
 
 LEARNING_RATE = 3e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes that a rank measured; the fields are those of `RankResult`."""
-
-    base_bytes: int
-    peak_bytes: int
-    peak_parts: dict[str, int]
-    reserved_bytes: int | None
-    device_bytes: int | None
 
 
 def run(job: TrainingJob, folder: Path, rank: int) -> None:
@@ -69,11 +58,7 @@ class Trainer:
         self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
         if self._tied is not None:
             self._tied.start()
-        self._passes: Passes = (
-            Pipeline(self._stages, job, mesh["pp"].get_group(), self._watch)
-            if pipelined
-            else Accumulation(self._stages[0], job, self._watch)
-        )
+        self._passes = passes_of(self._stages, job, mesh, self._watch)
         parameters = [parameter for stage in self._stages for parameter in stage.parameters()]
         # One launch of kernels for all tensors is torch's default on accelerators; here it is the same everywhere.
         self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=True)
@@ -91,17 +76,13 @@ class Trainer:
             rank=distributed.get_rank(),
             stage=self._pipeline_rank,
             layers=sum(layers for _, layers in self._chunks),
-            base_bytes=memory.base_bytes,
-            peak_bytes=memory.peak_bytes,
-            peak_parts=memory.peak_parts,
-            reserved_bytes=memory.reserved_bytes,
-            device_bytes=memory.device_bytes,
             step_seconds=tuple(seconds for seconds, _ in timed),
             losses=self._global_losses([loss for _, loss in (*warm, *timed)]),
             forward_seconds=self._watch.median_seconds("forward"),
             backward_seconds=self._watch.median_seconds("backward"),
             device_name=self._backend.name,
             versions=self._backend.versions,
+            **memory,
         )
 
     def _build(self, chunk: int) -> Stage:
@@ -140,26 +121,22 @@ class Trainer:
         self._backend.reset_peak()
         return self._backend.allocator("memory_allocated")
 
-    def _memory(self, base: int | None) -> Memory:
+    def _memory(self, base: int | None) -> dict[str, Any]:
+        """Bytes that the rank measured, by the fields of its result."""
         if base is not None:
-            return Memory(
-                base_bytes=base,
-                peak_bytes=self._backend.allocator("max_memory_allocated"),
-                peak_parts={},
-                reserved_bytes=self._backend.allocator("max_memory_reserved"),
-                device_bytes=self._backend.device_bytes(),
-            )
+            return {
+                "base_bytes": base,
+                "peak_bytes": self._backend.allocator("max_memory_allocated"),
+                "peak_parts": {},
+                "reserved_bytes": self._backend.allocator("max_memory_reserved"),
+                "device_bytes": self._backend.device_bytes(),
+            }
         distributed.barrier()
         with self._watch.counted(self._optimizer) as counter:
             base = counter.current
             self._step()
-        return Memory(
-            base_bytes=base,
-            peak_bytes=counter.peak,
-            peak_parts=peak_parts(counter),
-            reserved_bytes=None,
-            device_bytes=None,
-        )
+        counted = {"base_bytes": base, "peak_bytes": counter.peak, "peak_parts": peak_parts(counter)}
+        return counted | {"reserved_bytes": None, "device_bytes": None}
 
     def _global_losses(self, losses: list[float | None]) -> tuple[float, ...]:
         """Means over the replicas; none where this rank does not compute the loss."""

@@ -73,12 +73,8 @@ class Comparison(Tabular):
         return f"<Comparison {self.first.model}: {told} differs, memory {memory:+.1%}, step {step:+.1%}>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """What is compared."""
-
-    scenario: Scenario
-    layout: Layout
+_Side = tuple[Scenario, Layout]
+"""What is compared."""
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
@@ -90,14 +86,14 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
     for asked in (first, second):
         given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
         question = {name: asked[name] for name in asked if name not in BY_NAME}
-        sides.append(_Side(*resolved(question, given)))
-        priced.append(answer(sides[-1].scenario, sides[-1].layout, question.get("options")))
+        sides.append(resolved(question, given))
+        priced.append(answer(*sides[-1], question.get("options")))
     return _compared((sides[0], sides[1]), (priced[0], priced[1]), ("first", "second"))
 
 
 def compare_cases(first: Case, second: Case, names: tuple[str, str]) -> Comparison:
     """Compare two recipes or option strings, as `compare` does questions."""
-    sides = _Side(first.scenario, first.layout), _Side(second.scenario, second.layout)
+    sides = (first.scenario, first.layout), (second.scenario, second.layout)
     return _compared(sides, (estimate_of(first), estimate_of(second)), names)
 
 
@@ -120,54 +116,46 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
 
 
 def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
-    a, b = first.scenario, second.scenario
+    """Every input that differs, with its own effect where the first question can have it alone."""
+    for name, mine, theirs, changes, layout in _differences(first, second):
+        priced = _priced(first[0], layout, changes)
+        yield Input(
+            name=name,
+            first=str(mine),
+            second=str(theirs),
+            memory_bytes=None if priced is None else priced.memory.device_bytes - base.memory.device_bytes,
+            step_seconds=None if priced is None else priced.throughput.step_seconds - base.throughput.step_seconds,
+        )
+
+
+def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, Mapping[str, Any], Layout]]:
+    """Name and both values of every input that differs, and the first's scenario and layout with the second's value."""
+    (a, layout), (b, other) = first, second
     for name in _INPUTS:
-        shown = _shown(a, name), _shown(b, name)
-        if shown[0] != shown[1]:
+        mine, theirs = _shown(a, name), _shown(b, name)
+        if mine != theirs:
             changes: dict[str, Any] = {name: getattr(b, name)}
             if name == "hardware":
                 changes |= {"groups": b.groups, "coefficients": b.coefficients}
-            yield _alone(name, shown, base, a, first.layout, changes=changes)
+            yield name, mine, theirs, changes, layout
     if a.framework.name != b.framework.name:
-        shown = a.framework.name, b.framework.name
-        yield _alone("framework", shown, base, a, first.layout, changes={"framework": b.framework})
+        yield "framework", a.framework.name, b.framework.name, {"framework": b.framework}, layout
     else:
         for switch in switches():
-            values = getattr(a.framework, switch.name), getattr(b.framework, switch.name)
-            if values[0] != values[1]:
-                profile = replace(a.framework, **{switch.name: values[1]})
-                shown = str(values[0]), str(values[1])
-                yield _alone(f"option {switch.name}", shown, base, a, first.layout, changes={"framework": profile})
+            mine, theirs = getattr(a.framework, switch.name), getattr(b.framework, switch.name)
+            if mine != theirs:
+                profile = replace(a.framework, **{switch.name: theirs})
+                yield f"option {switch.name}", mine, theirs, {"framework": profile}, layout
     for field in fields(Layout):
-        values = getattr(first.layout, field.name), getattr(second.layout, field.name)
-        if values[0] != values[1] and field.name not in _FOLLOWS:
-            shown = str(values[0]), str(values[1])
-            yield _alone(field.name, shown, base, a, replace(first.layout, **{field.name: values[1]}))
+        mine, theirs = getattr(layout, field.name), getattr(other, field.name)
+        if mine != theirs and field.name not in _FOLLOWS:
+            yield field.name, mine, theirs, {}, replace(layout, **{field.name: theirs})
 
 
 def _shown(scenario: Scenario, name: str) -> str:
     if name == "hardware":
         return scenario.hardware_name
     return str(scenario.model.name if name == "model" else getattr(scenario, name))
-
-
-def _alone(  # noqa: PLR0913, PLR0917  an input, and the question it is put into
-    name: str,
-    shown: tuple[str, str],
-    base: Estimate,
-    scenario: Scenario,
-    layout: Layout,
-    changes: Mapping[str, Any] | None = None,
-) -> Input:
-    """An input with its own effect, where the first question can have it alone."""
-    priced = _priced(scenario, layout, changes or {})
-    return Input(
-        name=name,
-        first=shown[0],
-        second=shown[1],
-        memory_bytes=None if priced is None else priced.memory.device_bytes - base.memory.device_bytes,
-        step_seconds=None if priced is None else priced.throughput.step_seconds - base.throughput.step_seconds,
-    )
 
 
 def _priced(scenario: Scenario, layout: Layout, changes: Mapping[str, Any]) -> Estimate | None:

@@ -241,16 +241,11 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str]:
     nearest = found.nearest
     if nearest is None:
         return None, "no layout keeps the rules"
-    memory = nearest.memory
+    memory, reason = nearest.memory, "nothing fits; the nearest needs"
     if memory.fits and memory.fit_probability is not None:
-        return (
-            None,
-            f"nothing is likely enough to fit; the fastest that may does with {100 * memory.fit_probability:.0f} %",
-        )
-    return (
-        None,
-        f"nothing fits; the nearest needs {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory",
-    )
+        reason = "nothing is likely enough to fit; the fastest that may does with"
+        return None, f"{reason} {100 * memory.fit_probability:.0f} %"
+    return None, f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
 
 
 @dataclass(frozen=True, slots=True)

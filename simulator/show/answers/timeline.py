@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cost.pricing.estimate import ChunkTime, Estimate, StageTime
+from simulator.cost.pricing.estimate import ChunkTime, Estimate
 from simulator.cost.schedule.events import EventRun, PipelineWork, run
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
@@ -55,10 +55,6 @@ class Timeline:
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
 
-def _equal_chunks(stage: StageTime, chunks: int) -> tuple[ChunkTime, ...]:
-    return (ChunkTime(stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks
-
-
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     """Run the schedule of an estimate; fewer `micro_batches` than it has show its beginning and end alone.
 
@@ -81,7 +77,10 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     sends = schedule.sends(ranks, chunks)
     # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
-    seconds = [stage.chunk_seconds or _equal_chunks(stage, chunks) for stage in speed.stages]
+    seconds = [
+        stage.chunk_seconds or (ChunkTime(stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks
+        for stage in speed.stages
+    ]
     pipeline = PipelineWork(
         forward_seconds=[[chunk.forward_seconds for chunk in of_rank] for of_rank in seconds],
         backward_seconds=[[chunk.backward_seconds for chunk in of_rank] for of_rank in seconds],

@@ -73,10 +73,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         "yaml": report.calibration_yaml,
     }
     write(reporters[values["format"]](fits), None)
-    for fitted in fits:
-        for reason in report.not_stored_lines(fitted):
-            note(reason, quiet=verbosity_of(ctx) < 0)
-    for reason in unused(rows, fits) if own else ():
+    reasons = [reason for fitted in fits for reason in report.not_stored_lines(fitted)]
+    for reason in (*reasons, *(unused(rows, fits) if own else ())):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 
@@ -182,7 +180,7 @@ def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
     """Write the files of the families that have something to store."""
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
-        reasons = [reason for fitted in fits for kind in ("memory", "time") if (reason := fitted.not_stored(kind))]
+        reasons = [reason for fitted in fits for reason in report.not_stored_lines(fitted)]
         reasons = reasons or ["no row has a figure that counts; give step_time_s or memory_gib of runs that ended well"]
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)

@@ -13,13 +13,13 @@ import click
 from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     OUTPUT,
     QUESTION,
     Option,
     Sectioned,
     general_options,
     layout_options,
+    listing_options,
     question_options,
 )
 from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, shown
@@ -42,38 +42,30 @@ def _open(params: list[click.Parameter]) -> list[click.Parameter]:
     return params
 
 
-def _model_field() -> Option:
-    text = "Replace one number of the model; repeatable."
-    kind = Setting("such as num_hidden_layers=32")
-    return Option("--model-field", section=QUESTION, type=kind, multiple=True, help=text)
-
-
-def open_options() -> list[click.Parameter]:
+def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
-    return [*_open(question_options()), _model_field(), *_open(layout_options(many=False))]
+    field = Setting("such as num_hidden_layers=32")
+    return [
+        *_open([param for param in question_options() if param.name != without]),
+        Option("--model-field", QUESTION, "Replace one number of the model; repeatable.", type=field, multiple=True),
+        *_open(layout_options(many=False)),
+    ]
 
 
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
     recipe = [
-        Option("--set", "settings", section=RECIPE, type=Setting(_SUCH, empty=True), multiple=True, help=_SET),
-        Option("--root", section=RECIPE, type=str, metavar="FOLDER", help=_ROOT),
-        Option("--from-environment", section=RECIPE, is_flag=True, default=False, help=_FROM_ENVIRONMENT),
+        Option("--set settings", RECIPE, _SET, type=Setting(_SUCH, empty=True), multiple=True),
+        Option("--root", RECIPE, _ROOT, metavar="FOLDER"),
+        Option("--from-environment", RECIPE, "Take such values from this environment too.", is_flag=True),
     ]
     gates = [
-        Option(
-            "--max-memory-fraction",
-            section=PASS,
-            type=Percentage(),
-            help="Share of the usable memory that may be needed.",
-        ),
-        Option("--min-fit-probability", section=PASS, type=Percentage(), help="Least probability to fit."),
-        Option(
-            "--fail-on", section=PASS, type=Word(("starved",)), multiple=True, help="Fail what is near capacity too."
-        ),
-        Option("--skip-non-recipes", section=PASS, is_flag=True, default=False, help=_SKIP),
-        Option("--exit-zero", section=PASS, is_flag=True, default=False, help="Exit 0 where a recipe fails."),
-        Option("--baseline", section=PASS, type=str, metavar="FILE", help="Compare with a stored --format json."),
+        Option("--max-memory-fraction", PASS, "Share of the usable memory that may be needed.", type=Percentage()),
+        Option("--min-fit-probability", PASS, "Least probability to fit.", type=Percentage()),
+        Option("--fail-on", PASS, "Fail what is near capacity too.", type=Word(("starved",)), multiple=True),
+        Option("--skip-non-recipes", PASS, "Pass over files that start no training.", is_flag=True),
+        Option("--exit-zero", PASS, "Exit 0 where a recipe fails.", is_flag=True),
+        Option("--baseline", PASS, "Compare with a stored --format json.", metavar="FILE"),
     ]
     return Sectioned(
         "check",
@@ -81,12 +73,10 @@ def check_command() -> click.Command:
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE..."),
             *recipe,
-            *_open(question_options()),
-            _model_field(),
-            *_open(layout_options(many=False)),
+            *open_options(),
             *gates,
-            *_outputs(CHECK_FORMATS),
-            Option("--diff", section=OUTPUT, is_flag=True, default=False, help=_DIFF),
+            *listing_options(CHECK_FORMATS),
+            Option("--diff", OUTPUT, _DIFF, is_flag=True),
             *general_options(),
         ],
         help=(
@@ -95,35 +85,29 @@ def check_command() -> click.Command:
         ),
         short_help="Judge launch scripts before they are launched.",
         epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
 _ROOT = "Folder that reading does not leave, by default the repository of each recipe."
-_SKIP = "Pass over files that start no training."
 _DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
-_FROM_ENVIRONMENT = "Take such values from this environment too."
 
 
 def emit_command() -> click.Command:
     """Return the command that writes a recipe."""
     own = [
         click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-        Option("--framework", section=RECIPE, type=Word(RECIPE_FORMATS), help="Whose recipe to write."),
-        Option("--rank", section=RECIPE, type=Whole(1, 10_000), default=1, show_default=True, help=_RANK),
+        Option("--framework", RECIPE, "Whose recipe to write.", type=Word(RECIPE_FORMATS)),
+        Option("--rank", RECIPE, "Which layout of a ranking, best first.", type=Whole(1, 10_000), default=1),
     ]
-    question = [param for param in question_options() if param.name != "framework"]
     return Sectioned(
         "emit",
         callback=_emit,
         params=[
             *own,
-            *_open(question),
-            _model_field(),
-            *_open(layout_options(many=False)),
-            Option("--output", section=OUTPUT, type=str, metavar="FILE", help="Write the recipe there."),
+            *open_options(without="framework"),
+            Option("--output", OUTPUT, "Write the recipe there.", metavar="FILE"),
             *general_options(),
         ],
         help=(
@@ -132,25 +116,14 @@ def emit_command() -> click.Command:
         ),
         short_help="Write a recipe that launches a layout.",
         epilog="Exit code: 3 where the framework has no words for something in the layout.",
-        context_settings=CONTEXT_SETTINGS,
     )
-
-
-_RANK = "Which layout of a ranking, best first."
-
-
-def _outputs(formats: tuple[str, ...]) -> list[click.Parameter]:
-    text = "Form of the answer."
-    return [
-        Option("--format", section=OUTPUT, type=Word(formats), default="table", show_default=True, help=text),
-        Option("--output", section=OUTPUT, type=str, metavar="FILE", help="Write the answer there instead of stdout."),
-    ]
 
 
 def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
     from simulator.recipes.check.baseline import compared, read_baseline  # noqa: PLC0415  start-up time
     from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import told_once  # noqa: PLC0415  start-up time
     from simulator.show.report.check_answer import Answer  # noqa: PLC0415  start-up time
     from simulator.show.report.check_formats import CHECK_REPORTERS  # noqa: PLC0415  start-up time
 
@@ -160,7 +133,7 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    settings = _settings(values)
+    settings = told_once("--set", values["settings"])
     root = _root(values["root"])
     results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root)
     if values["diff"]:
@@ -212,24 +185,12 @@ def _append_summary(answer: Any) -> None:
 def _gates(values: Mapping[str, Any]) -> Gates:
     from simulator.recipes.check.verdict import Gates  # noqa: PLC0415  start-up time
 
-    return Gates(
-        max_memory_fraction=values["max_memory_fraction"],
-        min_fit_probability=values["min_fit_probability"],
-        fail_on_starved="starved" in values["fail_on"],
-        skip_non_recipes=values["skip_non_recipes"],
-        exit_zero=values["exit_zero"],
-    )
+    names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
+    return Gates(fail_on_starved="starved" in values["fail_on"], **{name: values[name] for name in names})
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, text in values["settings"]:
-        if found.setdefault(name, text) != text:
-            raise click.UsageError(f"--set {name}: given as '{found[name]}' and as '{text}'")
-    return found
-
-
-_SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
+SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
+"""Inputs that a recipe is asked by the names of their options."""
 
 
 def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
@@ -250,7 +211,7 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
         stack=values.get("stack"),
         calibration=values.get("calibration"),
         layout=asked_layout(given_layout(values), OPTIONS),
-        **{name: values[name] for name in _SAME},
+        **{name: values[name] for name in SAME},
     )
 
 

@@ -14,7 +14,7 @@ from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
 from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import note, presentation, progress_bar, typed, write
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
 from simulator.show.report.presentation import Presentation
 
@@ -29,8 +29,8 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Rank the layouts of the space."""
     question = _question(values)
     searched = space(values)
-    presentation = _presentation(ctx, values)
-    quiet = presentation.verbosity < 0
+    shown = _presentation(ctx, values)
+    quiet = shown.verbosity < 0
     with progress_bar(quiet=quiet) as progress:
         ranking = api.rank(
             **question,
@@ -45,9 +45,9 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
         from simulator.show.pages.answers import PageQuestion, ranking_page  # noqa: PLC0415  start-up time
 
         asked = PageQuestion(question=question, space=searched, command=typed(ctx))
-        write(ranking_page(ranking, presentation, asked), values["output"])
+        write(ranking_page(ranking, shown, asked), values["output"])
         return
-    write(RANKING_REPORTERS[values["format"]](ranking, presentation), values["output"])
+    write(RANKING_REPORTERS[values["format"]](ranking, shown), values["output"])
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
 
@@ -61,32 +61,30 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["nodes"] is None and values["devices"] is None:
         defaults["devices"] = scenario.devices
     for name in ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload"):
-        if values[name] is None and name != "recompute":
+        if values[name] is None and (name != "recompute" or chosen.recompute == "none"):
             defaults[name] = getattr(chosen, name)
-        elif values[name] is None and chosen.recompute == "none":
-            defaults[name] = chosen.recompute
-    presentation = replace(_presentation(ctx, values), defaults=defaults)
+    shown = replace(_presentation(ctx, values), defaults=defaults)
     if values["timeline"] is not None:
         from simulator.show.answers.timeline import timeline  # noqa: PLC0415  start-up time
         from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
     explained = None
-    wanted = values["format"] in ("table", "markdown", "html") and presentation.verbosity >= 0
+    wanted = values["format"] in ("table", "markdown", "html") and shown.verbosity >= 0
     if wanted and priced.verdict in ("does_not_fit", "starved"):
         explained = _explained(ctx, values)
     if values["format"] == "html":
         from simulator.show.pages.answers import PageQuestion, estimate_page  # noqa: PLC0415  start-up time
 
         asked = PageQuestion(question=question, command=typed(ctx))
-        write(estimate_page(priced, presentation, asked, explained), values["output"])
+        write(estimate_page(priced, shown, asked, explained), values["output"])
         return
-    text = ESTIMATE_REPORTERS[values["format"]](priced, presentation)
+    text = ESTIMATE_REPORTERS[values["format"]](priced, shown)
     if explained is not None:
         from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
 
         style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
-        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, presentation, style)) + "\n"])
+        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, shown, style)) + "\n"])
     write(text, values["output"])
 
 
@@ -120,13 +118,11 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
-
-    return Presentation(
-        verbosity=verbosity_of(ctx),
-        colour=colour_of(ctx, values["output"]),
+    return presentation(
+        ctx,
+        values["output"],
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
-        width=width_of(values["output"]),
         variants=bool(values.get("variants")),
         device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
     )

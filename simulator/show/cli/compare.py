@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.show.cli.check import asked, open_options
+from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     Sectioned,
     general_options,
     listing_options,
     min_fit_probability_option,
 )
-from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import presentation, typed, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.case import Case
-    from simulator.show.report.presentation import Presentation
 
 EXPLAIN_FORMATS = ("table", "json", "markdown")
 COMPARE_FORMATS = (*EXPLAIN_FORMATS, "html")
+_SWITCHES = ("framework", "stack", "calibration")
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -58,7 +56,6 @@ def compare_command() -> click.Command:
             "Options given beside them are put over both."
         ),
         short_help="Say what differs between two layouts or recipes.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -79,7 +76,6 @@ def explain_command() -> click.Command:
             f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
         ),
         short_help="Say why a layout needs what it needs, and what helps.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -98,9 +94,9 @@ def _compare(**values: Any) -> None:
         from simulator.show.pages.compare import compare_page  # noqa: PLC0415  start-up time
 
         scenarios = [case.scenario for case in cases]
-        write(compare_page(found, _presentation(ctx, values), typed(ctx), scenarios), values["output"])
+        write(compare_page(found, presentation(ctx, values["output"]), typed(ctx), scenarios), values["output"])
         return
-    write(COMPARE_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
+    write(COMPARE_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
 
 
 def _explain(**values: Any) -> None:
@@ -112,15 +108,7 @@ def _explain(**values: Any) -> None:
     own = asked(ctx, values)
     case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
     found = explain(case, values["min_fit_probability"])
-    write(EXPLAIN_REPORTERS[values["format"]](found, _presentation(ctx, values)), values["output"])
-
-
-def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
-
-    return Presentation(
-        verbosity=verbosity_of(ctx), colour=colour_of(ctx, values["output"]), width=width_of(values["output"])
-    )
+    write(EXPLAIN_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
 
 
 def case_of_options(own: Asked) -> Case:
@@ -173,15 +161,9 @@ def _asked_of(text: str) -> Asked:
 
 def _over(inner: Asked, outer: Asked) -> Asked:
     """The options in quotes under those of the command itself."""
-    given = {name: value for name in _PLAIN if (value := getattr(outer, name)) is not None}
+    given = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
     if not outer.hardware_assumed:
         given |= {"hardware": outer.hardware, "hardware_assumed": False}
     for name in ("model_fields", "options", "layout"):
         given[name] = {**getattr(inner, name), **getattr(outer, name)}
     return replace(inner, **given)
-
-
-_PLAIN = (
-    *("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers"),
-    *("framework", "stack", "calibration"),
-)

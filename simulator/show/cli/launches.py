@@ -77,8 +77,10 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     finally:
         with suppress(OSError):
             folder.rmdir()  # only one in which there is nothing to launch
-    _few(plan, wanted.top, quiet=quiet or left_to_default(ctx, "top"))
-    _failed_before(plan, quiet=quiet)
+    if (found := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+        note(f"--top {wanted.top}: the ranking has {found} of different splits that can be launched", quiet=quiet)
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
@@ -109,16 +111,6 @@ def _code(campaign: Campaign) -> int:
     if campaign.unwritten:
         raise InputError(campaign.unwritten)
     return 0 if campaign.all_well else 1
-
-
-def _failed_before(plan: LaunchPlan, *, quiet: bool) -> None:
-    if plan.failed_before:
-        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
-
-
-def _few(plan: LaunchPlan, top: int, *, quiet: bool) -> None:
-    if len(plan.layouts) < top:
-        note(f"--top {top}: the ranking has {len(plan.layouts)} of different splits that can be launched", quiet=quiet)
 
 
 def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
@@ -155,7 +147,6 @@ def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) ->
 
 
 def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
-
     path = values["engine_path"] or ""
     if values["engine"] != "reference":
         for name in ("backend", "communication"):
@@ -177,7 +168,6 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
-
     if values["launcher"] == "slurm":
         return SlurmLauncher(
             partition=values["slurm_partition"] or "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from click import UsageError
@@ -20,10 +20,15 @@ def check_cluster(values: Mapping[str, Any]) -> None:
 
 def framework_options(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the framework's switches; one that is given twice is refused."""
+    return told_once("--option", values["option"])
+
+
+def told_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the names and values given with an option; a name with two values is refused."""
     found: dict[str, str] = {}
-    for name, text in values["option"]:
+    for name, text in pairs:
         if found.setdefault(name, text) != text:
-            raise UsageError(f"--option {name}: given as '{found[name]}' and as '{text}'")
+            raise UsageError(f"{option} {name}: given as '{found[name]}' and as '{text}'")
     return found
 
 

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import click
 
 from simulator import __version__
+from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
+    GENERAL,
     Option,
     Sectioned,
     accuracy_options,
@@ -31,7 +32,7 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import SpecName, Word, nearest, shown
+from simulator.show.cli.parameters import SpecName, Word, shown
 from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
@@ -70,7 +71,9 @@ class MainCommand(Sectioned, click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
-            raise click.UsageError(f"no such command {shown(name)}{nearest(name, names)}; commands: {', '.join(names)}")
+            raise click.UsageError(
+                f"no such command {shown(name)}{did_you_mean(name, names)}; commands: {', '.join(names)}"
+            )
         return super().resolve_command(ctx, args)
 
     def make_context(
@@ -125,8 +128,6 @@ def run() -> NoReturn:
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end
     """Return the exit code of a command, with its error told on stderr in one line."""
-    from simulator.errors import SimulateError, short_line  # noqa: PLC0415  start-up time
-
     try:
         code = answer()
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -156,8 +157,6 @@ def _status(code: object) -> int:
 
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    from simulator.errors import short_line  # noqa: PLC0415  start-up time
-
     told = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
@@ -178,7 +177,7 @@ def _wants_trace(args: Sequence[str]) -> bool:
 
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"no such option {shown(error.option_name)}{nearest(error.option_name, error.possibilities or ())}"
+        return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
     text = error.format_message()
     return text[:1].lower() + text[1:]
 
@@ -195,7 +194,7 @@ def _ranking_options() -> list[click.Parameter]:
 def _main(**values: Any) -> None:
     """Rank, unless a command follows."""
     ctx = click.get_current_context()
-    params = [param for param in ctx.command.params if getattr(param, "section", "General") != "General"]
+    params = [param for param in ctx.command.params if getattr(param, "section", GENERAL) != GENERAL]
     given = given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
         if given:
@@ -224,37 +223,10 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
             *general_options(),
         ],
         help=text,
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
-cli = MainCommand(
-    "simulate",
-    callback=_main,
-    invoke_without_command=True,
-    no_args_is_help=False,
-    params=[
-        *_ranking_options(),
-        Option(
-            "--version",
-            section="General",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            allow_from_autoenv=False,
-            callback=_version,
-            help="Show the version and exit.",
-        ),
-    ],
-    help=(
-        "Memory and speed of training a language model, before the hardware is booked.\n\n"
-        "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
-    ),
-    epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
-    subcommand_metavar="[COMMAND [ARGS]...]",
-    context_settings=CONTEXT_SETTINGS,
-)
-cli.add_command(
+_COMMANDS: list[click.Command] = [
     Sectioned(
         "rank",
         callback=handled("rank"),
@@ -262,10 +234,7 @@ cli.add_command(
         help="Rank the layouts that fit, fastest first (the default command).",
         short_help="Rank the layouts that fit (the default).",
         epilog=_LISTS,
-        context_settings=CONTEXT_SETTINGS,
-    )
-)
-cli.add_command(
+    ),
     Sectioned(
         "estimate",
         callback=handled("estimate"),
@@ -276,25 +245,18 @@ cli.add_command(
             *general_options(),
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
-        context_settings=CONTEXT_SETTINGS,
-    )
-)
-cli.add_command(plan_command())
-cli.add_command(compare_command())
-cli.add_command(explain_command())
-cli.add_command(sweep_command())
-cli.add_command(_listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")))
-cli.add_command(
-    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware"))
-)
-cli.add_command(
+    ),
+    plan_command(),
+    compare_command(),
+    explain_command(),
+    sweep_command(),
+    _listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")),
+    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware")),
     _listing_command(
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
         Word(FRAMEWORKS),
-    )
-)
-cli.add_command(
+    ),
     Sectioned(
         "calibrate",
         callback=handled("calibrate", "calibration"),
@@ -304,10 +266,7 @@ cli.add_command(
             "logs; with --probe to runs of this machine, which it plans and makes."
         ),
         short_help="Fit the coefficients to measured runs.",
-        context_settings=CONTEXT_SETTINGS,
-    )
-)
-cli.add_command(
+    ),
     Sectioned(
         "accuracy",
         callback=handled("accuracy", "calibration"),
@@ -317,10 +276,36 @@ cli.add_command(
             "the same schema."
         ),
         short_help="Compare predictions with measured runs.",
-        context_settings=CONTEXT_SETTINGS,
-    )
+    ),
+    check_command(),
+    emit_command(),
+    trace_command(),
+    validate_command(),
+]
+
+cli = MainCommand(
+    "simulate",
+    callback=_main,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    params=[
+        *_ranking_options(),
+        Option(
+            "--version",
+            GENERAL,
+            "Show the version and exit.",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_version,
+        ),
+    ],
+    help=(
+        "Memory and speed of training a language model, before the hardware is booked.\n\n"
+        "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
+    ),
+    epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
+    commands=_COMMANDS,
+    subcommand_metavar="[COMMAND [ARGS]...]",
 )
-cli.add_command(check_command())
-cli.add_command(emit_command())
-cli.add_command(trace_command())
-cli.add_command(validate_command())

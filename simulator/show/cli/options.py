@@ -39,20 +39,20 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
-_SIZE = (1, 2**20)
-_LAYERS = (1, 10_000)
-
 
 class Option(click.Option):
-    """An option that knows the section of the help it belongs to."""
+    """An option that knows the section of the help it belongs to; a default that it is given is shown there."""
 
-    def __init__(self, *names: str, section: str, **attributes: Any) -> None:
-        super().__init__(names, **attributes)
+    def __init__(self, names: str, section: str, text: str, **attributes: Any) -> None:
+        super().__init__(names.split(), help=text, show_default=attributes.get("default") is not None, **attributes)
         self.section = section
 
 
 class Sectioned(click.Command):
     """A command whose help lists options by section."""
+
+    def __init__(self, name: str, **attributes: Any) -> None:
+        super().__init__(name, context_settings=CONTEXT_SETTINGS, **attributes)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with its options, then the commands of a group."""
@@ -68,50 +68,26 @@ class Sectioned(click.Command):
 
 def question_options() -> list[click.Parameter]:
     """Return what is trained on what."""
-    words: list[tuple[str, dict[str, Any]]] = [
-        (
-            "--model",
-            {"type": SpecName("model"), "help": "Shipped model, own YAML, or Hugging Face config.json."},
-        ),
-        (
-            "--hardware",
-            {"type": SpecName("hardware"), "default": "z2000", "help": "Shipped hardware or own YAML."},
-        ),
-        ("--nodes", {"type": Whole(*_SIZE), "help": "Nodes; one where neither nodes nor devices are given."}),
-        ("--devices", {"type": Whole(1, 2**24), "help": "Devices, instead of nodes."}),
-        ("--seq-length", {"type": Whole(1, 2**27), "default": 8192, "help": "Tokens in a sequence."}),
-        ("--global-batch-size", {"type": Whole(1, 2**27), "default": 1024, "help": "Sequences in a step."}),
-        ("--precision", {"type": Word(PRECISIONS), "default": "bf16", "help": "Type of matrix products."}),
-        ("--lora-rank", {"type": Whole(1, 2**16), "help": "Train adapters of this rank, not the weights."}),
-        ("--num-layers", {"type": Whole(*_LAYERS), "help": "Cut or extend the model to this many layers."}),
-        ("--framework", {"type": Word(FRAMEWORKS), "default": "megatron", "help": "What trains the model."}),
-        (
-            "--stack",
-            {
-                "type": Word(STACKS),
-                "help": "Named set of switches under --option; by default that of the hardware's own runs, if its "
-                "spec names one, else `default`: what the framework's arguments default to.",
-            },
-        ),
-        (
-            "--option",
-            {
-                "type": Setting(),
-                "multiple": True,
-                "help": "Switch of the framework; repeatable. `simulate frameworks` lists them.",
-            },
-        ),
-        (
-            "--calibration",
-            {
-                "type": str,
-                "metavar": "FILE|none",
-                "help": "Own coefficients, or none for the priors; by default those shipped for the hardware.",
-            },
-        ),
-    ]
+    stack = (
+        "Named set of switches under --option; by default that of the hardware's own runs, if its spec names one, else "
+        "`default`: what the framework's arguments default to."
+    )
+    switch = "Switch of the framework; repeatable. `simulate frameworks` lists them."
+    calibration = "Own coefficients, or none for the priors; by default those shipped for the hardware."
     return [
-        Option(name, section=QUESTION, show_default="default" in attributes, **attributes) for name, attributes in words
+        Option("--model", QUESTION, "Shipped model, own YAML, or Hugging Face config.json.", type=SpecName("model")),
+        Option("--hardware", QUESTION, "Shipped hardware or own YAML.", type=SpecName("hardware"), default="z2000"),
+        Option("--nodes", QUESTION, "Nodes; one where neither nodes nor devices are given.", type=Whole(1, 2**20)),
+        Option("--devices", QUESTION, "Devices, instead of nodes.", type=Whole(1, 2**24)),
+        Option("--seq-length", QUESTION, "Tokens in a sequence.", type=Whole(1, 2**27), default=8192),
+        Option("--global-batch-size", QUESTION, "Sequences in a step.", type=Whole(1, 2**27), default=1024),
+        Option("--precision", QUESTION, "Type of matrix products.", type=Word(PRECISIONS), default="bf16"),
+        Option("--lora-rank", QUESTION, "Train adapters of this rank, not the weights.", type=Whole(1, 2**16)),
+        Option("--num-layers", QUESTION, "Cut or extend the model to this many layers.", type=Whole(1, 10_000)),
+        Option("--framework", QUESTION, "What trains the model.", type=Word(FRAMEWORKS), default="megatron"),
+        Option("--stack", QUESTION, stack, type=Word(STACKS)),
+        Option("--option", QUESTION, switch, type=Setting(), multiple=True),
+        Option("--calibration", QUESTION, calibration, metavar="FILE|none"),
     ]
 
 
@@ -120,7 +96,7 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
     found: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
     if many:
         text = "Also consider tensor parallelism across nodes."
-        found.append(Option("--allow-tp-across-nodes", section=LAYOUT, is_flag=True, default=False, help=text))
+        found.append(Option("--allow-tp-across-nodes", LAYOUT, text, is_flag=True))
     return found
 
 
@@ -128,170 +104,101 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     """Return how the answer is shown."""
     found = listing_options(ANSWER_FORMATS)
     if ranking:
-        text = "Layouts to show."
-        found.append(Option("--top", section=OUTPUT, type=Whole(1, 10_000), default=10, show_default=True, help=text))
-        found.append(min_fit_probability_option())
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
-        found.append(Option("--variants", section=OUTPUT, is_flag=True, default=False, help=text))
+        found += [
+            Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
+            min_fit_probability_option(),
+            Option("--variants", OUTPUT, text, is_flag=True),
+        ]
     else:
         text = "Write a step pass by pass there: trace events that Perfetto opens."
-        found.append(Option("--timeline", section=OUTPUT, type=str, metavar="FILE", help=text))
-    text = "Tokens of the whole run, such as 100B: adds days to train."
-    found.append(Option("--train-tokens", section=OUTPUT, type=Tokens(), help=text))
-    text = "With --train-tokens: adds the cost."
-    found.append(Option("--price-per-device-hour", section=OUTPUT, type=Price(), help=text))
+        found.append(Option("--timeline", OUTPUT, text, metavar="FILE"))
+    tokens, price = "Tokens of the whole run, such as 100B: adds days to train.", "With --train-tokens: adds the cost."
+    found.append(Option("--train-tokens", OUTPUT, tokens, type=Tokens()))
+    found.append(Option("--price-per-device-hour", OUTPUT, price, type=Price()))
     return found
 
 
 def min_fit_probability_option() -> Option:
     """Return how sure a recommendation is to fit."""
     text = "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all."
-    kind = Percentage(zero=True)
-    return Option("--min-fit-probability", section=OUTPUT, type=kind, default=0.95, show_default=True, help=text)
+    return Option("--min-fit-probability", OUTPUT, text, type=Percentage(zero=True), default=0.95)
 
 
 def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
+    template = "Print a table of the columns that a run needs, with one example, on --hardware where given."
+    output = "Write FAMILY.yaml there for each family too; a probe writes everything there."
     return [
         *_rows_options(),
         *_log_options(),
-        Option(
-            "--template",
-            section=ROWS,
-            is_flag=True,
-            default=False,
-            help="Print a table of the columns that a run needs, with one example, on --hardware where given.",
-        ),
-        Option(
-            "--rows-only", section=ROWS, is_flag=True, default=False, help="Turn the logs into rows and stop there."
-        ),
+        Option("--template", ROWS, template, is_flag=True),
+        Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
         output_format(CALIBRATE_FORMATS),
-        Option(
-            "--output",
-            section=OUTPUT,
-            type=str,
-            metavar="FOLDER",
-            help="Write FAMILY.yaml there for each family too; a probe writes everything there.",
-        ),
+        Option("--output", OUTPUT, output, metavar="FOLDER"),
     ]
 
 
 def _log_options() -> list[click.Parameter]:
     """Return the logs that become rows, and what is known beside them."""
+    hardware = "Hardware that the logs or the template's run ran on, or that is probed."
+    model = "Model of the logs, where none shipped has its shape; or the only one that a probe launches."
+    switch = "Switch of the framework that the logs do not show; repeatable."
+    recipe = "Recipe, or estimate saved with --format json, of the logged run: says what the log does not."
+    column = Setting("the names are a table's columns")
     return [
+        Option("--from-log", ROWS, "Own training log; repeatable.", multiple=True, metavar="LOG"),
+        Option("--hardware", ROWS, hardware, type=SpecName("hardware")),
+        Option("--model", ROWS, model, type=SpecName("model")),
+        Option("--option", ROWS, switch, type=Setting(), multiple=True),
+        Option("--recipe", ROWS, recipe, metavar="FILE"),
         Option(
-            "--from-log", section=ROWS, multiple=True, type=str, metavar="LOG", help="Own training log; repeatable."
+            "--set", ROWS, "A column of the logs' rows, whatever the logs say; repeatable.", type=column, multiple=True
         ),
-        Option(
-            "--hardware",
-            section=ROWS,
-            type=SpecName("hardware"),
-            help="Hardware that the logs or the template's run ran on, or that is probed.",
-        ),
-        Option(
-            "--model",
-            section=ROWS,
-            type=SpecName("model"),
-            help="Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
-        ),
-        Option(
-            "--option",
-            section=ROWS,
-            type=Setting(),
-            multiple=True,
-            help="Switch of the framework that the logs do not show; repeatable.",
-        ),
-        Option(
-            "--recipe",
-            section=ROWS,
-            type=str,
-            metavar="FILE",
-            help="Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
-        ),
-        Option(
-            "--set",
-            section=ROWS,
-            type=Setting("the names are a table's columns"),
-            multiple=True,
-            help="A column of the logs' rows, whatever the logs say; repeatable.",
-        ),
-        Option(
-            "--warmup",
-            section=ROWS,
-            type=Whole(0, 10_000),
-            default=2,
-            show_default=True,
-            help="Logged steps to leave out at the start of a run.",
-        ),
+        Option("--warmup", ROWS, "Logged steps to leave out at the start of a run.", type=Whole(0, 10_000), default=2),
     ]
 
 
 def accuracy_options() -> list[click.Parameter]:
     """Return which rows are judged, and how the answer is shown."""
-    text = "Show only the rows of this table; the fit uses all."
+    calibration = "Show the rows of the files with what ships, with this calibration, and left out one by one."
     return [
         *_rows_options(),
-        Option("--table", section=ROWS, type=str, metavar="NAME", help=text),
-        Option(
-            "--calibration",
-            section=ROWS,
-            type=str,
-            metavar="FILE",
-            help="Show the rows of the files with what ships, with this calibration, and left out one by one.",
-        ),
-        Option(
-            "--own",
-            section=ROWS,
-            is_flag=True,
-            default=False,
-            help="The same with the rows of the files fitted to themselves.",
-        ),
-        output_format(ACCURACY_FORMATS),
-        _output_file(),
+        Option("--table", ROWS, "Show only the rows of this table; the fit uses all.", metavar="NAME"),
+        Option("--calibration", ROWS, calibration, metavar="FILE"),
+        Option("--own", ROWS, "The same with the rows of the files fitted to themselves.", is_flag=True),
+        *listing_options(ACCURACY_FORMATS),
     ]
 
 
 def _rows_options() -> list[click.Parameter]:
-    text = "Only this hardware family; repeatable."
     return [
         click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."),
-        Option("--family", section=ROWS, multiple=True, type=str, metavar="NAME", help=text),
+        Option("--family", ROWS, "Only this hardware family; repeatable.", multiple=True, metavar="NAME"),
     ]
 
 
 def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
     """Return format and destination."""
-    return [output_format(words), _output_file()]
+    return [
+        output_format(words),
+        Option("--output", OUTPUT, "Write the answer there instead of stdout.", metavar="FILE"),
+    ]
 
 
 def output_format(words: tuple[str, ...]) -> Option:
     """Return the forms an answer may have."""
-    text = "Form of the answer."
-    return Option("--format", section=OUTPUT, type=Word(words), default=words[0], show_default=True, help=text)
-
-
-def _output_file() -> Option:
-    return Option(
-        "--output", section=OUTPUT, type=str, metavar="FILE", help="Write the answer there instead of stdout."
-    )
+    return Option("--format", OUTPUT, "Form of the answer.", type=Word(words), default=words[0])
 
 
 def general_options() -> list[click.Parameter]:
     """Return what every command takes."""
+    colours = "Colours on a terminal; NO_COLOR and FORCE_COLOR are respected."
     return [
-        Option(
-            "--color",
-            section=GENERAL,
-            type=Word(("auto", "always", "never")),
-            default="auto",
-            show_default=True,
-            help="Colours on a terminal; NO_COLOR and FORCE_COLOR are respected.",
-        ),
-        Option("-v", "--verbose", section=GENERAL, count=True, help="Show every assumption."),
-        Option("-q", "--quiet", section=GENERAL, count=True, help="Show the tables alone."),
-        Option(
-            "--debug", section=GENERAL, is_flag=True, default=False, help="Show where a defect of the simulator arose."
-        ),
+        Option("--color", GENERAL, colours, type=Word(("auto", "always", "never")), default="auto"),
+        Option("-v --verbose", GENERAL, "Show every assumption.", count=True),
+        Option("-q --quiet", GENERAL, "Show the tables alone.", count=True),
+        Option("--debug", GENERAL, "Show where a defect of the simulator arose.", is_flag=True),
     ]
 
 
@@ -312,7 +219,7 @@ def _layout_option(setting: LayoutSetting, *, many: bool) -> Option:
     name, kind = setting.option, _type_of(setting, many=many)
     if setting.kind == "flag":
         name += f"/--no-{setting.option.removeprefix('--')}"
-    return Option(name, section=LAYOUT, type=kind, default=None, help=setting.help)
+    return Option(name, LAYOUT, setting.help, type=kind, default=None)
 
 
 def _type_of(setting: LayoutSetting, *, many: bool) -> click.ParamType[Any] | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+from simulator.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -33,14 +35,24 @@ def shown(value: object) -> str:
     return "'" + "".join(mark if mark.isprintable() else "?" for mark in text) + "'"
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return the suggestion of the choice nearest to ``name``, or an empty text."""
-    from simulator.errors import did_you_mean  # noqa: PLC0415  only a wrong value needs it
+class Read(ParamType):
+    """What a text is read as; a value that is no text, such as a default, stays as it is."""
 
-    return did_you_mean(name, choices)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the text says, or say what is wrong with it."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+    def read(self, text: str) -> Any:
+        """Return what the text says. Raises InputError that says which texts are allowed."""
+        raise NotImplementedError
 
 
-class Whole(ParamType):
+class Whole(Read):
     """A whole number from ``low`` to ``high``."""
 
     name = "N"
@@ -49,14 +61,14 @@ class Whole(ParamType):
         self.low = low
         self.high = high
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or say which are allowed."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        if not _WHOLE.fullmatch(text) or not self.low <= int(text) <= self.high:
-            self.fail(f"{shown(value)} is not a whole number from {self.low} to {self.high}", param, ctx)
+    def read(self, text: str) -> Any:
+        """Return the number."""
+        if not self._allows(text.strip()):
+            raise InputError(f"{shown(text)} is not a whole number from {self.low} to {self.high}")
         return int(text)
+
+    def _allows(self, digits: str) -> bool:
+        return bool(_WHOLE.fullmatch(digits)) and self.low <= int(digits) <= self.high
 
 
 class WholeList(Whole):
@@ -64,15 +76,13 @@ class WholeList(Whole):
 
     name = "LIST"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return the numbers as a tuple."""
-        if not isinstance(value, str):
-            return value
         numbers: list[int] = []
-        for item in value.split(","):
-            first, last = self._ends(item.strip(), value, param, ctx)
+        for item in text.split(","):
+            first, last = self._ends(item.strip(), text)
             if len(numbers) + last - first >= LARGEST_SET:
-                self.fail(f"{shown(value)} lists more than {LARGEST_SET} values", param, ctx)
+                raise InputError(f"{shown(text)} lists more than {LARGEST_SET} values")
             numbers.extend(range(first, last + 1))
         return self.arranged(numbers)
 
@@ -80,19 +90,18 @@ class WholeList(Whole):
         """Return the numbers as the option keeps them."""
         return tuple(numbers)
 
-    def _ends(self, item: str, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        told = shown(item) if item == value.strip() else f"{shown(value)}: {shown(item)}"
+    def _ends(self, item: str, text: str) -> tuple[int, int]:
+        told = shown(item) if item == text.strip() else f"{shown(text)}: {shown(item)}"
         span = _SPAN.fullmatch(item)
         if span is None:
             form = f"numbers from {self.low} to {self.high}, such as {self._example()}"
-            self.fail(f"{told} is not understood; write {form}", param, ctx)
+            raise InputError(f"{told} is not understood; write {form}")
         ends = [end for end in span.groups() if end is not None]
-        for end in ends:
-            if not _WHOLE.fullmatch(end) or not self.low <= int(end) <= self.high:
-                self.fail(f"{told} is outside {self.low} to {self.high}", param, ctx)
+        if not all(map(self._allows, ends)):
+            raise InputError(f"{told} is outside {self.low} to {self.high}")
         first, last = int(ends[0]), int(ends[-1])
         if first > last:
-            self.fail(f"{told} counts down; write {last}:{first}", param, ctx)
+            raise InputError(f"{told} counts down; write {last}:{first}")
         return first, last
 
     def _example(self) -> str:
@@ -120,7 +129,7 @@ class Word(Choice):
     def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Say which words there are."""
         choices = [str(choice) for choice in self.choices]
-        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{nearest(word, choices)}", param, ctx)
+        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{did_you_mean(word, choices)}", param, ctx)
 
 
 class WordSet(Word):
@@ -136,28 +145,22 @@ class WordSet(Word):
         return tuple(word for word in self.choices if word in words)
 
 
-class Tokens(ParamType):
+class Tokens(Read):
     """A number of tokens, such as ``100B`` or ``1.5T``."""
 
     name = "TOKENS"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return the number of tokens."""
-        from simulator.errors import InputError  # noqa: PLC0415  start-up time
         from simulator.question.units import parse_count  # noqa: PLC0415  start-up time
 
-        if not isinstance(value, str):
-            return value
-        try:
-            tokens = parse_count(value)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
+        tokens = parse_count(text)
         if not 1 <= tokens <= 10**18:
-            self.fail(f"{shown(value)} is not from 1 to 1e18 tokens", param, ctx)
+            raise InputError(f"{shown(text)} is not from 1 to 1e18 tokens")
         return tokens
 
 
-class Price(ParamType):
+class Price(Read):
     """An amount of zero or more, of money unless its name says another unit."""
 
     name = "PRICE"
@@ -165,18 +168,28 @@ class Price(ParamType):
     def __init__(self, name: str = "") -> None:
         self.name = name or self.name
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return the amount."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        amount = float(text) if _NUMBER.fullmatch(text) else math.nan
+        amount = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
         if not 0 <= amount <= 1e9:
-            self.fail(f"{shown(value)} is not a number from 0 to 1e9", param, ctx)
+            raise InputError(f"{shown(text)} is not a number from 0 to 1e9")
         return amount
 
 
-class Percentage(ParamType):
+class PositiveAmount(Price):
+    """An amount above zero."""
+
+    name = "AMOUNT"
+
+    def read(self, text: str) -> Any:
+        """Return the amount."""
+        amount = super().read(text)
+        if amount == 0:
+            raise InputError(f"{shown(text)} is not above 0")
+        return amount
+
+
+class Percentage(Read):
     """A share from 0 to 1; ``90%`` is 0.9."""
 
     name = "SHARE"
@@ -185,57 +198,36 @@ class Percentage(ParamType):
         self.zero = zero
         """Whether 0 is a share too."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return the share."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
+        number = text.strip()
         try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+            share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
         except ValueError:
             share = math.nan
         if not (0 < share <= 1 or (self.zero and share == 0)):
             low = "from 0 to" if self.zero else "above 0 and up to"
-            self.fail(f"{shown(value)} is not {low} 1, such as 0.9 or 90%", param, ctx)
+            raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
         return share
 
 
-class PositiveAmount(Price):
-    """An amount above zero."""
-
-    name = "AMOUNT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the amount."""
-        amount = super().convert(value, param, ctx)
-        if amount == 0:
-            self.fail(f"{shown(value)} is not above 0", param, ctx)
-        return amount
-
-
-class OfferText(ParamType):
+class OfferText(Read):
     """What may be booked: ``NAME:NODES@PRICE``; names complete in the shell."""
 
     name = "OFFER"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return the offer."""
-        from simulator.errors import InputError  # noqa: PLC0415  start-up time
         from simulator.show.answers.offers import parse_offer  # noqa: PLC0415  start-up time
 
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse_offer(value)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
+        return parse_offer(text)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the shipped hardware that begins so."""
         return SpecName("hardware").shell_complete(ctx, param, incomplete)
 
 
-class Setting(ParamType):
+class Setting(Read):
     """A switch and its value: ``NAME=VALUE``."""
 
     name = "NAME=VALUE"
@@ -245,14 +237,12 @@ class Setting(ParamType):
         self.empty = empty
         """Whether the value may be empty."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return name and value."""
-        if not isinstance(value, str):
-            return value
-        name, equals, text = (part.strip() for part in value.partition("="))
-        if not (name and equals and (text or self.empty)):
-            self.fail(f"{shown(value)} is not NAME=VALUE; {self.hint}", param, ctx)
-        return name, text
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and (value or self.empty)):
+            raise InputError(f"{shown(text)} is not NAME=VALUE; {self.hint}")
+        return name, value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the switches that begin so; behind the equals sign, the words that such a switch may take."""

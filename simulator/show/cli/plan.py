@@ -9,7 +9,6 @@ import click
 
 from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     QUESTION,
     Option,
     Sectioned,
@@ -21,7 +20,7 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
-from simulator.show.cli.streams import colour_of, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import presentation, typed, write
 
 if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
@@ -30,38 +29,37 @@ PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
 AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
-_FIGURES = {
-    "device_mtbf_hours": ("--device-mtbf-hours", PositiveAmount("HOURS"), "Mean time between failures of one device."),
-    "restart_minutes": ("--restart-minutes", Price("MINUTES"), "From a failure to loading the checkpoint."),
-    "checkpoint_minutes": (
-        "--checkpoint-minutes",
-        PositiveAmount("MINUTES"),
-        "Between checkpoints; by default what loses least.",
-    ),
-    "evaluation_share": ("--evaluation-share", Percentage(zero=True), "Evaluation, as a share of the steps' time."),
-}
+_OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
+
+
+def _figures() -> list[Option]:
+    """Return what fails, and what is done beside training: each is a field of `Availability`."""
+    mtbf, minutes = "Mean time between failures of one device.", "Between checkpoints; by default what loses least."
+    share = "Evaluation, as a share of the steps' time."
+    return [
+        Option("--device-mtbf-hours", AVAILABILITY, mtbf, type=PositiveAmount("HOURS")),
+        Option("--restart-minutes", AVAILABILITY, "From a failure to loading the checkpoint.", type=Price("MINUTES")),
+        Option("--checkpoint-minutes", AVAILABILITY, minutes, type=PositiveAmount("MINUTES")),
+        Option("--evaluation-share", AVAILABILITY, share, type=Percentage(zero=True)),
+    ]
 
 
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
-    text = (
+    offer = (
         "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable."
     )
+    budget, precision = (
+        "What it may cost, in the currency of the offers.",
+        "Types of matrix products to compare: bf16,fp8.",
+    )
+    count = "Count failures, checkpoints and evaluation; implied by the options below."
     own = [
-        Option("--offer", section=QUESTION, type=OfferText(), multiple=True, help=text),
-        Option("--train-tokens", section=QUESTION, type=Tokens(), help="Tokens of the whole run, such as 300B."),
-        Option("--deadline-days", section=QUESTION, type=PositiveAmount("DAYS"), help="Days that the run may take."),
-        Option(
-            "--budget", section=QUESTION, type=PositiveAmount(), help="What it may cost, in the currency of the offers."
-        ),
-        Option(
-            "--precision",
-            section=QUESTION,
-            type=WordSet(PRECISIONS),
-            default="bf16",
-            show_default=True,
-            help="Types of matrix products to compare: bf16,fp8.",
-        ),
+        Option("--offer", QUESTION, offer, type=OfferText(), multiple=True),
+        Option("--train-tokens", QUESTION, "Tokens of the whole run, such as 300B.", type=Tokens()),
+        Option("--deadline-days", QUESTION, "Days that the run may take.", type=PositiveAmount("DAYS")),
+        Option("--budget", QUESTION, budget, type=PositiveAmount()),
+        Option("--precision", QUESTION, precision, type=WordSet(PRECISIONS), default="bf16"),
     ]
     question = [param for param in question_options() if param.name not in _OF_OFFERS]
     return Sectioned(
@@ -71,14 +69,8 @@ def plan_command() -> click.Command:
             *own,
             *question,
             *layout_options(many=True),
-            Option(
-                "--availability",
-                section=AVAILABILITY,
-                is_flag=True,
-                default=False,
-                help="Count failures, checkpoints and evaluation; implied by the options below.",
-            ),
-            *(Option(name, section=AVAILABILITY, type=kind, help=about) for name, kind, about in _FIGURES.values()),
+            Option("--availability", AVAILABILITY, count, is_flag=True),
+            *_figures(),
             min_fit_probability_option(),
             *listing_options(PLAN_FORMATS),
             *general_options(),
@@ -88,7 +80,6 @@ def plan_command() -> click.Command:
             "ranges, whether it is in time and in budget, and the least nodes that are in time."
         ),
         short_help="Say which hardware to book.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -97,42 +88,36 @@ def _plan(**values: Any) -> None:
     from simulator.show.answers.plan import plan  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
     from simulator.show.report.plan_table import PLAN_REPORTERS  # noqa: PLC0415  start-up time
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
-    names = ("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED)
+    names = (
+        *("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED),
+        *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
+    )
     found = plan(
         **{name: values[name] for name in names},
         options=framework_options(values),
         offers=values["offer"],
-        train_tokens=values["train_tokens"],
-        deadline_days=values["deadline_days"],
-        budget=values["budget"],
         precisions=values["precision"],
         availability=_availability(values),
         space=space(values),
-        min_fit_probability=values["min_fit_probability"],
     )
-    presentation = Presentation(
-        verbosity=verbosity_of(ctx),
-        colour=colour_of(ctx, values["output"]),
-        width=width_of(values["output"]),
-        defaults={name: values[name] for name in _ASKED if left_to_default(ctx, name)},
-    )
+    defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
+    shown = presentation(ctx, values["output"], defaults=defaults)
     if values["format"] == "html":
         from simulator.show.pages.plan import plan_page  # noqa: PLC0415  start-up time
 
-        write(plan_page(found, presentation, typed(ctx)), values["output"])
+        write(plan_page(found, shown, typed(ctx)), values["output"])
         return
-    write(PLAN_REPORTERS[values["format"]](found, presentation), values["output"])
+    write(PLAN_REPORTERS[values["format"]](found, shown), values["output"])
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
     """What a run does beside training: as given, else the defaults, else nothing."""
     from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
-    given = {name: values[name] for name in _FIGURES if values[name] is not None}
+    given = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     return Availability(**given) if given or values["availability"] else None

@@ -21,6 +21,7 @@ from simulator.errors import InputError, short_line
 
 if TYPE_CHECKING:
     from simulator.search.rank import Progress
+    from simulator.show.report.presentation import Presentation
 
 CLOSED_PIPE = 141
 """Exit code when the reader of stdout left, as a shell gives it."""
@@ -61,6 +62,13 @@ def width_of(output: str | None) -> int | None:
 def verbosity_of(ctx: click.Context) -> int:
     """Return how often `-v` was given, less how often `-q` was."""
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
+
+
+def presentation(ctx: click.Context, output: str | None, **more: Any) -> Presentation:
+    """Return how an answer is shown: as the general options and the place that it goes to ask."""
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    return Presentation(verbosity=verbosity_of(ctx), colour=colour_of(ctx, output), width=width_of(output), **more)
 
 
 TYPED = "simulate.typed"

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     OUTPUT,
     Option,
     Sectioned,
@@ -16,48 +16,44 @@ from simulator.show.cli.options import (
     min_fit_probability_option,
     output_format,
 )
-from simulator.show.cli.parameters import ParamType, Whole, shown
+from simulator.show.cli.parameters import Read, Whole, shown
 from simulator.show.cli.streams import long_progress, note, verbosity_of, write
 
 SWEEP_FORMATS = ("table", "json")
 WORK = "Work"
+_ASKED = ("output", "workers", "scheduler", "shard", "merge", "min_fit_probability")
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 
 
-class Shard(ParamType):
+class Shard(Read):
     """A share of the work: ``3/64``."""
 
     name = "K/N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(self, text: str) -> Any:
         """Return which of how many."""
-        if not isinstance(value, str):
-            return value
-        found = _SHARD.fullmatch(value.strip())
+        found = _SHARD.fullmatch(text.strip())
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            self.fail(f"{shown(value)} is not K/N with K from 1 to N, such as 3/64", param, ctx)
+            raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
         return int(found[1]), int(found[2])
 
 
 def sweep_command() -> click.Command:
     """Return the command that prices the product of lists."""
-    texts = {
-        "--output": "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done.",
-        "--workers": "Processes on this machine; one for each core by default.",
-        "--scheduler": "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
-        "--shard": "Do only this share of the parts, such as 3/64, and write no table.",
-        "--merge": "Price nothing: write the table from what all shards did.",
-    }
+    output = "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done."
+    scheduler = "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file."
+    shard = "Do only this share of the parts, such as 3/64, and write no table."
+    merge = "Price nothing: write the table from what all shards did."
     return Sectioned(
         "sweep",
         callback=_sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            Option("--workers", section=WORK, type=Whole(1, 4096), help=texts["--workers"]),
-            Option("--scheduler", section=WORK, type=str, metavar="ADDRESS", help=texts["--scheduler"]),
-            Option("--shard", section=WORK, type=Shard(), help=texts["--shard"]),
-            Option("--merge", section=WORK, is_flag=True, default=False, help=texts["--merge"]),
-            Option("--output", section=OUTPUT, type=str, metavar="FILE", help=texts["--output"]),
+            Option("--workers", WORK, "Processes on this machine; one for each core by default.", type=Whole(1, 4096)),
+            Option("--scheduler", WORK, scheduler, metavar="ADDRESS"),
+            Option("--shard", WORK, shard, type=Shard()),
+            Option("--merge", WORK, merge, is_flag=True),
+            Option("--output", OUTPUT, output, metavar="FILE"),
             min_fit_probability_option(),
             output_format(SWEEP_FORMATS),
             *general_options(),
@@ -68,7 +64,6 @@ def sweep_command() -> click.Command:
             "that was killed goes on where it was; a question that cannot be answered is a row that says why."
         ),
         short_help="Price the product of lists into a table.",
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -84,15 +79,7 @@ def _sweep(**values: Any) -> None:
         raise click.UsageError("missing option '--output', such as catalogue.csv or catalogue.parquet")
     quiet = verbosity_of(ctx) < 0
     with long_progress(quiet=quiet, label="questions answered") as progress:
-        found = sweep(
-            values["questions"],
-            output=values["output"],
-            workers=values["workers"],
-            scheduler=values["scheduler"],
-            shard=values["shard"],
-            merge=values["merge"],
-            min_fit_probability=values["min_fit_probability"],
-            progress=progress,
-        )
+        asked = {name: values[name] for name in _ASKED}
+        found = sweep(values["questions"], **asked, progress=progress)
     note(speed_line(found), quiet=quiet)
     write(SWEEP_REPORTERS[values["format"]](found), None)

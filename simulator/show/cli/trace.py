@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     LAYOUT,
     Option,
     Sectioned,
@@ -24,18 +23,14 @@ _NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
 
 def trace_command() -> click.Command:
     """Return the command."""
+    stage = "Pipeline rank to trace, from 0; the one that needs most where none is given."
     return Sectioned(
         "trace",
         callback=handled("trace", "tracing"),
         params=[
             *(param for param in question_options() if param.name not in _NOT_ASKED),
             *layout_options(many=False),
-            Option(
-                "--stage",
-                section=LAYOUT,
-                type=Whole(0, 2**20),
-                help="Pipeline rank to trace, from 0; the one that needs most where none is given.",
-            ),
+            Option("--stage", LAYOUT, stage, type=Whole(0, 2**20)),
             *listing_options(TRACE_FORMATS),
             *general_options(),
         ],
@@ -44,5 +39,4 @@ def trace_command() -> click.Command:
             "bytes alive at its peak beside the predicted ones. Needs PyTorch, no device, and some hundred MB."
         ),
         short_help="Count one stage's bytes without a device.",
-        context_settings=CONTEXT_SETTINGS,
     )

@@ -9,23 +9,23 @@ import click
 
 from simulator.errors import UnsupportedError
 from simulator.show.cli.options import (
-    CONTEXT_SETTINGS,
     OUTPUT,
     Option,
     Sectioned,
     general_options,
     handled,
     layout_options,
+    output_format,
     question_options,
 )
 from simulator.show.cli.parameters import Whole, Word
+from simulator.show.cli.probe import LONGEST_SECONDS, backend_option
 
 LAUNCH = "Launch"
 ENGINES = ("reference", "megatron", "paddle")
 LAUNCHERS = ("local", "slurm")
 VALIDATE_FORMATS = ("table", "json")
 FOLDER = "simulate-validate"
-_LONGEST_SECONDS = 10**6
 
 
 def validate_command() -> click.Command:
@@ -49,7 +49,6 @@ def validate_command() -> click.Command:
             "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
             "launched."
         ),
-        context_settings=CONTEXT_SETTINGS,
     )
 
 
@@ -68,78 +67,42 @@ def _asked() -> list[click.Parameter]:
 
 
 def _launch_options() -> list[click.Parameter]:
-    seconds = Whole(1, _LONGEST_SECONDS)
-    words: list[tuple[str, dict[str, Any]]] = [
-        ("--top", {"type": Whole(1, 1000), "default": 3, "help": "Layouts to launch, the best of each split."}),
-        ("--engine", {"type": Word(ENGINES), "default": "reference", "help": "What trains."}),
-        ("--engine-path", {"type": str, "metavar": "DIR", "help": "Folder of the engine's own code."}),
-        ("--launcher", {"type": Word(LAUNCHERS), "default": "local", "help": "What starts the ranks."}),
-        (
-            "--backend",
-            {
-                "type": str,
-                "metavar": "NAME",
-                "help": "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda.",
-            },
-        ),
-        (
-            "--communication",
-            {
-                "type": str,
-                "metavar": "NAME",
-                "help": "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
-            },
-        ),
-        ("--steps", {"type": Whole(1, 10_000), "default": 8, "help": "Timed steps of a launch."}),
-        ("--warmup", {"type": Whole(0, 10_000), "default": 2, "help": "Steps before them."}),
-        ("--repeat", {"type": Whole(1, 100), "default": 1, "help": "Launches of each layout."}),
-        ("--time-limit", {"type": seconds, "default": 600, "help": "Seconds that a launch may take."}),
-        ("--resume", {"is_flag": True, "default": False, "help": "Leave out what the rows hold already."}),
-        ("--retry-failed", {"is_flag": True, "default": False, "help": "With --resume: but not what failed."}),
-        (
-            "--calibrate",
-            {
-                "is_flag": True,
-                "default": False,
-                "help": "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, "
-                "and rank by it from then on.",
-            },
-        ),
-        ("--dry-run", {"is_flag": True, "default": False, "help": "Show what would be started, and start nothing."}),
+    communication = "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend."
+    limit, seconds = "Seconds that a launch may take.", Whole(1, LONGEST_SECONDS)
+    calibrate = (
+        "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, and rank by it "
+        "from then on."
+    )
+    return [
+        Option("--top", LAUNCH, "Layouts to launch, the best of each split.", type=Whole(1, 1000), default=3),
+        Option("--engine", LAUNCH, "What trains.", type=Word(ENGINES), default="reference"),
+        Option("--engine-path", LAUNCH, "Folder of the engine's own code.", metavar="DIR"),
+        Option("--launcher", LAUNCH, "What starts the ranks.", type=Word(LAUNCHERS), default="local"),
+        backend_option(LAUNCH),
+        Option("--communication", LAUNCH, communication, metavar="NAME"),
+        Option("--steps", LAUNCH, "Timed steps of a launch.", type=Whole(1, 10_000), default=8),
+        Option("--warmup", LAUNCH, "Steps before them.", type=Whole(0, 10_000), default=2),
+        Option("--repeat", LAUNCH, "Launches of each layout.", type=Whole(1, 100), default=1),
+        Option("--time-limit", LAUNCH, limit, type=seconds, default=600),
+        Option("--resume", LAUNCH, "Leave out what the rows hold already.", is_flag=True),
+        Option("--retry-failed", LAUNCH, "With --resume: but not what failed.", is_flag=True),
+        Option("--calibrate", LAUNCH, calibrate, is_flag=True),
+        Option("--dry-run", LAUNCH, "Show what would be started, and start nothing.", is_flag=True),
         *_elsewhere(),
     ]
-    return [
-        Option(
-            name,
-            section=LAUNCH,
-            show_default="default" in attributes and not attributes.get("is_flag"),
-            **attributes,
-        )
-        for name, attributes in words
-    ]
 
 
-def _elsewhere() -> list[tuple[str, dict[str, Any]]]:
+def _elsewhere() -> list[click.Parameter]:
     """The options of launches on other machines."""
     slurm, several = "With --launcher slurm: ", "Several nodes without Slurm, started alike: "
+    further, wait = f"{slurm}a further #SBATCH line; repeatable.", f"{slurm}seconds that a job may wait."
     return [
-        ("--rdzv-endpoint", {"type": str, "metavar": "HOST:PORT", "help": several + "where the first node waits."}),
-        ("--node-rank", {"type": Whole(0, 2**20), "default": 0, "help": several + "which of them this is."}),
-        ("--slurm-partition", {"type": str, "metavar": "NAME", "help": slurm + "the partition."}),
-        ("--slurm-account", {"type": str, "metavar": "NAME", "help": slurm + "the account."}),
-        (
-            "--slurm-option",
-            {
-                "type": str,
-                "metavar": "NAME[=VALUE]",
-                "multiple": True,
-                "help": slurm + "a further #SBATCH line; repeatable.",
-            },
-        ),
-        (
-            "--queue-limit",
-            {"type": Whole(1, _LONGEST_SECONDS), "default": 3600, "help": slurm + "seconds that a job may wait."},
-        ),
+        Option("--rdzv-endpoint", LAUNCH, f"{several}where the first node waits.", metavar="HOST:PORT"),
+        Option("--node-rank", LAUNCH, f"{several}which of them this is.", type=Whole(0, 2**20), default=0),
+        Option("--slurm-partition", LAUNCH, f"{slurm}the partition.", metavar="NAME"),
+        Option("--slurm-account", LAUNCH, f"{slurm}the account.", metavar="NAME"),
+        Option("--slurm-option", LAUNCH, further, metavar="NAME[=VALUE]", multiple=True),
+        Option("--queue-limit", LAUNCH, wait, type=Whole(1, LONGEST_SECONDS), default=3600),
     ]
 
 
@@ -147,16 +110,9 @@ def _output_options() -> list[click.Parameter]:
     folder = f"Where launches leave jobs, logs and results.  [default: {FOLDER}]"
     rows = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
     return [
-        Option(
-            "--format",
-            section=OUTPUT,
-            type=Word(VALIDATE_FORMATS),
-            default="table",
-            show_default=True,
-            help="Form of the answer.",
-        ),
-        Option("--output", section=OUTPUT, type=str, metavar="ROWS.csv", help=rows),
-        Option("--work-folder", section=OUTPUT, type=str, metavar="DIR", help=folder),
+        output_format(VALIDATE_FORMATS),
+        Option("--output", OUTPUT, rows, metavar="ROWS.csv"),
+        Option("--work-folder", OUTPUT, folder, metavar="DIR"),
     ]
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
 
 from simulator.evidence.calibration.assessment import Assessment
 from simulator.evidence.calibration.own import OwnError
+from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sources import SourcesJudged
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.accuracy import accuracy_sections
 from simulator.show.report.accuracy_sources import own_sections, source_sections
 from simulator.show.report.sections import Section
 
-_UNITS = {"memory": "GiB", "time": "TFLOPS of a device"}
-_TITLES = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
+_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
+_TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
 
 
 def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: str | None, command: str) -> str:
@@ -50,7 +52,7 @@ def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: st
         told.setdefault(sample.row.table, []).append(sample.row.source)
     notes = [f"rows {name}, source {_beginning(named)}" for name, named in told.items()]
     sections = [*drawn, *map(_section, parts)]
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
 
 
 def _beginning(texts: Sequence[str]) -> str:
@@ -79,7 +81,7 @@ def own_page(found: Sequence[OwnError], command: str) -> str:
     sections += map(_section, own_sections(found))
     keys = len({one.key for one in found})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command)
 
 
 def _section(part: Section) -> PageSection:
@@ -99,25 +101,25 @@ def _section(part: Section) -> PageSection:
     )
 
 
-def _judged(sources: Iterable[SourcesJudged], kind: str, table: str | None) -> Iterable[Measured]:
+def _judged(sources: Iterable[SourcesJudged], kind: CoefficientKind, table: str | None) -> Iterable[Measured]:
     for one in sources:
         for row in one.rows if one.kind == kind else ():
-            measured = _figure(kind, row.sample.row.memory_bytes, row.sample.measured_tflops)
+            measured = _figure(kind, row.sample)
             if measured and table in (None, row.source):
                 yield Measured(row.platform, row.sample.key, measured, row.source_out.relative)
 
 
-def _fitted(found: Assessment, kind: str, table: str | None) -> Iterable[Measured]:
+def _fitted(found: Assessment, kind: CoefficientKind, table: str | None) -> Iterable[Measured]:
     for family in found.families:
         for part in family.parts:
             for row in part.part(table=table).rows if part.kind == kind else ():
-                measured = _figure(kind, row.sample.row.memory_bytes, row.sample.measured_tflops)
+                measured = _figure(kind, row.sample)
                 error = row.fitted if row.left_out is None else row.left_out
                 if measured and row.counted:
                     yield Measured(family.fitted.family, row.key, measured, error)
 
 
-def _figure(kind: str, memory_bytes: float | None, tflops: float | None) -> float | None:
-    if kind == "memory":
-        return None if memory_bytes is None else memory_bytes / GIB
-    return tflops
+def _figure(kind: CoefficientKind, sample: Sample) -> float | None:
+    """What was measured, in the unit of its figure."""
+    found = sample.figure(kind)
+    return found if found is None or kind == "time" else found / GIB

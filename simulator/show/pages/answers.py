@@ -19,11 +19,9 @@ from simulator.show.answers.command import estimate_command
 from simulator.show.answers.explain import Explanation
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
-from simulator.show.pages.explain import cells_table, explanation_sections
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,
-    cluster_speed,
     curve_figure,
     memory_figure,
     pareto_figure,
@@ -31,17 +29,19 @@ from simulator.show.pages.figures import (
     step_figure,
     timeline_figure,
 )
-from simulator.show.pages.page import Page, PageSection, Table, figure_box, page_html
+from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
 from simulator.show.report.estimate_table import estimate_footer, estimate_question
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.explain_table import changes_cells, changes_title, longest_text
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
+    SIZE_FIELDS,
     amount,
+    cluster_speed,
     gib,
     grouped,
     layout_text,
     mfu_text,
-    money,
     need_lines,
     probability_text,
     ranged,
@@ -96,21 +96,19 @@ def estimate_page(
             table=_step_table(estimate),
             folded=True,
         ),
-        *(explanation_sections(explained) if explained is not None else ()),
+        *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_section(estimate, figures),
         *_curve_sections(curves, "the same layout; what breaks a rule leaves a gap"),
         _speed_section(estimate, presentation),
     ]
     lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
     return page_html(
-        Page(
-            title=estimate_question(estimate, presentation),
-            lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
-            sections=sections,
-            figures=figures,
-            command=asked.command,
-            notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
-        )
+        title=estimate_question(estimate, presentation),
+        lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
+        sections=sections,
+        figures=figures,
+        command=asked.command,
+        notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
     )
 
 
@@ -120,9 +118,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
         lines = [*miss_lines(ranking, told), *ranking_footer(ranking, told)]
-        return page_html(
-            Page(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
-        )
+        return page_html(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
     dots, panels = _dots(ranking, shown, asked)
     curves = {
         "sequence": (
@@ -138,6 +134,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
     }
     fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
+    remedies = _cells_table(*remedies_cells(ranking))
     lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
     sections = [
         PageSection(
@@ -152,32 +149,34 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
             about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
         ),
         PageSection(title="One layout", html=_panels(len(panels))),
-        *(
-            [PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))]
-            if ranking.remedies
-            else []
-        ),
+        *([PageSection(title="What would help", table=remedies)] if ranking.remedies else []),
         *_curve_sections(
             {name: curve for name, curve in curves.items() if name in figures},
             "the best layout of each; where none is likely enough to fit there is a gap",
         ),
     ]
     return page_html(
-        Page(
-            title=title,
-            lead="; ".join(lead),
-            sections=sections,
-            figures=figures,
-            layouts=panels,
-            command=asked.command,
-            notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
-        )
+        title=title,
+        lead="; ".join(lead),
+        sections=sections,
+        figures=figures,
+        layouts=panels,
+        command=asked.command,
+        notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
     )
 
 
-def _remedies_section(ranking: Ranking) -> Iterator[PageSection]:
-    if ranking.remedies:
-        yield PageSection(title="What would help", table=cells_table(*remedies_cells(ranking)))
+def _explanation_sections(found: Explanation) -> Iterator[PageSection]:
+    """The causes, the changes that help, the longest sequence."""
+    yield PageSection(title="Why", lines=[f"{cause}." for cause in found.causes])
+    if found.changes:
+        yield PageSection(title=changes_title(found), table=_cells_table(*changes_cells(found)))
+    yield PageSection(title="How long a sequence may be", text=[longest_text(found)])
+
+
+def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Cells of a terminal's table, whose first column is text."""
+    return Table(headers=[header.replace("\n", " ") for header in headers], rows=rows, text_columns=frozenset({0}))
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
@@ -310,74 +309,29 @@ def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Ite
 
 
 def _ranking_table(estimates: Sequence[Estimate], presentation: Presentation) -> Table:
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    headers = [
-        "#",
-        "TP",
-        "PP",
-        "CP",
-        "EP",
-        "DP",
-        "VP",
-        "mbs",
-        "recompute",
-        "tokens/s",
-        "MFU %",
-        f"step {unit}",
-        "memory GiB",
-        "fit %",
-    ]
-    runs = [training_run(estimate, presentation) for estimate in estimates]
-    headers += ["days"] if presentation.train_tokens is not None else []
-    headers += ["cost"] if any(run is not None and run.cost is not None for run in runs) else []
-    cells = [
-        _ranking_row(number, e, run, per_second) for number, (e, run) in enumerate(zip(estimates, runs, strict=True), 1)
-    ]
-    rows, keys = [row for row, _ in cells], [key for _, key in cells]
-    return Table(headers=headers, rows=rows, keys=keys, text_columns=frozenset({8}), layouts=range(len(rows)))
+    unit = step_unit(max(e.throughput.step_seconds for e in estimates))
+    rows = [_ranking_row(number, e, training_run(e, presentation), unit) for number, e in enumerate(estimates, 1)]
+    return replace(sortable(rows, list(rows[0]), {"recompute"}), layouts=range(len(rows)))
 
 
-def _ranking_row(
-    number: int, e: Estimate, run: TrainingRun | None, per_second: float
-) -> tuple[list[str], list[float | str]]:
-    """Cells of a layout, and what each is sorted by."""
-    layout, probability, speed = e.layout, e.memory.fit_probability, e.throughput
-    sizes = [
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        layout.context_parallel,
-        layout.expert_parallel,
-        layout.data_parallel,
-        layout.virtual_stages,
-        layout.micro_batch_size,
-    ]
-    row = [
-        str(number),
-        *map(str, sizes),
-        recompute_text(layout),
-        grouped(cluster_speed(e)),
-        mfu_text(speed.mfu),
-        amount(speed.step_seconds * per_second),
-        gib(e.memory.device_bytes),
-        "-" if probability is None else probability_text(probability),
-    ]
-    key: list[float | str] = [
-        number,
-        *sizes,
-        recompute_text(layout),
-        cluster_speed(e),
-        speed.mfu,
-        speed.step_seconds,
-        e.memory.device_bytes,
-        probability if probability is not None else -1.0,
-    ]
+def _ranking_row(number: int, e: Estimate, run: TrainingRun | None, unit: tuple[str, float]) -> dict[str, Cell]:
+    probability, recomputed, speed = e.memory.fit_probability, recompute_text(e.layout), e.throughput
+    sizes = {field.label: getattr(e.layout, field.name) for field in SIZE_FIELDS}
+    row: dict[str, Cell] = {
+        "#": (str(number), number),
+        **{name: (str(size), size) for name, size in sizes.items()},
+        "recompute": (recomputed, recomputed),
+        "tokens/s": (grouped(cluster_speed(e)), cluster_speed(e)),
+        "MFU %": (mfu_text(speed.mfu), speed.mfu),
+        f"step {unit[0]}": (amount(speed.step_seconds * unit[1]), speed.step_seconds),
+        "memory GiB": (gib(e.memory.device_bytes), e.memory.device_bytes),
+        "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
+    }
     if run is not None:
-        row.append(ranged(run.days, run.days_interval, amount))
-        key.append(run.days)
+        row["days"] = days_text(run), run.days
         if run.cost is not None:
-            row.append(ranged(run.cost, run.cost_interval, money))
-            key.append(run.cost)
-    return row, key
+            row["cost"] = cost_text(run), run.cost
+    return row
 
 
 def _memory_table(estimate: Estimate) -> Table:
@@ -427,9 +381,9 @@ def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSectio
         rows.append(["probability to fit %", probability_text(probability)])
     run = training_run(estimate, presentation)
     if run is not None:
-        rows.append(["days", ranged(run.days, run.days_interval, amount)])
+        rows.append(["days", days_text(run)])
         if run.cost is not None:
-            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
+            rows.append(["cost", cost_text(run)])
     return PageSection(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
 
 

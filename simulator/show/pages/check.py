@@ -8,7 +8,7 @@ from simulator.errors import one_line
 from simulator.recipes.check.verdict import Checked
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, memory_figure, verdict_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_table import HEADERS, TEXTS, summary_rows
 from simulator.show.report.check_text import changed_line, detail_lines, tally, verdict_line
@@ -45,14 +45,12 @@ def check_page(answer: Answer, command: str) -> str:
     statuses = dict.fromkeys(f"{r.estimate.hardware}: {r.estimate.provenance.status}" for r in priced if r.estimate)
     scenarios = [result.case.scenario for result in priced if result.case is not None]
     return page_html(
-        Page(
-            title=f"Recipes on {', '.join(_hardware(answer)) or 'no hardware'}",
-            lead=f"{tally(answer.results)}.",
-            sections=sections,
-            figures=figures,
-            command=command,
-            notes=[*(f"Status: {status}." for status in statuses), *spec_sources(scenarios)],
-        )
+        title=f"Recipes on {', '.join(_hardware(answer)) or 'no hardware'}",
+        lead=f"{tally(answer.results)}.",
+        sections=sections,
+        figures=figures,
+        command=command,
+        notes=[*(f"Status: {status}." for status in statuses), *spec_sources(scenarios)],
     )
 
 

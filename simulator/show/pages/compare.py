@@ -9,7 +9,7 @@ from simulator.question.units import GIB
 from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, change_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.compare_table import (
     FIGURES,
     INPUTS,
@@ -22,7 +22,7 @@ from simulator.show.report.compare_table import (
     side_text,
 )
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import gib, percent, step_unit
+from simulator.show.report.text import cluster_speed, gib, percent, step_unit
 
 _FIRST = frozenset({0})
 
@@ -62,14 +62,12 @@ def compare_page(
         ),
     ]
     return page_html(
-        Page(
-            title="A against B",
-            lead=_lead(found),
-            sections=sections,
-            figures=figures,
-            command=command,
-            notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
-        )
+        title="A against B",
+        lead=_lead(found),
+        sections=sections,
+        figures=figures,
+        command=command,
+        notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
     )
 
 
@@ -86,7 +84,7 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
 
 def _lead(found: Comparison) -> str:
     a, b = found.first, found.second
-    rates = [e.throughput.tokens_per_second_per_device * e.devices for e in (a, b)]
+    rates = [cluster_speed(e) for e in (a, b)]
     memory = b.memory.device_bytes - a.memory.device_bytes
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
     if rates[0] == rates[1]:

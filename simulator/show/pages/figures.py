@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,7 +12,7 @@ from simulator.question.units import to_gib
 from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import Choice
 from simulator.show.answers.timeline import Timeline
-from simulator.show.report.text import words
+from simulator.show.report.text import cluster_speed, words
 
 MOST_PARTS = 12
 """Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
@@ -38,6 +38,7 @@ PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 
 PlotlyFigure = dict[str, Any]
+_AUTOMATIC: PlotlyFigure = {"tickmode": "auto", "nticks": 6}
 
 
 def memory_figure(estimate: Estimate) -> PlotlyFigure:
@@ -73,49 +74,61 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
                 "hovertemplate": f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>",
             }
         )
-    return {
-        "data": data,
-        "layout": {
-            "barmode": "stack",
-            "xaxis": {"title": {"text": "pipeline rank"}, "type": "category"},
-            "yaxis": {"title": {"text": "GiB"}},
-            "shapes": [_level(_gib(estimate.memory.capacity_bytes))],
-        },
-    }
+    return _drawn(
+        data,
+        barmode="stack",
+        xaxis=_axis("pipeline rank", type="category"),
+        yaxis=_axis("GiB"),
+        shapes=[_level(_gib(estimate.memory.capacity_bytes))],
+    )
 
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
     """Where the step goes: from the peak of the device down to what is left as MFU, in per cent of the step."""
-    rows = peak_to_mfu(estimate)
+    return _waterfall(
+        peak_to_mfu(estimate),
+        lambda share, part: f"{share:+.{1 if abs(share) >= 0.05 else 2}f}" if part else f"{share:.1f}",
+        digits=3,
+        sides=("decreasing", "increasing"),
+        hover="%{y}: %{x:.2f} %<extra></extra>",
+        xaxis=_axis("% of the peak", range=[0, 112]),
+    )
+
+
+def _waterfall(  # noqa: PLR0913  what two of them differ in
+    rows: Sequence[tuple[str, float]],
+    shown: Callable[[float, bool], str],
+    *,
+    digits: int,
+    sides: tuple[str, str],
+    hover: str,
+    xaxis: PlotlyFigure,
+) -> PlotlyFigure:
+    """A start, its parts and an end; `shown` is told whether a value is a part, `sides` begin with the worse one."""
     measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "waterfall",
                 "orientation": "h",
                 "measure": measures,
                 "y": [name for name, _ in rows],
-                "x": [round(share, 3) for _, share in rows],
-                "text": [
-                    f"{share:.1f}" if kind != "relative" else f"{share:+.{1 if abs(share) >= 0.05 else 2}f}"
-                    for (_, share), kind in zip(rows, measures, strict=True)
-                ],
+                "x": [round(value, digits) for _, value in rows],
+                "text": [shown(value, kind == "relative") for (_, value), kind in zip(rows, measures, strict=True)],
                 "textposition": "outside",
                 "cliponaxis": False,
-                "decreasing": {"marker": {"color": _COLOURS[5]}},
-                "increasing": {"marker": {"color": _COLOURS[2]}},
+                sides[0]: {"marker": {"color": _COLOURS[5]}},
+                sides[1]: {"marker": {"color": _COLOURS[2]}},
                 "totals": {"marker": {"color": _COLOURS[0]}},
                 "connector": {"line": {"color": "#8c8c8c", "width": 1}},
-                "hovertemplate": "%{y}: %{x:.2f} %<extra></extra>",
+                "hovertemplate": hover,
             }
         ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": {"title": {"text": "% of the peak"}, "range": [0, 112]},
-            "yaxis": {"autorange": "reversed"},
-            "height": 130 + 28 * len(rows),
-        },
-    }
+        showlegend=False,
+        xaxis=xaxis,
+        yaxis={"autorange": "reversed"},
+        height=130 + 28 * len(rows),
+    )
 
 
 def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
@@ -140,15 +153,19 @@ class Dot:
     tokens_per_second: float
 
 
+_DOTS = (
+    ("fits", "circle", 6, _COLOURS[0]),
+    ("risky", "x", 7, _COLOURS[7]),
+    ("recommended", "star", 12, _COLOURS[5]),
+    ("nearest", "circle", 6, None),
+)
+"""Symbol, size and colour of each group of dots; what is drawn last lies on top."""
+
+
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
     """Speed against memory: a dot for each layout, by group."""
-    symbols = {"recommended": "star", "fits": "circle", "risky": "x"}
-    sizes = {"recommended": 12, "fits": 6, "risky": 7}
-    colours = {"recommended": _COLOURS[5], "fits": _COLOURS[0], "risky": _COLOURS[7]}
-    # What is drawn last lies on top.
-    order = ("fits", "risky", "recommended", "nearest")
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "scattergl" if len(groups["fits"]) > _MOST_SHAPES else "scatter",
                 "mode": "markers",
@@ -156,28 +173,17 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
                 "x": [_gib(dot.memory_bytes) for dot in groups[name]],
                 "y": [round(dot.tokens_per_second) for dot in groups[name]],
                 "customdata": [dot.number for dot in groups[name]],
-                "marker": {
-                    "symbol": symbols.get(name, "circle"),
-                    "size": sizes.get(name, 6),
-                    "color": colours.get(name),
-                },
+                "marker": {"symbol": symbol, "size": size, "color": colour},
                 "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>",
             }
-            for name in order
+            for name, symbol, size, colour in _DOTS
             if groups.get(name)
         ],
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": {"title": {"text": "memory of the fullest device, GiB"}},
-            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s"},
-            "shapes": [_level(_gib(capacity_bytes), upright=True)],
-        },
-    }
-
-
-def cluster_speed(estimate: Estimate) -> float:
-    """Tokens per second of all devices."""
-    return estimate.throughput.tokens_per_second_per_device * estimate.devices
+        hovermode="closest",
+        xaxis=_axis("memory of the fullest device, GiB"),
+        yaxis=_axis("tokens/s", tickformat="~s"),
+        shapes=[_level(_gib(capacity_bytes), upright=True)],
+    )
 
 
 def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:
@@ -187,31 +193,16 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usa
     speeds = [None if estimate is None else round(cluster_speed(estimate)) for _, estimate in known]
     needs = [None if estimate is None else _gib(estimate.memory.device_bytes) for _, estimate in known]
     line = {"type": "scatter", "mode": "lines+markers", "x": inputs}
-    return {
-        "data": [
+    return _drawn(
+        [
             {**line, "name": "tokens/s", "y": speeds, "line": {"color": _COLOURS[0]}},
             {**line, "name": "GiB", "y": needs, "yaxis": "y2", "line": {"color": _COLOURS[1], "dash": "dot"}},
         ],
-        "layout": {
-            "xaxis": {
-                "title": {"text": axis},
-                "type": "log",
-                "tickvals": inputs,
-                "ticktext": [f"{value:,.0f}" for value in inputs],
-            },
-            "yaxis": {"title": {"text": "tokens/s"}, "tickformat": "~s", "rangemode": "tozero"},
-            "yaxis2": {
-                "title": {"text": "GiB"},
-                "overlaying": "y",
-                "side": "right",
-                "rangemode": "tozero",
-                "showgrid": False,
-                "tickmode": "auto",
-                "nticks": 6,
-            },
-            "shapes": [{**_level(_gib(usable_bytes)), "yref": "y2"}],
-        },
-    }
+        xaxis=_axis(axis, type="log", tickvals=inputs, ticktext=[f"{value:,.0f}" for value in inputs]),
+        yaxis=_axis("tokens/s", tickformat="~s", rangemode="tozero"),
+        yaxis2=_axis("GiB", overlaying="y", side="right", rangemode="tozero", showgrid=False, **_AUTOMATIC),
+        shapes=[{**_level(_gib(usable_bytes)), "yref": "y2"}],
+    )
 
 
 def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> PlotlyFigure:
@@ -223,34 +214,15 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
     rows = [(words(part.name), scale * (part.second - part.first)) for part in shown]
     if rest:
         rows.append(("others", scale * sum(part.second - part.first for part in rest)))
-    values = [totals[0], *(value for _, value in rows), totals[1]]
-    measures = ["absolute", *["relative"] * len(rows), "total"]
-    signs = zip(values, measures, strict=True)
-    return {
-        "data": [
-            {
-                "type": "waterfall",
-                "orientation": "h",
-                "measure": measures,
-                "y": ["A", *(name for name, _ in rows), "B"],
-                "x": [round(value, 4) for value in values],
-                "text": [f"{value:+.3g}" if kind == "relative" else f"{value:.4g}" for value, kind in signs],
-                "textposition": "outside",
-                "cliponaxis": False,
-                "increasing": {"marker": {"color": _COLOURS[5]}},
-                "decreasing": {"marker": {"color": _COLOURS[2]}},
-                "totals": {"marker": {"color": _COLOURS[0]}},
-                "connector": {"line": {"color": "#8c8c8c", "width": 1}},
-                "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
-            }
-        ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": {"title": {"text": unit}, "range": [0, 1.15 * _highest(values)], "rangemode": "tozero"},
-            "yaxis": {"autorange": "reversed"},
-            "height": 130 + 28 * len(values),
-        },
-    }
+    rows = [("A", totals[0]), *rows, ("B", totals[1])]
+    return _waterfall(
+        rows,
+        lambda value, part: f"{value:+.3g}" if part else f"{value:.4g}",
+        digits=4,
+        sides=("increasing", "decreasing"),
+        hover=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+        xaxis=_axis(unit, range=[0, 1.15 * _highest([value for _, value in rows])], rangemode="tozero"),
+    )
 
 
 def _highest(values: Sequence[float]) -> float:
@@ -267,8 +239,8 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
         for scale in (100.0 / e.memory.capacity_bytes,)
     ]
     colours = {"fits": _COLOURS[2], "starved": _COLOURS[1]}
-    return {
-        "data": [
+    return _drawn(
+        [
             {
                 "type": "bar",
                 "orientation": "h",
@@ -280,19 +252,17 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
                 "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>",
             }
         ],
-        "layout": {
-            "showlegend": False,
-            "xaxis": {"title": {"text": "need, % of what is usable"}, "rangemode": "tozero"},
-            "yaxis": {
-                "autorange": "reversed",
-                "type": "category",
-                "tickvals": [str(number) for number in range(1, len(named) + 1)],
-                "ticktext": [_tail(name) for name, _ in named],
-            },
-            "shapes": [_level(100.0, upright=True)],
-            "height": 130 + 26 * len(named),
+        showlegend=False,
+        xaxis=_axis("need, % of what is usable", rangemode="tozero"),
+        yaxis={
+            "autorange": "reversed",
+            "type": "category",
+            "tickvals": [str(number) for number in range(1, len(named) + 1)],
+            "ticktext": [_tail(name) for name, _ in named],
         },
-    }
+        shapes=[_level(100.0, upright=True)],
+        height=130 + 26 * len(named),
+    )
 
 
 def _tail(name: str) -> str:
@@ -336,18 +306,16 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
                 "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
             }
         )
-    xaxis: PlotlyFigure = {"title": {"text": axis if linear else f"measured, {axis}"}}
+    xaxis = _axis(axis)
     if not linear:
-        xaxis |= {"type": "log", **_log_ticks([row.measured for row in rows])}
-    return {
-        "data": data,
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": xaxis,
-            "yaxis": {"title": {"text": "error, %"}},
-            "shapes": [{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
-        },
-    }
+        xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
+    return _drawn(
+        data,
+        hovermode="closest",
+        xaxis=xaxis,
+        yaxis=_axis("error, %"),
+        shapes=[{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
+    )
 
 
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
@@ -387,16 +355,14 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
                 "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>",
             }
         )
-    return {
-        "data": data,
-        "layout": {
-            "barmode": "overlay",
-            "bargap": 0.15,
-            "xaxis": {"title": {"text": "seconds"}},
-            "yaxis": {"autorange": "reversed", "type": "category"},
-            "height": 170 + 26 * min(len(names), 32),
-        },
-    }
+    return _drawn(
+        data,
+        barmode="overlay",
+        bargap=0.15,
+        xaxis=_axis("seconds"),
+        yaxis={"autorange": "reversed", "type": "category"},
+        height=170 + 26 * min(len(names), 32),
+    )
 
 
 def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> PlotlyFigure:
@@ -411,15 +377,13 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
-    return {
-        "data": data,
-        "layout": {
-            "hovermode": "closest",
-            "xaxis": {"title": {"text": "days"}, "type": "log", **_log_ticks(days)},
-            "yaxis": {"title": {"text": "cost" if priced else "devices"}, "tickformat": "~s", "rangemode": "tozero"},
-            "shapes": shapes,
-        },
-    }
+    return _drawn(
+        data,
+        hovermode="closest",
+        xaxis=_axis("days", type="log", **_log_ticks(days)),
+        yaxis=_axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
+        shapes=shapes,
+    )
 
 
 def _span(value: float, interval: Interval | None) -> tuple[float, ...]:
@@ -463,6 +427,15 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
 def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
     found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
     return {**found, "thickness": 2, "width": 8}
+
+
+def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:
+    """The figure of some traces."""
+    return {"data": data, "layout": layout}
+
+
+def _axis(title: str, **more: Any) -> PlotlyFigure:
+    return {"title": {"text": title}, **more}
 
 
 def _level(value: float, *, upright: bool = False) -> PlotlyFigure:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
@@ -32,6 +32,20 @@ class Table:
     """What each cell is sorted by; empty for its text."""
 
 
+Cell = tuple[str, float | str]
+"""A cell's text, and what it is sorted by."""
+
+
+def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
+    """The table of some columns of rows that have cells by header; those with `words` are aligned left."""
+    return Table(
+        headers=headers,
+        rows=[[row[name][0] for name in headers] for row in rows],
+        keys=[[row[name][1] for name in headers] for row in rows],
+        text_columns=frozenset(position for position, name in enumerate(headers) if name in words),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
     """A heading with what stands under it, in this order."""
@@ -55,27 +69,25 @@ class PageSection:
     """Ready-made, with everything in it escaped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Everything on a page."""
+def page_html(  # noqa: PLR0913  everything on a page
+    *,
+    title: str,
+    lead: str,
+    sections: Sequence[PageSection],
+    figures: Mapping[str, Spec],
+    layouts: Sequence[Mapping[str, Any]] = (),
+    command: str = "",
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as one file. Raises UnsupportedError without the plotting library.
 
-    title: str
-    lead: str
-    sections: Sequence[PageSection]
-    figures: Mapping[str, Spec]
-    layouts: Sequence[Mapping[str, Any]] = ()
-    """Panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`."""
-    command: str = ""
-    """The command that made it."""
-    notes: Sequence[str] = field(default_factory=tuple)
-
-
-def page_html(page: Page) -> str:
-    """The page as one file. Raises UnsupportedError without the plotting library."""
+    `layouts` are panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and
+    `step`; `command` is what made the page.
+    """
     assets = files("simulator.show.pages").joinpath("assets")
-    payload = json.dumps({"figures": page.figures, **packed(page.layouts)}, allow_nan=False)
+    payload = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
     payload = payload.replace("</", "<\\/")
-    notes = "".join(f"<li>{escape(note)}</li>" for note in page.notes)
+    rests_on = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -83,16 +95,16 @@ def page_html(page: Page) -> str:
             '<head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>{escape(page.title)}</title>",
+            f"<title>{escape(title)}</title>",
             f"<style>{assets.joinpath('page.css').read_text('utf-8')}</style></head>",
             "<body>",
-            f'<header><h1>{escape(page.title)}</h1><p class="lead">{escape(page.lead)}</p></header>',
+            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>',
             "<main>",
-            *(_section(number, section) for number, section in enumerate(page.sections)),
+            *(_section(number, section) for number, section in enumerate(sections)),
             "</main>",
             '<footer><section aria-labelledby="made"><h2 id="made">What it rests on</h2>',
-            f"<ul>{notes}</ul>",
-            f"<p>Made by simulate {escape(__version__)}:</p><pre>{escape(page.command)}</pre></section></footer>",
+            f"<ul>{rests_on}</ul>",
+            f"<p>Made by simulate {escape(__version__)}:</p><pre>{escape(command)}</pre></section></footer>",
             f'<script type="application/json" id="data">{payload}</script>',
             f"<script>{plotting_library()}</script>",
             f"<script>{assets.joinpath('page.js').read_text('utf-8')}</script>",

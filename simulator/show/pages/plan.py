@@ -6,7 +6,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
 from simulator.show.pages.figures import PlotlyFigure, plan_figure
-from simulator.show.pages.page import Page, PageSection, Table, page_html
+from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable
 from simulator.show.report.footer import defaults_line
 from simulator.show.report.plan_table import (
     availability_lines,
@@ -15,8 +15,8 @@ from simulator.show.report.plan_table import (
     left_out_lines,
     plan_answer,
 )
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import amount, count_text, layout_text, money, percent, probability_text, ranged
+from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.text import amount, count_text, layout_text, percent, probability_text
 
 
 def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
@@ -49,7 +49,7 @@ def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
     title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
-    return page_html(Page(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes))
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
 
 
 def _plan_table(plan: Plan) -> Table:
@@ -58,18 +58,13 @@ def _plan_table(plan: Plan) -> Table:
     several = len({choice.precision for choice in plan.priced}) > 1
     kept = [name for name in rows[0] if name != "precision" or several]
     kept = [name for name in kept if any(row[name][0] not in ("-", "") for row in rows)]
-    return Table(
-        headers=kept,
-        rows=[[row[name][0] for name in kept] for row in rows],
-        keys=[[row[name][1] for name in kept] for row in rows],
-        text_columns=frozenset(kept.index(name) for name in kept if name in _WORDS),
-    )
+    return sortable(rows, kept, _WORDS)
 
 
 _WORDS = ("offer", "precision", "layout", "in time", "in budget", "Pareto")
 
 
-def _plan_row(choice: Choice) -> dict[str, tuple[str, float | str]]:
+def _plan_row(choice: Choice) -> dict[str, Cell]:
     """Cells by column, each with what it is sorted by."""
     estimate, run = choice.estimate, choice.run
     if estimate is None or run is None:
@@ -82,8 +77,8 @@ def _plan_row(choice: Choice) -> dict[str, tuple[str, float | str]]:
         "offer": (choice.hardware, choice.hardware),
         "nodes": (str(choice.nodes), choice.nodes),
         "precision": (choice.precision, choice.precision),
-        "days": (ranged(run.days, run.days_interval, amount), run.days),
-        "cost": ("-", -1.0) if run.cost is None else (ranged(run.cost, run.cost_interval, money), run.cost),
+        "days": (days_text(run), run.days),
+        "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
         **{name: (text, text) for name, text in words.items()},
         "Pareto": ("yes" if choice.pareto else "",) * 2,
         "step s": (amount(seconds), seconds),

@@ -10,14 +10,13 @@ from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
 from simulator.evidence.calibration.doubts import Doubt, describe
 from simulator.evidence.calibration.sample import Sample
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.question.scenario.layout import Layout, sizes_text
+from simulator.question.scenario.layout import sizes_text
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
-from simulator.show.report.text import gib
+from simulator.show.report.text import gib, words
 
 _KINDS = {"memory": "Memory", "time": "TFLOPS"}
-_OUTCOMES = {"fits": "fits", "starved": "starved", "does_not_fit": "does not fit"}
 
 
 def accuracy_text(found: Assessment, style: Style, *, table: str | None = None) -> str:
@@ -154,7 +153,7 @@ def _verdicts(found: Assessment, table: str | None) -> Iterator[Section]:
             v.sample.key,
             _name(v.sample),
             "ran" if v.ran else "out of memory",
-            _OUTCOMES[v.said],
+            words(v.said),
             gib(v.need_bytes),
             gib(v.capacity_bytes),
             "" if v.agrees else "unexplained" if not v.ran else "wrong",
@@ -286,11 +285,8 @@ def _measured(sample: Sample) -> str:
 def _name(sample: Sample) -> str:
     """The row as stated, in a few words."""
     row, layout = sample.row, sample.layout
-    return f"{row.model} {row.precision} {_layout(layout)}"
-
-
-def _layout(layout: Layout) -> str:
-    return f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} {layout.recompute}"
+    sizes = sizes_text(layout, "tp", "pp", "cp", "vpp", "micro_batch_size")
+    return f"{row.model} {row.precision} {sizes} {layout.recompute}"
 
 
 def _order(key: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from simulator.evidence.calibration.accuracy import Accuracy, Ordering, RowError
 from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy, figures
 from simulator.evidence.calibration.doubts import Doubt
 from simulator.question.scenario.layout import Layout, layout_object
-from simulator.show.report.as_json import mib, significant
+from simulator.show.report.as_json import mib, told
 
 SCHEMA_VERSION = 1
 _WHICH = ("fitted", "left_out", "left_model_out", "baseline", "carried")
@@ -28,16 +28,13 @@ def accuracy_object(found: Assessment, *, table: str | None = None) -> dict[str,
         "family_ordering": _ordering(found.family_ordering),
         "families": [_family(family, table) for family in found.families],
         "rules_of_thumb": [
-            {"rule": checked.rule, "outcome": checked.outcome, "findings": list(checked.findings)}
-            for checked in found.rules
+            told(checked, "rule", "outcome") | {"findings": list(checked.findings)} for checked in found.rules
         ],
     }
 
 
 def _ordering(found: Ordering | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"pairs": found.pairs, "right": found.right, "best_within": significant(found.best_within)}
+    return None if found is None else told(found, "pairs", "right", "best_within")
 
 
 def _family(family: FamilyAccuracy, table: str | None) -> dict[str, Any]:
@@ -86,13 +83,7 @@ def _groups(part: Accuracy) -> Iterator[dict[str, Any]]:
 def _row(row: RowError) -> dict[str, Any]:
     return {
         "row": row.key,
-        "measured": significant(row.measured),
-        "predicted": significant(row.predicted),
-        "counted": row.counted,
-        "used": row.used,
-        "sole_support": row.sole_support,
-        "inside_interval": row.inside_interval,
-        **{which: None if (error := getattr(row, which)) is None else significant(error) for which in _WHICH},
+        **told(row, "measured", "predicted", "counted", "used", "sole_support", "inside_interval", *_WHICH),
     }
 
 
@@ -106,11 +97,7 @@ def doubt_object(doubt: Doubt) -> dict[str, Any]:
         "speed_error": doubt.speed_error,
         "devices_from_figures": doubt.devices,
         "hypotheses": [
-            {
-                "layout": _layout(found.layout),
-                "memory_error": significant(found.memory_error),
-                "speed_error": significant(found.speed_error),
-            }
+            {"layout": _layout(found.layout), **told(found, "memory_error", "speed_error")}
             for found in doubt.hypotheses
         ],
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.question.scenario.layout import layout_object as as_object
@@ -16,6 +16,9 @@ from simulator.question.units import TERA, to_mib
 from simulator.search.result import Counts, Ranking
 from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation, training_run
+
+if TYPE_CHECKING:
+    from simulator.show.report.grid import Style
 
 SCHEMA_VERSION = "1"
 """Changes when a key is removed or changes its meaning; new keys may appear without a change."""
@@ -35,20 +38,14 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
     """Return one estimate as plain values."""
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "model": estimate.model,
-        "hardware": estimate.hardware,
-        "devices": estimate.devices,
-        "precision": estimate.precision,
-        "verdict": estimate.verdict,
-        "stack": estimate.stack,
+        **told(estimate, "model", "hardware", "devices", "precision", "verdict", "stack"),
         "layout": layout_object(estimate),
         "options": dict(estimate.options),
         "memory": _memory(estimate.memory),
         "throughput": _throughput(estimate.throughput),
         "violations": [dataclasses.asdict(broken) for broken in estimate.violations],
         "provenance": {
-            "calibration": estimate.provenance.calibration,
-            "status": estimate.provenance.status,
+            **told(estimate.provenance, "calibration", "status"),
             "notes": list(estimate.provenance.notes),
         },
         "assumed_switches": [_assumed(one) for one in estimate.assumed],
@@ -61,11 +58,7 @@ def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str,
 
 def _assumed(one: AssumedSwitch) -> dict[str, Any]:
     return {
-        "switch": one.switch,
-        "value": one.value,
-        "other": one.other,
-        "because": one.because,
-        "speed_change": significant(one.speed_change),
+        **told(one, "switch", "value", "other", "because", "speed_change"),
         "memory_change_mib": mib(one.memory_bytes),
         "verdict": one.verdict,
     }
@@ -74,10 +67,7 @@ def _assumed(one: AssumedSwitch) -> dict[str, Any]:
 def run_object(run: TrainingRun) -> dict[str, Any]:
     """Return a whole run as plain values."""
     return {
-        "tokens": run.tokens,
-        "days": significant(run.days),
-        "device_hours": significant(run.device_hours),
-        "cost": None if run.cost is None else significant(run.cost),
+        **told(run, "tokens", "days", "device_hours", "cost"),
         "days_interval": _interval(run.days_interval, ""),
         "cost_interval": _interval(run.cost_interval, ""),
     }
@@ -123,6 +113,20 @@ def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
     return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
 
 
+Reported = TypeVar("Reported")
+
+
+def reporters(
+    table: Callable[[Reported, Presentation, Style], str], plain: Callable[[Reported, Presentation], object]
+) -> dict[str, Callable[[Reported, Presentation], str]]:
+    """Return the text of an answer by the format's name: as tables for people, and as an object for programs."""
+    return {
+        "table": lambda found, presentation: table(found, presentation, "table"),
+        "json": lambda found, presentation: dumps(plain(found, presentation)) + "\n",
+        "markdown": lambda found, presentation: table(found, presentation, "markdown"),
+    }
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of both objects."""
     found: dict[str, Any] = json.loads(files("simulator.show.report").joinpath("schema.json").read_text("utf-8"))
@@ -138,6 +142,20 @@ def plain(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return str(value)
+
+
+def told(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, with the unit in the key: bytes as MiB, seconds as `_s`."""
+    found: dict[str, Any] = {}
+    for name in names:
+        one = getattr(value, name)
+        if name.endswith("_bytes"):
+            found[f"{name.removesuffix('_bytes')}_mib"] = None if one is None else mib(one)
+        elif name.endswith("_seconds"):
+            found[f"{name.removesuffix('_seconds')}_s"] = None if one is None else significant(one)
+        else:
+            found[name] = significant(one) if isinstance(one, float) else one
+    return found
 
 
 def mib(size_bytes: float) -> float:
@@ -162,33 +180,18 @@ def layout_object(estimate: Estimate) -> dict[str, Any]:
     return found | {"lora_rank": estimate.lora_rank, "framework": estimate.framework}
 
 
+_OF_STAGE = ("stage", "layers", "device_bytes", "reserved_bytes", "allocated_bytes", "state_bytes", "moment")
+
+
 def _memory(memory: MemoryEstimate) -> dict[str, Any]:
     return {
-        "device_mib": mib(memory.device_bytes),
-        "reserved_mib": mib(memory.reserved_bytes),
-        "allocated_mib": mib(memory.allocated_bytes),
-        "capacity_mib": mib(memory.capacity_bytes),
-        "headroom_mib": mib(memory.headroom_bytes),
+        **told(memory, "device_bytes", "reserved_bytes", "allocated_bytes", "capacity_bytes", "headroom_bytes"),
         "interval": _interval(memory.interval_bytes, "_mib"),
         "fits": bool(memory.fits),
-        "fit_probability": None if memory.fit_probability is None else significant(memory.fit_probability),
-        "binding_stage": memory.binding_stage,
-        "moment": memory.moment,
+        **told(memory, "fit_probability", "binding_stage", "moment"),
         "breakdown_mib": _in_mib(memory.parts_bytes),
         "outside_breakdown_mib": _in_mib(memory.outside_parts_bytes),
-        "stages": [
-            {
-                "stage": stage.stage,
-                "layers": stage.layers,
-                "device_mib": mib(stage.device_bytes),
-                "reserved_mib": mib(stage.reserved_bytes),
-                "allocated_mib": mib(stage.allocated_bytes),
-                "state_mib": mib(stage.state_bytes),
-                "moment": stage.moment,
-                "breakdown_mib": _in_mib(stage.parts_bytes),
-            }
-            for stage in memory.stages
-        ],
+        "stages": [told(stage, *_OF_STAGE) | {"breakdown_mib": _in_mib(stage.parts_bytes)} for stage in memory.stages],
     }
 
 
@@ -197,20 +200,11 @@ def _throughput(speed: ThroughputEstimate) -> dict[str, Any]:
         "step_time_s": significant(speed.step_seconds),
         "tflops_per_device": significant(speed.flops_per_second_per_device / TERA),
         "hardware_tflops_per_device": significant(speed.hardware_flops_per_second_per_device / TERA),
-        "tokens_per_second_per_device": significant(speed.tokens_per_second_per_device),
-        "mfu": significant(speed.mfu),
-        "bubble_fraction": significant(speed.bubble_fraction),
+        **told(speed, "tokens_per_second_per_device", "mfu", "bubble_fraction"),
         "interval": _interval(speed.interval_seconds, ""),
         "breakdown_s": {name: significant(seconds) for name, seconds in speed.parts_seconds.items()},
         "model_flops_per_token": significant(speed.model_flops_per_token),
-        "stages": [
-            {
-                "stage": stage.stage,
-                "forward_s": significant(stage.forward_seconds),
-                "backward_s": significant(stage.backward_seconds),
-            }
-            for stage in speed.stages
-        ],
+        "stages": [told(stage, "stage", "forward_seconds", "backward_seconds") for stage in speed.stages],
     }
 
 

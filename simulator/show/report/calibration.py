@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.evidence.calibration.fit import UNFITTED, Fit
 from simulator.evidence.calibration.run import FamilyFit
-from simulator.evidence.calibration.store import Calibration, FittedPart, calibration_text
+from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
@@ -20,7 +20,6 @@ from simulator.show.report.grid import Style, grid
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import amount
 
-_KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory", "time": "Time"}
 
 
@@ -46,14 +45,14 @@ def calibration_object(fits: Sequence[FamilyFit]) -> dict[str, Any]:
 
 def not_stored_lines(fitted: FamilyFit) -> list[str]:
     """Return why parts of a family are not stored, one sentence each."""
-    return [reason for kind in _KINDS if (reason := fitted.not_stored(kind))]
+    return [reason for kind in KINDS if (reason := fitted.not_stored(kind))]
 
 
 def _family(fitted: FamilyFit) -> Iterator[Section]:
     calibration = fitted.calibration()
-    for kind in _KINDS:
+    for kind in KINDS:
         fit = fitted.fit(kind)
-        part = calibration.memory if kind == "memory" else calibration.time
+        part = calibration.part(kind)
         title = f"{_TITLES[kind]}, family {fitted.family}"
         if part is not None and part.known:
             yield Section(title, (f"Not fitted: {part.known}.",))
@@ -100,8 +99,7 @@ def _cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
 
 def prior_value(kind: CoefficientKind, name: str) -> float:
     """The prior of a coefficient."""
-    defaults = Coefficients()
-    return float(getattr(defaults.memory if kind == "memory" else defaults.time, name))
+    return float(getattr(getattr(Coefficients(), kind), name))
 
 
 def shown(value: float, unit: str) -> str:
@@ -121,8 +119,8 @@ def _decided(part: FittedPart, name: str) -> str:
 def _object(fitted: FamilyFit) -> dict[str, Any]:
     calibration = fitted.calibration()
     parts: dict[str, Any] = {}
-    for kind in _KINDS:
-        fit, part = fitted.fit(kind), calibration.memory if kind == "memory" else calibration.time
+    for kind in KINDS:
+        fit, part = fitted.fit(kind), calibration.part(kind)
         if part is not None and part.known:
             parts[kind] = {"known": part.known, "noise": part.noise, "coefficients": dict(part.values)}
         elif fit is not None:
@@ -173,7 +171,7 @@ def meaning_table(kind: CoefficientKind) -> str:
 
 def value_table(kind: CoefficientKind, calibration: Calibration) -> str:
     """Return the page's table of one family's fitted values; empty where the kind is not fitted."""
-    part = calibration.memory if kind == "memory" else calibration.time
+    part = calibration.part(kind)
     if part is None:
         return ""
     rows = []

@@ -17,7 +17,6 @@ from simulator.show.report.check_text import change_lines, detail_lines, verdict
 from simulator.show.report.rule_text import rule_text
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 
 
 def check_junit(answer: Answer) -> str:
@@ -80,7 +79,7 @@ def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
         if remark.severity != "note":
             told = told or remark.severity == "error"
             text = remark.message + (f" Fix: {remark.fix}" if remark.fix else "")
-            yield _sarif(remark.rule, _LEVELS[remark.severity], text, remark.place or Place(result.file, 1))
+            yield _sarif(remark.rule, remark.severity, text, remark.place or Place(result.file, 1))
     if (not result.passed and not told) or result.outcome == "starved":
         rule = result.outcome.replace("_", "-")
         text = "\n".join([verdict_line(result), *change_lines(result)])

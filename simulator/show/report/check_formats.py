@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_answer import Answer, printable
 from simulator.show.report.check_ci import check_junit, check_sarif
 from simulator.show.report.check_github import check_github
 from simulator.show.report.check_json import check_json
-from simulator.show.report.check_lines import printable
 from simulator.show.report.check_table import check_table
 
 CHECK_REPORTERS: Mapping[str, Callable[[Answer], str]] = MappingProxyType(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.recipe import Place
-from simulator.show.report.check_answer import Answer
-from simulator.show.report.check_lines import printable
+from simulator.show.report.check_answer import Answer, printable
 from simulator.show.report.check_table import check_table
 from simulator.show.report.check_text import change_lines, tally, verdict_line
 

@@ -12,7 +12,7 @@ from simulator.recipes.check.baseline import Changed
 from simulator.recipes.check.peaks import Peak
 from simulator.recipes.check.verdict import OUTCOMES, Change, Checked
 from simulator.recipes.recipe import Place, Remark
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, significant, told
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.presentation import Presentation
 
@@ -53,12 +53,7 @@ def check_schema() -> dict[str, Any]:
 def _result(result: Checked) -> dict[str, Any]:
     peaks = result.peaks
     return {
-        "file": result.file,
-        "title": result.title,
-        "framework": result.framework,
-        "dialect": result.dialect,
-        "outcome": result.outcome,
-        "passed": result.passed,
+        **told(result, "file", "title", "framework", "dialect", "outcome", "passed"),
         "reasons": list(result.reasons),
         "blame": _place(result.blame),
         "remarks": [_remark(remark) for remark in result.remarks],
@@ -68,34 +63,23 @@ def _result(result: Checked) -> dict[str, Any]:
         else {"passes": _peak(peaks.passes), "optimizer_step": _peak(peaks.optimizer_step)},
         "without_offload": None if result.without_offload is None else estimate_object(result.without_offload, _PLAIN),
         "changes": [_change(change) for change in result.changes],
-        "largest": None
-        if result.room is None
-        else {"seq_length": result.room.seq_length, "micro_batch_size": result.room.micro_batch_size},
+        "largest": None if result.room is None else told(result.room, "seq_length", "micro_batch_size"),
     }
 
 
 def _peak(peak: Peak) -> dict[str, Any]:
     return {
-        "stage": peak.stage,
-        "device_mib": mib(peak.device_bytes),
-        "capacity_mib": mib(peak.capacity_bytes),
+        **told(peak, "stage", "device_bytes", "capacity_bytes"),
         "fits": peak.device_bytes <= peak.capacity_bytes,
     }
 
 
 def _remark(remark: Remark) -> dict[str, Any]:
-    return {
-        "rule": remark.rule,
-        "severity": remark.severity,
-        "message": remark.message,
-        "fix": remark.fix,
-        "source": remark.source,
-        "place": _place(remark.place),
-    }
+    return {**told(remark, "rule", "severity", "message", "fix", "source"), "place": _place(remark.place)}
 
 
 def _place(place: Place | None) -> dict[str, Any] | None:
-    return None if place is None else {"file": place.file, "line": place.line}
+    return None if place is None else told(place, "file", "line")
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -109,9 +93,7 @@ def _change(change: Change) -> dict[str, Any]:
 
 def _changed(change: Changed) -> dict[str, Any]:
     return {
-        "file": change.file,
-        "title": change.title,
-        "kind": change.kind,
+        **told(change, "file", "title", "kind"),
         "before": None if change.before is None else dataclasses.asdict(change.before),
         "after": None if change.after is None else dataclasses.asdict(change.after),
     }

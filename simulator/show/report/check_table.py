@@ -9,7 +9,6 @@ from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
 from simulator.recipes.check.verdict import Checked
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import (
-    OUTCOME_WORDS,
     changed_line,
     detail_lines,
     room_line,
@@ -18,25 +17,23 @@ from simulator.show.report.check_text import (
     verdict_line,
     where_text,
 )
-from simulator.show.report.grid import Style, grid, heading, paragraph
-from simulator.show.report.text import amount, gib, margin_text
-
-_COLOURS = {"fits": "green", "starved": "yellow"}
+from simulator.show.report.grid import Style, grid, heading, paragraph, titled
+from simulator.show.report.text import amount, gib, in_colour, margin_text, words
 
 
 def check_table(answer: Answer, style: Style) -> str:
     """Return the verdicts: one row each, then what stands behind those that a reader must look at."""
-    blocks = [_summary(answer, style)]
+    blocks = [grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)]
     if answer.verbosity >= 0:
         for result in answer.results:
             lines = list(_shown(result, answer.verbosity))
             if lines:
-                blocks.append(f"{heading(one_line(result.name), style)}\n{paragraph(map(one_line, lines), style)}")
+                blocks.append(titled(one_line(result.name), paragraph(map(one_line, lines), style), style))
     if answer.diff:
         blocks += [_patches(result, style) for result in answer.results if result.changes]
     if answer.changed is not None:
         lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
-        blocks.append(f"{heading('Since the baseline', style)}\n{paragraph(lines, style)}")
+        blocks.append(titled("Since the baseline", paragraph(lines, style), style))
     blocks.append(tally(answer.results))
     return "\n\n".join(blocks) + "\n"
 
@@ -73,21 +70,14 @@ TEXTS = (0, 1, 2, 8)
 """Columns that hold words."""
 
 
-def _summary(answer: Answer, style: Style) -> str:
-    return grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)
-
-
 def summary_rows(answer: Answer) -> list[list[str]]:
     """Return a row for each recipe."""
     return [_row(result, colour=answer.colour) for result in answer.results]
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:
-    said = OUTCOME_WORDS[result.outcome] + ("" if result.passed or result.outcome != "fits" else ", but fails")
-    if colour:
-        from click import style as coloured  # noqa: PLC0415  colour codes are wanted on a terminal only
-
-        said = coloured(said, fg=_COLOURS.get(result.outcome, "red") if result.passed else "red")
+    said = words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
+    said = in_colour(said, result.outcome if result.passed else "refused", colour=colour)
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
     name, estimate = one_line(result.name), result.estimate
     if estimate is None:

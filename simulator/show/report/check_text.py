@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import Change, Checked, CheckOutcome
+from simulator.recipes.check.verdict import OUTCOMES, Change, Checked
 from simulator.show.report.text import gib, largest_parts, layout_text, margin_text, percent, words
-
-OUTCOME_WORDS: Mapping[CheckOutcome, str] = {
-    "fits": "fits",
-    "starved": "starved",
-    "does_not_fit": "does not fit",
-    "refused": "refused",
-    "cannot_tell": "cannot tell",
-    "not_modelled": "not modelled",
-    "unreadable": "unreadable",
-    "skipped": "skipped",
-}
 
 
 def verdict_line(result: Checked) -> str:
     """Return the verdict with its margin, or the first reason for having none."""
-    said = OUTCOME_WORDS[result.outcome]
+    said = words(result.outcome)
     if result.estimate is None or result.outcome == "refused":
         more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
         return f"{said}: {result.reasons[0]}{more}" if result.reasons else said
@@ -76,14 +65,12 @@ def room_line(result: Checked) -> Iterator[str]:
 
 def where_text(estimate: Estimate) -> str:
     """Return what was priced on what, on one line."""
-    words = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
-    if estimate.layout.sequence_parallel:
-        words.append("SP")
-    words.append(f"ZeRO {estimate.layout.zero_stage}")
-    if estimate.lora_rank:
-        words.append(f"LoRA {estimate.lora_rank}")
+    parts = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
+    parts += ["SP"] if estimate.layout.sequence_parallel else []
+    parts.append(f"ZeRO {estimate.layout.zero_stage}")
+    parts += [f"LoRA {estimate.lora_rank}"] if estimate.lora_rank else []
     on = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
-    return f"{on}, {' '.join(words)}"
+    return f"{on}, {' '.join(parts)}"
 
 
 def _peak_lines(result: Checked) -> Iterator[str]:
@@ -96,7 +83,7 @@ def _peak_lines(result: Checked) -> Iterator[str]:
     if plain is not None:
         memory = plain.memory
         need = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB, {margin_text(memory.headroom_bytes)}"
-        yield f"without offloading: {OUTCOME_WORDS[plain.verdict]}, needs {need}"
+        yield f"without offloading: {words(plain.verdict)}, needs {need}"
 
 
 def change_text(change: Change, base: Estimate) -> str:
@@ -117,13 +104,10 @@ def speed_text(ratio: float) -> str:
 def changed_line(change: Changed) -> str:
     """Return what changed since the baseline, on one line."""
     before, after = change.before, change.after
-    if before is None or after is None:
-        outcome = after.outcome if after else "gone"
-        return (
-            f"{words(change.kind)}: {change.name}: {words(outcome)}, not in the baseline"
-            if after
-            else (f"removed: {change.name}: in the baseline only")
-        )
+    if after is None:
+        return f"removed: {change.name}: in the baseline only"
+    if before is None:
+        return f"{words(change.kind)}: {change.name}: {words(after.outcome)}, not in the baseline"
     text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
     if before.outcome != after.outcome:
         text += f" -> {words(after.outcome)}"
@@ -135,7 +119,7 @@ def changed_line(change: Changed) -> str:
 
 def tally(results: tuple[Checked, ...]) -> str:
     """Return how many recipes have which verdict, on one line."""
-    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in OUTCOME_WORDS}
-    found = ", ".join(f"{count} {OUTCOME_WORDS[outcome]}" for outcome, count in counts.items() if count)
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in OUTCOMES}
+    found = ", ".join(f"{count} {words(outcome)}" for outcome, count in counts.items() if count)
     failed = sum(not result.passed for result in results)
     return f"{len(results)} recipe{'' if len(results) == 1 else 's'}: {found}; {failed} failed"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, mib, reporters, significant
 from simulator.show.report.footer import provenance_lines
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import (
+    cluster_speed,
     devices_text,
+    fit_text,
     gib,
     grouped,
     mfu_text,
-    probability_text,
     sharded_layout_text,
     step_unit,
     verdict_text,
@@ -33,19 +32,15 @@ def compare_table(found: Comparison, presentation: Presentation, style: Style) -
     """Return a comparison for people."""
     figures = figure_rows(found, colour=presentation.colour)
     blocks = [
-        _titled("A and B", paragraph(list(_sides(found)), style), style),
-        _titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
-        _titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
-        _titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
-        _titled(*_step(found, style), style),
+        titled("A and B", paragraph(list(_sides(found)), style), style),
+        titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
+        titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
+        titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
+        titled(*_step(found, style), style),
     ]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(compare_notes(found, presentation)), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
-
-
-def _titled(title: str, text: str, style: Style) -> str:
-    return f"{heading(title, style)}\n{text}"
 
 
 def _sides(found: Comparison) -> Iterator[str]:
@@ -76,17 +71,12 @@ def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
         ["memory GiB", *(gib(e.memory.device_bytes) for e in pair)],
         ["90 % interval GiB", *(interval(e.memory.interval_bytes, gib) for e in pair)],
         ["usable GiB", *(gib(e.memory.capacity_bytes) for e in pair)],
-        ["probability to fit %", *(_probability(e) for e in pair)],
+        ["probability to fit %", *(fit_text(e) for e in pair)],
         [f"step {unit}", *(seconds(e.throughput.step_seconds) for e in pair)],
         [f"90 % interval {unit}", *(interval(e.throughput.interval_seconds, seconds) for e in pair)],
-        ["tokens/s", *(grouped(e.throughput.tokens_per_second_per_device * e.devices) for e in pair)],
+        ["tokens/s", *(grouped(cluster_speed(e)) for e in pair)],
         ["MFU %", *(mfu_text(e.throughput.mfu) for e in pair)],
     ]
-
-
-def _probability(estimate: Estimate) -> str:
-    probability = estimate.memory.fit_probability
-    return "-" if probability is None else probability_text(probability)
 
 
 def _inputs(found: Comparison, style: Style) -> str:
@@ -191,20 +181,13 @@ def compare_object(found: Comparison, presentation: Presentation) -> dict[str, A
 
 
 def _part(part: PartDifference, rounded: Callable[[float], float]) -> dict[str, Any]:
-    found = dataclasses.asdict(part)
     return {
-        "name": found["name"],
+        "name": part.name,
         "first": rounded(part.first),
         "second": rounded(part.second),
         "difference": rounded(part.second - part.first),
     }
 
 
-COMPARE_REPORTERS: Mapping[str, Callable[[Comparison, Presentation], str]] = MappingProxyType(
-    {
-        "table": lambda found, presentation: compare_table(found, presentation, "table"),
-        "json": lambda found, presentation: dumps(compare_object(found, presentation)) + "\n",
-        "markdown": lambda found, presentation: compare_table(found, presentation, "markdown"),
-    }
-)
+COMPARE_REPORTERS = reporters(compare_table, compare_object)
 """Text of a comparison, by the format's name."""

@@ -7,32 +7,30 @@ from collections.abc import Callable, Iterator
 from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEstimate
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
-from simulator.show.report.grid import Style, grid, heading, paragraph
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.grid import Style, grid, paragraph, titled
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
+    about_lines,
     amount,
+    cluster_speed,
     count_text,
     devices_text,
     gib,
     grouped,
-    layout_text,
     mfu_text,
     milliseconds,
-    money,
-    need_lines,
     percent,
-    ranged,
     step_unit,
     teraflops,
-    verdict_sentence,
     words,
 )
 
 
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
+    about = paragraph(about_lines(estimate, colour=presentation.colour), style)
     blocks = [
-        _titled(estimate_question(estimate, presentation), paragraph(_verdict(estimate, presentation), style), style),
+        titled(estimate_question(estimate, presentation), about, style),
         *_violations(estimate, style),
     ]
     if estimate.verdict != "refused":
@@ -58,18 +56,10 @@ def estimate_question(estimate: Estimate, presentation: Presentation) -> str:
     return f"{text}, {estimate.framework}"
 
 
-def _verdict(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    layout = estimate.layout
-    sequence = ", sequence parallel" if layout.sequence_parallel else ""
-    yield f"{layout_text(layout)}, ZeRO {layout.zero_stage}{sequence}"
-    yield verdict_sentence(estimate, colour=presentation.colour)
-    yield from need_lines(estimate)
-
-
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
     if estimate.violations:
         rows = [[broken.rule, broken.message, broken.fix] for broken in estimate.violations]
-        yield _titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
+        yield titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
 
 
 def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
@@ -101,7 +91,7 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)
     table = columns_grid(shown, style)
-    yield _titled("Memory by stage, GiB", "\n".join([table.rstrip("\n"), *narrow_line(left_out)]), style)
+    yield titled("Memory by stage, GiB", "\n".join([table.rstrip("\n"), *narrow_line(left_out)]), style)
 
 
 def _outside(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -109,7 +99,7 @@ def _outside(estimate: Estimate, style: Style) -> Iterator[str]:
     if parts:
         title = f"Outside the allocator on stage {estimate.memory.binding_stage}, GiB"
         rows = [[words(name), gib(size)] for name, size in parts.items()]
-        yield _titled(title, grid(["part", "GiB"], rows, style, text_columns=[0]), style)
+        yield titled(title, grid(["part", "GiB"], rows, style, text_columns=[0]), style)
 
 
 def _time(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -124,7 +114,7 @@ def _time(estimate: Estimate, style: Style) -> Iterator[str]:
 
     rows = [[words(name), shown(seconds), percent(seconds / total)] for name, seconds in parts.items()]
     rows.append(["step", shown(total), percent(1.0)])
-    yield _titled("Time of one step", grid(["part", unit, "share %"], rows, style, text_columns=[0]), style)
+    yield titled("Time of one step", grid(["part", unit, "share %"], rows, style, text_columns=[0]), style)
 
 
 def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
@@ -135,18 +125,18 @@ def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
         ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
         ["MFU %", mfu_text(speed.mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
-        ["tokens/s", grouped(speed.tokens_per_second_per_device * estimate.devices)],
+        ["tokens/s", grouped(cluster_speed(estimate))],
         [f"step {unit}", amount(speed.step_seconds * per_second)],
         *_step_interval(speed),
         ["pipeline bubble %", percent(speed.bubble_fraction)],
     ]
     run = training_run(estimate, presentation)
     if run is not None:
-        rows.append([f"days for {count_text(run.tokens)} tokens", ranged(run.days, run.days_interval, amount)])
+        rows.append([f"days for {count_text(run.tokens)} tokens", days_text(run)])
         rows.append(["device hours", grouped(run.device_hours)])
         if run.cost is not None:
-            rows.append(["cost", ranged(run.cost, run.cost_interval, money)])
-    return _titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
+            rows.append(["cost", cost_text(run)])
+    return titled("Speed", grid(["figure", "value"], rows, style, text_columns=[0]), style)
 
 
 def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
@@ -162,10 +152,6 @@ def estimate_footer(estimate: Estimate, presentation: Presentation) -> Iterator[
     yield from defaults_line(dict(presentation.defaults))
     yield from assumed_lines(estimate)
     yield from provenance_lines(estimate, presentation)
-
-
-def _titled(title: str, table: str, style: Style) -> str:
-    return f"{heading(title, style)}\n{table}"
 
 
 def _wrapped(name: str) -> str:

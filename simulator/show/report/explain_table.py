@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.explain import Explanation
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, reporters, significant
 from simulator.show.report.footer import provenance_lines
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import (
+    about_lines,
+    cluster_speed,
+    fit_text,
     gib,
     grouped,
-    need_lines,
     percent,
-    probability_text,
-    sharded_layout_text,
-    verdict_sentence,
 )
 
 _BAR = 40
@@ -33,12 +31,8 @@ _MOST_BARS = 16
 def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
     estimate = found.estimate
-    about = [
-        sharded_layout_text(estimate.layout),
-        verdict_sentence(estimate, colour=presentation.colour),
-        *need_lines(estimate),
-    ]
-    blocks = [f"{heading('Layout', style)}\n{paragraph(about, style)}", *explanation_blocks(found, presentation, style)]
+    about = about_lines(estimate, colour=presentation.colour)
+    blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(found, presentation, style)]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
@@ -47,12 +41,11 @@ def explain_table(found: Explanation, presentation: Presentation, style: Style) 
 def explanation_blocks(found: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
     """Yield what an explanation adds to an estimate."""
     bars = _bars(found.estimate, presentation.width, style)
-    yield f"{heading('Need of each pipeline rank against what is usable', style)}\n{bars}"
+    yield titled("Need of each pipeline rank against what is usable", bars, style)
     if found.causes:
-        yield f"{heading('Why', style)}\n{paragraph([f'{cause}.' for cause in found.causes], style)}"
+        yield titled("Why", paragraph([f"{cause}." for cause in found.causes], style), style)
     if found.changes:
-        headers, rows = changes_cells(found)
-        yield f"{heading(changes_title(found), style)}\n{grid(headers, rows, style, text_columns=[0])}"
+        yield titled(changes_title(found), grid(*changes_cells(found), style, text_columns=[0]), style)
     yield paragraph([longest_text(found)], style)
 
 
@@ -89,18 +82,13 @@ def changes_cells(found: Explanation) -> tuple[list[str], list[list[str]]]:
         [
             change.text,
             gib(change.estimate.memory.device_bytes),
-            _probability(change.estimate),
+            fit_text(change.estimate),
             f"{100 * (change.speed_ratio - 1):+.1f}",
-            grouped(change.estimate.throughput.tokens_per_second_per_device * change.estimate.devices),
+            grouped(cluster_speed(change.estimate)),
         ]
         for change in found.changes
     ]
     return ["options to add", "GiB", "fit\n%", "speed of a\ndevice, %", "tokens/s"], rows
-
-
-def _probability(estimate: Estimate) -> str:
-    probability = estimate.memory.fit_probability
-    return "-" if probability is None else probability_text(probability)
 
 
 def longest_text(found: Explanation) -> str:
@@ -127,11 +115,5 @@ def explain_object(found: Explanation, presentation: Presentation) -> dict[str, 
     }
 
 
-EXPLAIN_REPORTERS: Mapping[str, Callable[[Explanation, Presentation], str]] = MappingProxyType(
-    {
-        "table": lambda found, presentation: explain_table(found, presentation, "table"),
-        "json": lambda found, presentation: dumps(explain_object(found, presentation)) + "\n",
-        "markdown": lambda found, presentation: explain_table(found, presentation, "markdown"),
-    }
-)
+EXPLAIN_REPORTERS = reporters(explain_table, explain_object)
 """Text of an explanation, by the format's name."""

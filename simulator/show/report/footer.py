@@ -68,20 +68,23 @@ def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator
     if presentation.verbosity > 0:
         yield from (f"Assumed: {note}" for note in provenance.notes)
     elif provenance.notes:
-        count = len(provenance.notes)
-        yield f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+        yield assumptions_line(len(provenance.notes))
 
 
-def stack_name(estimate: Estimate) -> str:
-    """Whose switches an estimate takes, in words."""
-    if estimate.stack == DEFAULT:
-        return f"the defaults of {profile_of(estimate.framework).version}"
-    return f"stack {estimate.stack}"
+def assumptions_line(count: int) -> str:
+    """Return the line that stands for assumptions which are not listed."""
+    return f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+
+
+def stack_name(stack: str, framework: str) -> str:
+    """Whose switches a stack of a framework is, in words."""
+    return f"the defaults of {profile_of(framework).version}" if stack == DEFAULT else f"stack {stack}"
 
 
 def assumed_lines(estimate: Estimate) -> Iterator[str]:
     """Yield whose switches are taken, and of those that nobody gave and that matter what each is worth."""
-    yield f"Switches: {stack_name(estimate)} (--stack, --option; `simulate frameworks {estimate.framework}`)."
+    whose = stack_name(estimate.stack, estimate.framework)
+    yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
     for one in estimate.assumed:
         worth = [f"{100.0 * one.speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
         if abs(one.memory_bytes) >= _LEAST_SHOWN:
@@ -107,8 +110,7 @@ def _word(value: str) -> str:
 def stack_lines(ranking: Ranking) -> Iterator[str]:
     """Yield the best layout under other named stacks."""
     for one in ranking.stacks:
-        name = f"the defaults of {profile_of(str(ranking.query.get('framework'))).version}"
-        name = name if one.stack == DEFAULT else f"stack {one.stack}"
+        name = stack_name(one.stack, str(ranking.query.get("framework")))
         if one.estimate is None:
             yield f"With {name}: nothing is likely enough to fit."
             continue

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.result import Ranking
 from simulator.show.report.as_csv import estimates_csv
-from simulator.show.report.as_json import dumps, estimate_object, ranking_text
+from simulator.show.report.as_json import dumps, estimate_object, ranking_text, reporters
 from simulator.show.report.estimate_table import estimate_table
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking_table import ranking_table
@@ -17,21 +17,15 @@ EstimateReporter = Callable[[Estimate, Presentation], str]
 RankingReporter = Callable[[Ranking, Presentation], str]
 
 
-def _json(value: object) -> str:
-    return dumps(value) + "\n"
-
-
 def _line(value: object) -> str:
     return dumps(value, indent=None) + "\n"
 
 
 ESTIMATE_REPORTERS: Mapping[str, EstimateReporter] = MappingProxyType(
     {
-        "table": lambda estimate, presentation: estimate_table(estimate, presentation, "table"),
-        "json": lambda estimate, presentation: _json(estimate_object(estimate, presentation)),
+        **reporters(estimate_table, estimate_object),
         "jsonl": lambda estimate, presentation: _line(estimate_object(estimate, presentation)),
         "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),
-        "markdown": lambda estimate, presentation: estimate_table(estimate, presentation, "markdown"),
     }
 )
 """Text of one estimate, by the format's name."""

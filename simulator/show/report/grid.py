@@ -53,6 +53,11 @@ def heading(text: str, style: Style) -> str:
     return text if style == "table" else f"**{_cell(text, style)}**\n"
 
 
+def titled(title: str, text: str, style: Style) -> str:
+    """Return a table or sentences under their title."""
+    return f"{heading(title, style)}\n{text}"
+
+
 def paragraph(lines: Iterable[str], style: Style) -> str:
     """Return sentences, one a line; on a page, a list."""
     return "\n".join(line if style == "table" else f"- {_cell(line, style)}" for line in lines)

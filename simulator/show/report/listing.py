@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.question.frameworks.profile import FrameworkProfile, switches
@@ -78,25 +79,20 @@ def hardware_listing(specs: Iterable[HardwareSpec]) -> list[ListingRow]:
 
 def frameworks_listing() -> list[ListingRow]:
     """Return one record for each switch, with its value in every framework."""
-    return [
-        {
-            "switch": spec.name,
-            **{name: _shown(getattr(profile, spec.name)) for name, profile in PROFILES.items()},
-            "allowed": _allowed(spec.metadata, spec.default),
-            "meaning": spec.metadata["about"],
-        }
-        for spec in switches()
-    ]
+    return _switch_rows(PROFILES)
 
 
 def framework_facts(profile: FrameworkProfile) -> list[ListingRow]:
     """Return one record for each switch of one framework, with its value in every named stack."""
     stacks = [on_stack(profile, stack.name) for stack in stacks_of(profile.name)]
+    return _switch_rows({"value": profile, **{stacked.stack: stacked for stacked in stacks}})
+
+
+def _switch_rows(profiles: Mapping[Any, FrameworkProfile]) -> list[ListingRow]:
     return [
         {
             "switch": spec.name,
-            "value": _shown(getattr(profile, spec.name)),
-            **{stacked.stack: _shown(getattr(stacked, spec.name)) for stacked in stacks},
+            **{name: _shown(getattr(profile, spec.name)) for name, profile in profiles.items()},
             "allowed": _allowed(spec.metadata, spec.default),
             "meaning": spec.metadata["about"],
         }

@@ -6,20 +6,18 @@ import dataclasses
 from typing import Any
 
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
-from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, run_object, significant, told
 from simulator.show.report.presentation import Presentation
+
+_ASKED = ("model", "train_tokens", "deadline_days", "budget", "min_fit_probability")
+"""Told as they were asked."""
 
 
 def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
     """Return a plan as plain values."""
-    best = plan.best
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": plan.model,
-        "train_tokens": plan.train_tokens,
-        "deadline_days": plan.deadline_days,
-        "budget": plan.budget,
-        "min_fit_probability": plan.min_fit_probability,
+        **{name: getattr(plan, name) for name in _ASKED},
         "availability": None if plan.availability is None else _figures(plan.availability),
         "offers": [
             {
@@ -31,7 +29,7 @@ def plan_object(plan: Plan, presentation: Presentation) -> dict[str, Any]:
             }
             for position, offer in enumerate(plan.offers)
         ],
-        "best": _position(plan, best),
+        "best": _position(plan, plan.best),
         "choices": [_choice(choice, presentation) for choice in plan.choices],
     }
 
@@ -50,12 +48,7 @@ def _position(plan: Plan, choice: Choice | None) -> int | None:
 
 def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
     return {
-        "offer": choice.offer,
-        "hardware": choice.hardware,
-        "nodes": choice.nodes,
-        "devices": choice.devices,
-        "precision": choice.precision,
-        "verdict": choice.verdict,
+        **told(choice, "offer", "hardware", "nodes", "devices", "precision", "verdict"),
         "reason": choice.reason or None,
         "in_time": _kept(choice.in_time),
         "in_budget": _kept(choice.in_budget),
@@ -67,9 +60,7 @@ def _choice(choice: Choice, presentation: Presentation) -> dict[str, Any]:
 
 
 def _kept(kept: LimitCheck | None) -> dict[str, Any] | None:
-    if kept is None:
-        return None
-    return {"answer": kept.answer, "probability": None if kept.probability is None else significant(kept.probability)}
+    return None if kept is None else told(kept, "answer", "probability")
 
 
 def _figures(value: Any) -> dict[str, float | None]:

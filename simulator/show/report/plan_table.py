@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 
 from simulator.question.units import MEGA
 from simulator.show.answers.availability import Availability
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import dumps
+from simulator.show.report.as_json import reporters
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.footer import defaults_line, stack_name, status_line
+from simulator.show.report.footer import assumptions_line, defaults_line, stack_name, status_line
 from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.plan_json import plan_object, plan_rows
-from simulator.show.report.presentation import Presentation
+from simulator.show.report.presentation import Presentation, cost_text, days_text
 from simulator.show.report.text import (
     amount,
     count_text,
     devices_text,
+    fit_text,
     gib,
     grouped,
     layout_text,
-    money,
     percent,
     probability_text,
-    ranged,
     step_unit,
 )
 
@@ -81,9 +79,9 @@ def _nodes(choice: Choice) -> str:
 
 def _run_words(choice: Choice) -> Iterator[str]:
     if choice.run is not None:
-        yield f"{ranged(choice.run.days, choice.run.days_interval, amount)} days"
+        yield f"{days_text(choice.run)} days"
         if choice.run.cost is not None:
-            yield f"cost {ranged(choice.run.cost, choice.run.cost_interval, money)}"
+            yield f"cost {cost_text(choice.run)}"
     for name, limit in (("in time", choice.in_time), ("in budget", choice.in_budget)):
         if limit is not None:
             yield f"{name}: {kept_text(limit)}"
@@ -111,13 +109,13 @@ def _columns(plan: Plan) -> Iterator[Column]:
         yield column("precision", lambda c: c.precision, is_text=True)
     yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
     yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
-    yield column("fit\n%", lambda c: _of(c, _fit), 70)
+    yield column("fit\n%", lambda c: _of(c, fit_text), 70)
     yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
     if plan.availability is not None:
         yield column("goodput\n%", lambda c: percent(c.goodput.training) if c.goodput else "-", 40)
-    yield column("days", lambda c: ranged(c.run.days, c.run.days_interval, amount) if c.run else "-")
+    yield column("days", lambda c: days_text(c.run) if c.run else "-")
     if any(c.run is not None and c.run.cost is not None for c in plan.priced):
-        yield column("cost", _cost, 5)
+        yield column("cost", lambda c: cost_text(c.run) if c.run else "-", 5)
     if plan.deadline_days is not None:
         yield column("in time", lambda c: kept_text(c.in_time), 10, is_text=True)
     if plan.budget is not None:
@@ -127,17 +125,6 @@ def _columns(plan: Plan) -> Iterator[Column]:
 
 def _of(choice: Choice, shown: Callable[..., str]) -> str:
     return "-" if choice.estimate is None else shown(choice.estimate)
-
-
-def _fit(estimate: object) -> str:
-    probability = getattr(getattr(estimate, "memory", None), "fit_probability", None)
-    return "-" if probability is None else probability_text(probability)
-
-
-def _cost(choice: Choice) -> str:
-    if choice.run is None or choice.run.cost is None:
-        return "-"
-    return ranged(choice.run.cost, choice.run.cost_interval, money)
 
 
 def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
@@ -161,17 +148,16 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
     shared: dict[str, dict[str, None]] = {}
     notes: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
-        if choice.estimate is not None:
-            for line in (f"Switches: {stack_name(choice.estimate)}.", status_line(choice.estimate)):
+        if (estimate := choice.estimate) is not None:
+            for line in (f"Switches: {stack_name(estimate.stack, estimate.framework)}.", status_line(estimate)):
                 shared.setdefault(line, {})[choice.hardware] = None
-            for note in choice.estimate.provenance.notes:
+            for note in estimate.provenance.notes:
                 notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
     told = {**shared, **notes} if verbosity > 0 else shared
     for line, hardware in sorted(told.items(), key=lambda pair: pair[0].partition(":")[0] == "Assumed"):
         yield f"{', '.join(hardware)}: {line}"
     if notes and verbosity <= 0:
-        count = len(notes)
-        yield f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+        yield assumptions_line(len(notes))
 
 
 def availability_lines(availability: Availability | None) -> Iterator[str]:
@@ -189,12 +175,5 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
     )
 
 
-PLAN_REPORTERS: Mapping[str, Callable[[Plan, Presentation], str]] = MappingProxyType(
-    {
-        "table": lambda plan, presentation: plan_table(plan, presentation, "table"),
-        "json": lambda plan, presentation: dumps(plan_object(plan, presentation)) + "\n",
-        "csv": lambda plan, _: table_csv(*plan_rows(plan)),
-        "markdown": lambda plan, presentation: plan_table(plan, presentation, "markdown"),
-    }
-)
+PLAN_REPORTERS = reporters(plan_table, plan_object) | {"csv": lambda plan, _: table_csv(*plan_rows(plan))}
 """Text of a plan, by the format's name."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
+from simulator.show.report.text import amount, money, ranged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,16 @@ class Presentation:
     """Whether the hardware has an fp8 peak; None if nobody looked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
+
+
+def days_text(run: TrainingRun) -> str:
+    """Return the days of a run with their interval."""
+    return ranged(run.days, run.days_interval, amount)
+
+
+def cost_text(run: TrainingRun) -> str:
+    """Return the cost of a run with its interval; a dash without a price."""
+    return "-" if run.cost is None else ranged(run.cost, run.cost_interval, money)
 
 
 def training_run(estimate: Estimate, presentation: Presentation) -> TrainingRun | None:

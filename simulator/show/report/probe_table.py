@@ -6,13 +6,14 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from simulator.lab.probe.measure import RatesCommand
 from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Probed
+from simulator.lab.runner.engine import Command
+from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.text import amount, milliseconds, percent
 
 _FEW_PINS = 3
@@ -28,19 +29,14 @@ def probe_table(probed: Probed, style: Style, verbosity: int) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def outlook_table(ready: Prepared, command: RatesCommand, style: Style) -> str:
+def outlook_table(ready: Prepared, command: Command, style: Style) -> str:
     """Return what would be measured and launched."""
     rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
     said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
         said.append("The rates are measured first, and may change the choice of launches:")
-        said.append("    " + _shell_line(command))
+        said.append("    " + shell_line(command.arguments, command.environment))
     return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
-
-
-def _shell_line(command: RatesCommand) -> str:
-    words = [*(f"{name}={shlex.quote(text)}" for name, text in command.environment.items())]
-    return " ".join([*words, shlex.join(command.arguments)])
 
 
 def _rates(rates: Rates, style: Style) -> str:
@@ -61,7 +57,7 @@ def _rates(rates: Rates, style: Style) -> str:
     if rates.link is not None:
         rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / GIGA)} GB/s"])
         rows.append(["its latency", f"{amount(rates.link.latency_seconds * MEGA)} us"])
-    return f"{heading('Rates', style)}\n{grid(['rate', 'value'], rows, style, text_columns=(0,))}"
+    return titled("Rates", grid(["rate", "value"], rows, style, text_columns=(0,)), style)
 
 
 def _plan(design: ProbeDesign, style: Style) -> str:
@@ -70,7 +66,7 @@ def _plan(design: ProbeDesign, style: Style) -> str:
         for number, one in enumerate(design.launches, start=1)
     ]
     headers = ["#", "launch", "step ms", "launch s", "pins down"]
-    return f"{heading('Plan', style)}\n{grid(headers, rows, style, text_columns=(1, 4))}"
+    return titled("Plan", grid(headers, rows, style, text_columns=(1, 4)), style)
 
 
 def _pins(names: Sequence[str]) -> str:
@@ -94,7 +90,7 @@ def _comparison(compared: Sequence[Compared], style: Style) -> str:
         for number, one in enumerate(compared, start=1)
     ]
     table = grid(headers, rows, style, text_columns=(1, 7))
-    return f"{heading('Step time predicted from the rates, measured, and after the fit', style)}\n{table}"
+    return titled("Step time predicted from the rates, measured, and after the fit", table, style)
 
 
 def _error(predicted: float | None, measured: float | None) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.layout import Layout
 from simulator.search.result import Ranking
+from simulator.show.answers.run import TrainingRun
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import (
     assumed_lines,
@@ -21,13 +21,16 @@ from simulator.show.report.footer import (
     stack_lines,
 )
 from simulator.show.report.grid import Style, grid, heading, paragraph
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
+    SIZE_FIELDS,
     amount,
+    cluster_speed,
     counts_text,
     cut_text,
     devices_text,
     elapsed_text,
+    fit_text,
     gib,
     grouped,
     in_colour,
@@ -35,10 +38,7 @@ from simulator.show.report.text import (
     layout_text,
     margin_text,
     mfu_text,
-    money,
     percent,
-    probability_text,
-    ranged,
     recompute_text,
     step_unit,
     teraflops,
@@ -109,13 +109,17 @@ def ranking_question(ranking: Ranking) -> str:
 
 def _cluster(ranking: Ranking) -> str:
     query = ranking.query
-    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
+    priced = _priced(ranking)
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
     text = f"{query.get('hardware')}{', assumed' if 'hardware' in ranking.defaults else ''}"
     if isinstance(nodes, int) and nodes:
         text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text
+
+
+def _priced(ranking: Ranking) -> tuple[Estimate, ...]:
+    return (*ranking.estimates, *ranking.risky, *ranking.starved, *filter(None, [ranking.nearest]))
 
 
 def _width(presentation: Presentation, style: Style) -> int | None:
@@ -127,18 +131,15 @@ def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[
     return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
 
 
-_TOLD_ELSEWHERE = frozenset({"expert_tensor_parallel"})
-"""Sizes that get a column only when they say something."""
 _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
 """Sizes whose column never goes."""
 
 
 def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
-    for field in FIELDS:
-        if field.group == "size" and field.name not in _TOLD_ELSEWHERE:
-            cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
-            plain = field.name not in _ALWAYS and set(cells) == {"1"}
-            yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
+    for field in SIZE_FIELDS:
+        cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
+        plain = field.name not in _ALWAYS and set(cells) == {"1"}
+        yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
     told = tuple(recompute_text(e.layout) for e in estimates)
     yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
     for choice in _CHOICES:
@@ -162,33 +163,24 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 60)
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 40)
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 80)
-    yield column("tokens/s", lambda e: grouped(e.throughput.tokens_per_second_per_device * e.devices), 30)
+    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), 30)
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), spare)
     yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
     yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
-        yield column("fit\n%", lambda e: in_colour(_fit_text(e), e.verdict, colour=presentation.colour), 10)
+        yield column("fit\n%", lambda e: in_colour(fit_text(e), e.verdict, colour=presentation.colour), 10)
     yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
     if presentation.train_tokens is not None:
-        yield column("train\ndays", lambda e: _run_text(e, presentation, "days"), 2)
+        yield column("train\ndays", lambda e: _run_text(e, presentation, days_text), 2)
         if presentation.price_per_device_hour is not None:
-            yield column("train\ncost", lambda e: _run_text(e, presentation, "cost"), 4)
+            yield column("train\ncost", lambda e: _run_text(e, presentation, cost_text), 4)
 
 
-def _fit_text(estimate: Estimate) -> str:
-    probability = estimate.memory.fit_probability
-    return "-" if probability is None else probability_text(probability)
-
-
-def _run_text(estimate: Estimate, presentation: Presentation, field: Literal["days", "cost"]) -> str:
+def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[TrainingRun], str]) -> str:
     run = training_run(estimate, presentation)
-    if run is None:
-        return "-"
-    if field == "days":
-        return ranged(run.days, run.days_interval, amount)
-    return ranged(run.cost or 0.0, run.cost_interval, money)
+    return "-" if run is None else shown(run)
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
@@ -247,8 +239,7 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
     yield from stack_lines(ranking)
     yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from space_lines(ranking, presentation)
-    priced = (*ranking.estimates, *ranking.risky, *ranking.starved, *([ranking.nearest] if ranking.nearest else []))
-    if priced:
+    if priced := _priced(ranking):
         yield from assumed_lines(priced[0])
         yield from provenance_lines(priced[0], presentation)
 
@@ -260,7 +251,7 @@ def _risky_lines(ranking: Ranking) -> Iterator[str]:
     for estimate in ranking.risky:
         if estimate.throughput.step_seconds < best:
             speed = teraflops(estimate.throughput.flops_per_second_per_device)
-            fit = _fit_text(estimate)
+            fit = fit_text(estimate)
             chance = f"fits with {fit} %, {percent(float(str(least)))} % is asked for"
             yield f"Risky, not recommended: {layout_text(estimate.layout)}: {speed} TFLOPS/device, {chance}."
 

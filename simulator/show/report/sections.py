@@ -25,32 +25,21 @@ class Section:
     """Whether the lines are a list."""
 
 
-def sections_text(sections: Iterable[Section], style: Style, *, level: int = 2) -> str:
-    """Return the sections one below the other; on a page, titles are headings of `level`."""
-    return "\n\n".join(_text(section, style, level) for section in sections) + "\n"
+def sections_text(sections: Iterable[Section], style: Style) -> str:
+    """Return the sections one below the other; on a page, titles are headings."""
+    return "\n\n".join(_text(section, style) for section in sections) + "\n"
 
 
-def _text(section: Section, style: Style, level: int) -> str:
-    blocks = [section.title if style == "table" else f"{'#' * level} {section.title}"]
+def _text(section: Section, style: Style) -> str:
+    blocks = [section.title if style == "table" else f"## {section.title}"]
     if section.lines:
-        lines = [line if style == "table" else _escaped(line) for line in section.lines]
+        lines = [line if style == "table" else line.replace("|", "\\|") for line in section.lines]
         blocks.append(
             "\n".join(f"- {line}" if section.listed else line for line in lines)
             if section.listed or style == "table"
             else "\n\n".join(lines)
         )
     if section.headers and section.rows:
-        blocks.append(
-            grid(
-                section.headers,
-                section.rows,
-                style,
-                text_columns=section.text_columns,
-                wrapped=frozenset(section.wrapped),
-            )
-        )
+        table = grid(section.headers, section.rows, style, text_columns=section.text_columns, wrapped=section.wrapped)
+        blocks.append(table)
     return "\n\n".join(blocks)
-
-
-def _escaped(line: str) -> str:
-    return line.replace("|", "\\|")

@@ -11,21 +11,11 @@ from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import TERA, to_gib
 
-VERDICT_WORDS: Mapping[Verdict, str] = {
-    "fits": "fits",
-    "starved": "starved",
-    "does_not_fit": "does not fit",
-    "refused": "refused",
-}
-_VERDICT_COLOURS: Mapping[Verdict, str] = {
-    "fits": "green",
-    "starved": "yellow",
-    "does_not_fit": "red",
-    "refused": "red",
-}
-
-
+_COLOURS = {"fits": "green", "starved": "yellow", "ran": "green"}
+"""Of verdicts and outcomes; what is not among them is red."""
 _MOST_DECIMALS = 15
+SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
+"""Sizes of a layout that every table shows; the one left out is told where it says something."""
 
 
 def amount(value: float) -> str:
@@ -60,6 +50,12 @@ def probability_text(probability: float) -> str:
     if probability < 0.001:
         return "< 0.1"
     return "> 99.9" if probability > 0.999 else percent(probability)
+
+
+def fit_text(estimate: Estimate) -> str:
+    """Return the probability that an estimate fits, in per cent; a dash where no calibration tells."""
+    probability = estimate.memory.fit_probability
+    return "-" if probability is None else probability_text(probability)
 
 
 def mfu_text(share: float) -> str:
@@ -117,16 +113,16 @@ def count_text(count: int) -> str:
 
 def verdict_text(verdict: Verdict, *, colour: bool) -> str:
     """Return the verdict in words, in its colour if ``colour``."""
-    return in_colour(VERDICT_WORDS[verdict], verdict, colour=colour)
+    return in_colour(words(verdict), verdict, colour=colour)
 
 
-def in_colour(text: str, verdict: Verdict, *, colour: bool) -> str:
-    """Return the text in the colour of a verdict if ``colour``."""
+def in_colour(text: str, verdict: str, *, colour: bool) -> str:
+    """Return the text in the colour of a verdict or an outcome if ``colour``."""
     if not colour:
         return text
     from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
 
-    return style(text, fg=_VERDICT_COLOURS[verdict])
+    return style(text, fg=_COLOURS.get(verdict, "red"))
 
 
 def recompute_text(layout: Layout) -> str:
@@ -195,6 +191,18 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
         yield f"{need}; probability that it fits: {probability_text(probability)} %"
+
+
+def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
+    """Yield a layout, its verdict and how sure that is."""
+    yield sharded_layout_text(estimate.layout)
+    yield verdict_sentence(estimate, colour=colour)
+    yield from need_lines(estimate)
+
+
+def cluster_speed(estimate: Estimate) -> float:
+    """Tokens per second of all devices."""
+    return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
 def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:

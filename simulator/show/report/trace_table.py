@@ -8,8 +8,8 @@ from typing import Any
 
 from simulator.lab.trace.result import TraceComparison
 from simulator.question.units import to_mib
-from simulator.show.report.as_json import dumps, layout_object, mib, significant
-from simulator.show.report.grid import Style, grid, heading, paragraph
+from simulator.show.report.as_json import dumps, layout_object, mib, significant, told
+from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.text import amount, devices_text, gib, percent, sharded_layout_text
 
 SCHEMA_VERSION = 1
@@ -20,15 +20,13 @@ def trace_table(found: TraceComparison, style: Style, *, quiet: bool = False) ->
     traced = found.traced
     rows = [[name, gib(counted), gib(predicted)] for name, counted, predicted in found.rows]
     rows.append(["peak", gib(traced.peak_bytes), gib(found.predicted.allocated_bytes)])
+    parts = [[name, gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])]
     tables = [
-        f"{heading(_question(found), style)}\n{paragraph(_answer(found), style)}",
-        _titled("Bytes alive at the peak, GiB", ["part", "traced", "predicted"], rows, style),
-        _titled(
-            "Traced by category, GiB",
-            ["category", "GiB"],
-            [[name, gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])],
-            style,
+        titled(_question(found), paragraph(_answer(found), style), style),
+        titled(
+            "Bytes alive at the peak, GiB", grid(["part", "traced", "predicted"], rows, style, text_columns=[0]), style
         ),
+        titled("Traced by category, GiB", grid(["category", "GiB"], parts, style, text_columns=[0]), style),
     ]
     if not quiet:
         tables.append(paragraph(_footer(found), style))
@@ -40,9 +38,7 @@ def trace_object(found: TraceComparison) -> dict[str, Any]:
     traced, predicted = found.traced, found.predicted
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": found.estimate.model,
-        "devices": found.estimate.devices,
-        "precision": found.estimate.precision,
+        **told(found.estimate, "model", "devices", "precision"),
         "layout": layout_object(found.estimate),
         "stage": traced.stage,
         "layers": predicted.layers,
@@ -103,7 +99,3 @@ def _footer(found: TraceComparison) -> list[str]:
         f"{trainer}; `simulate estimate` prices Megatron at ZeRO 1 unless told otherwise, which needs another amount.",
         "Tensors only: no workspaces of libraries, no device context, no fragmentation.",
     ]
-
-
-def _titled(title: str, headers: list[str], rows: list[list[str]], style: Style) -> str:
-    return f"{heading(title, style)}\n{grid(headers, rows, style, text_columns=[0])}"

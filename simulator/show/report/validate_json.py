@@ -15,7 +15,7 @@ from simulator.lab.runner.compare import ComparedFigure, LayoutComparison
 from simulator.lab.runner.launch import Launched
 from simulator.lab.runner.learn import Learned
 from simulator.question.scenario.layout import layout_object
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant
+from simulator.show.report.as_json import SCHEMA_VERSION, dumps, estimate_object, mib, significant, told
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import sharded_layout_text
 
@@ -69,17 +69,11 @@ def _layout(one: LayoutComparison) -> dict[str, Any]:
         "step_time_s": None if step is None else _figure(step, significant),
         "ranks": [
             {
-                "rank": rank.rank,
-                "stage": rank.stage,
+                **told(rank, "rank", "stage"),
                 "predicted_mib": mib(rank.predicted),
                 "measured_mib": mib(rank.measured),
-                "error": significant(rank.error),
-                "predicted_forward_s": significant(rank.predicted_forward_seconds),
-                "forward_s": None if rank.forward_seconds is None else significant(rank.forward_seconds),
-                "predicted_backward_s": significant(rank.predicted_backward_seconds),
-                "predicted_device_mib": mib(rank.predicted_device_bytes),
-                "device_mib": None if rank.device_bytes is None else mib(rank.device_bytes),
-                "backward_s": None if rank.backward_seconds is None else significant(rank.backward_seconds),
+                **told(rank, "error", "predicted_forward_seconds", "forward_seconds", "predicted_backward_seconds"),
+                **told(rank, "predicted_device_bytes", "device_bytes", "backward_seconds"),
             }
             for rank in one.ranks
         ],

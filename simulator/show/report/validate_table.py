@@ -13,7 +13,7 @@ from simulator.lab.runner.launch import Launch, Launcher
 from simulator.lab.runner.learn import Learned, Moved
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid, paragraph
-from simulator.show.report.text import amount, devices_text, milliseconds, percent, sharded_layout_text
+from simulator.show.report.text import amount, devices_text, in_colour, milliseconds, percent, sharded_layout_text
 
 _STYLE: Style = "table"
 Shown = Callable[[float], str]
@@ -94,11 +94,7 @@ def _measured(figure: ComparedFigure | None, shown: Shown) -> list[str]:
 def _outcome(one: LayoutComparison, *, colour: bool) -> str:
     words = next(iter((*filter(None, [one.contradiction]), *one.failures)), _ran(one))
     words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
-    if not colour:
-        return words
-    from click import style  # noqa: PLC0415  colour codes are wanted on a terminal only
-
-    return style(words, fg="green" if words == _ran(one) and one.ran else "red")
+    return in_colour(words, "ran" if words == _ran(one) and one.ran else "failed", colour=colour)
 
 
 def _ran(one: LayoutComparison) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
 
@@ -49,8 +48,8 @@ class MegatronEngine:
         return write_recipe(pick, "megatron", folder, self._settings(pick))
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
-        """Read the log."""
-        return read_outcome(pick, ended, _lines(pick.warmup_steps), _as_logged)
+        """Read the log, which reports memory of every stage and tensor-parallel rank: nothing is to be put right."""
+        return read_outcome(pick, ended, _lines(pick.warmup_steps), lambda row: row)
 
     def _settings(self, pick: Pick) -> dict[str, str]:
         """What the recipe takes from its environment."""
@@ -81,8 +80,3 @@ def _mock_data(pick: Pick) -> str:
         )
     # Its tokenizer for no text adds one id, for the end of a document.
     return f"--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"
-
-
-def _as_logged(row: MeasuredRow) -> MeasuredRow:
-    """A log of Megatron-LM reports memory of every stage and tensor-parallel rank: nothing is to be put right."""
-    return row

@@ -12,7 +12,6 @@ from simulator.errors import SimulateError, UnsupportedError, short_line
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.settings import LISTS
 from simulator.show.answers.sweep.questions import KEYWORDS, space_of
-from simulator.tabular import Row
 
 OUTCOMES = ("fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed")
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
@@ -50,7 +49,8 @@ def price_part(numbered: Sequence[tuple[int, Mapping[str, Any]]], least: float, 
     """
     if version != __version__:
         raise UnsupportedError(f"a worker has simulate {__version__}, the sweep {version}: install one version on both")
-    return [_cells(_row(question, least) | {"question": number}) for number, question in numbered]
+    rows = (_row(question, least) | {"question": number} for number, question in numbered)
+    return [[row.get(name) for name in COLUMNS] for row in rows]
 
 
 def asked(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,10 +60,6 @@ def asked(question: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = " ".join(f"{key}={_listed(value)}" for key, value in found[name].items()) or None
     return found
-
-
-def _cells(row: Row) -> list[Any]:
-    return [row.get(name) for name in COLUMNS]
 
 
 def _row(question: Mapping[str, Any], least: float) -> dict[str, Any]:
@@ -78,12 +74,12 @@ def _row(question: Mapping[str, Any], least: float) -> dict[str, Any]:
     estimate = found.recommended or found.nearest
     if estimate is None:
         return {"outcome": "no_layout", "reason": "no layout keeps the rules"}
-    outcome = "fits" if found.recommended is not None else _short_of(estimate)
-    return {"outcome": outcome, **_layout(estimate.layout), **_figures(estimate)}
-
-
-def _short_of(estimate: Estimate) -> str:
-    return "risky" if estimate.verdict == "fits" else estimate.verdict
+    short_of = "risky" if estimate.verdict == "fits" else estimate.verdict
+    return {
+        "outcome": "fits" if found.recommended is not None else short_of,
+        **_layout(estimate.layout),
+        **_figures(estimate),
+    }
 
 
 def _layout(layout: Layout) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from simulator.show.answers.sweep.questions import Questions, absolute, question
 from simulator.show.answers.sweep.workers import Workers, check_workers, workers_of
 from simulator.tabular import Row, Tabular
 
-"""Called with questions done and in total."""
 _AHEAD = 3
 """Parts handed out for each that is priced, so that no worker waits for the next."""
 _POOLS = 3
