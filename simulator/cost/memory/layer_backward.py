@@ -11,16 +11,16 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
 
-def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Array) -> Array:
+def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes.
 
-    Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is 1 where the weights'
-    gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
+    Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is where the weights'
+    gradients stay until the layer's end; elsewhere each is added to an accumulated one at once.
     """
     extents = Extents(scenario, block)
     kept = layer_bytes(scenario, block, kind) + repeated_working_set(scenario, block, kind)
@@ -66,7 +66,7 @@ def _widths(scenario: Scenario, block: LayoutBlock) -> tuple[Array, Array, Array
 
 
 def _feed_forward(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
 ) -> Array:
     """Beside what the layer kept and the gradient that came in, at the widest of three moments.
 
@@ -88,7 +88,7 @@ def _feed_forward(
 
 
 def _attention(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
 ) -> Array:
     """Everything of the layer alive in the backward pass of attention, at the widest of two moments.
 
