@@ -9,7 +9,6 @@ keep what a backward pass gathered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -84,7 +83,7 @@ def sharded_moments(
         layers=layers,
         first=has.embeddings[:, None] > 0.0,
         last=has.heads[:, None] > 0.0,
-        count=count,
+        micro_batches=count,
         flight=np.where(activations.offloaded, 1.0, in_flight(scenario, block)),
         boundary=boundary,
         one_micro_batch=(activations.one_micro_batch + boundary * (sent - received))[has.kind],
@@ -129,8 +128,7 @@ class _Free(frozenset[str]):
     """Names of tensors that are gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(NamedTuple):
     """What is alive now is a moment of the step; ranks and layouts that do not have it count what stays anyway."""
 
     name: MomentName
@@ -159,8 +157,7 @@ def _replay(lasting: _Allocate, scenes: Iterable[Iterable[_Event]]) -> tuple[Mom
     return tuple(moments)
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(NamedTuple):
     """What FSDP2 does in each layout; bytes are those of a parameter, shape (n,)."""
 
     element: float
@@ -204,8 +201,7 @@ def _policy(scenario: Scenario, block: LayoutBlock) -> _Policy:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Units:
+class _Units(NamedTuple):
     """Parameters of the units on one device before sharding unless said; shape (n,) or (kinds, n)."""
 
     layer: Array
@@ -250,8 +246,7 @@ def _units(scenario: Scenario, block: LayoutBlock, has: StageContents) -> _Units
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranks:
+class _Ranks(NamedTuple):
     """Layers and micro batches on the ranks, counts, and bytes of activations; shape (n,), (kinds, 1) or (kinds, n)."""
 
     block: LayoutBlock
@@ -260,10 +255,9 @@ class _Ranks:
     first: Mask
     """Which have the input table, and which the output layer."""
     last: Mask
-    count: Array
-    """Micro batches of the step."""
+    micro_batches: Array
     flight: StageArray
-    """Those whose activations are alive at most, shape (pipeline_parallel, n)."""
+    """Micro batches whose activations are alive at most, shape (pipeline_parallel, n)."""
     boundary: Array
     """The residual stream between two layers."""
     one_micro_batch: StageArray
@@ -288,7 +282,7 @@ class _Step(NamedTuple):
 
 def _held(ranks: _Ranks, flight: StageArray) -> StageArray:
     """Activations of so many micro batches on every rank, with what its pipeline receives and has sent."""
-    sent = ranks.boundary * _sent_chunks(ranks.block, ranks.has, ranks.count, flight)
+    sent = ranks.boundary * _sent_chunks(ranks.block, ranks.has, ranks.micro_batches, flight)
     return ranks.one_micro_batch * flight + ranks.buffers + sent
 
 
@@ -315,8 +309,8 @@ def _left(ranks: _Ranks, flight: StageArray) -> StageArray:
     With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
     """
     chunks = float(ranks.block.chunks)
-    in_turn = (ranks.count == ranks.block.pipeline_parallel) & (chunks > 1.0)
-    return np.where(in_turn, (ranks.count - 1.0) / chunks, flight - 1.0 / chunks)
+    in_turn = (ranks.micro_batches == ranks.block.pipeline_parallel) & (chunks > 1.0)
+    return np.where(in_turn, (ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
@@ -325,7 +319,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     The first pass begins without gradients; a later one, if there is one, with all of them.
     """
     scenario, does, units, ranks = step
-    count, flight, pipelined = ranks.count, ranks.flight, ranks.block.pipeline_parallel > 1
+    count, flight, pipelined = ranks.micro_batches, ranks.flight, ranks.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
     later = np.where(does.reduces_each, units.shards, units.accumulated)
     parameters, begin = units.stored + does.copied * units.gathered_all, _begin(step)
@@ -339,7 +333,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     of_table = np.where(does.wrapped & (does.element < FP32), 0.0, FP32 * units.table_gradient)
     no_table = np.where(does.reduces_each, FP32 / does.ranks * units.table, of_table)
     no_layer = no_table + np.where(does.reduces_each, FP32 / does.ranks * units.layer, 0.0)
-    each = step._replace(does=replace(does, buffer=np.where(does.reduces_each, FP32, 0.0)))
+    each = step._replace(does=does._replace(buffer=np.where(does.reduces_each, FP32, 0.0)))
     left, middle = _left(ranks, flight), _left(ranks, np.maximum(behind, 1.0))
     yield _end(each, left, (later - no_layer, later - no_table), repeated)
     yield _end(each, middle, (later, later), count > (1.0 if pipelined else 2.0))
@@ -351,7 +345,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         table = units.shards + whole * (units.table_gradient - units.table / does.ranks)
         layer = table + whole * units.layer * (1.0 - 1.0 / does.ranks)
         no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
-        last = step._replace(does=replace(does, copied=np.zeros_like(does.copied), used=does.copied + does.used))
+        last = step._replace(does=does._replace(copied=np.zeros_like(does.copied), used=does.copied + does.used))
         yield _end(last, left, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(does.wrapped, units.shards, units.accumulated)
@@ -367,7 +361,7 @@ def _begin(step: _Step) -> list[_Event]:
     logits, several = logits_per_micro_batch(scenario, block), ranks.layers / block.chunks > 1.0
     # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
     forward = does.ahead * units.head - (2.0 * FP32 - does.element - FP32) * logits
-    reduced = np.where(does.reduces_each & (ranks.count > 1.0), FP32, 0.0)
+    reduced = np.where(does.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
     # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, does.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)
@@ -410,7 +404,7 @@ def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], 
     done = does.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # The order of the passes is forgotten in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
-    astray = np.where((ranks.count > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
+    astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
     # Of interleaved chunks only the first one's, whose backward pass this is.
     at_end = units.all - units.table if block.chunks == 1 else ranks.layers / block.chunks * units.layer
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
