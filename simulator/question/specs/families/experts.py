@@ -10,6 +10,7 @@ from simulator.question.specs.families.common import (
     grouped,
     heads,
     kinds,
+    routed_experts,
     sizes,
     sliding_layers,
     translated,
@@ -20,11 +21,7 @@ from simulator.question.specs.model import FeedForward, Mixer
 
 def _mixtral(config: Config) -> Fields:
     fields = grouped(config, kv_heads=8)
-    return fields | {
-        "num_experts": config.integer("num_local_experts", 8),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 2),
-        "moe_intermediate_size": fields["intermediate_size"],
-    }
+    return fields | routed_experts(config, "num_local_experts", 8, 2, width=fields["intermediate_size"])
 
 
 def interleaved(config: Config, layers: int) -> list[FeedForward]:
@@ -37,9 +34,7 @@ def _qwen_experts(config: Config, fields: Fields, experts: int, chosen: int, wid
     key = "num_experts" if config.has("num_experts") else "num_local_experts"
     layers = fields["num_hidden_layers"]
     return {
-        "num_experts": config.integer(key, experts),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", chosen),
-        "moe_intermediate_size": config.integer("moe_intermediate_size", width),
+        **routed_experts(config, key, experts, chosen, usual=width),
         **kinds(config, (), interleaved(config, layers)),
     }
 
@@ -204,9 +199,7 @@ def _gpt_oss(config: Config) -> Fields:
     layers = fields["num_hidden_layers"]
     default = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
     return fields | {
-        "num_experts": config.integer("num_local_experts", 128),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 4),
-        "moe_intermediate_size": fields["intermediate_size"],
+        **routed_experts(config, "num_local_experts", 128, 4, width=fields["intermediate_size"]),
         "mlp_bias": True,
         "router_bias": True,
         "attention_sinks": "all",
@@ -227,9 +220,7 @@ def _minimax_m2(config: Config) -> Fields:
         | norms
         | {
             **heads(config, fields, kv_heads=8, head_dim=128),
-            "num_experts": config.integer("num_local_experts", 256),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": fields["intermediate_size"],
+            **routed_experts(config, "num_local_experts", 256, 8, width=fields["intermediate_size"]),
             "num_nextn_predict_layers": config.integer("num_mtp_modules", 0) if trained else 0,
         }
     )
@@ -254,9 +245,7 @@ def _minimax_m3(config: Config) -> Fields:
         | {
             **heads(config, fields, kv_heads=4, head_dim=128),
             "intermediate_size": config.integer("dense_intermediate_size", 12288),
-            "num_experts": config.integer("num_local_experts", 128),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 4),
-            "moe_intermediate_size": fields["intermediate_size"],
+            **routed_experts(config, "num_local_experts", 128, 4, width=fields["intermediate_size"]),
             "num_shared_experts": 1,
             "shared_expert_intermediate_size": config.integer("shared_intermediate_size", 3072),
             "router_bias": config.flag("use_routing_bias", default=True),
@@ -315,9 +304,7 @@ def _mimo_v2_flash(config: Config) -> Fields:
             "sliding_key_value_heads": config.integer("swa_num_key_value_heads", 2 * shared),
             "attention_sinks": "sliding",
             "attention_bias": config.flag("attention_bias", default=False),
-            "num_experts": config.integer("n_routed_experts", 256),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": config.integer("moe_intermediate_size", 2048),
+            **routed_experts(config, "n_routed_experts", 256, 8, usual=2048),
             "router_bias": True,
         }
     )
@@ -345,9 +332,7 @@ def _step(config: Config) -> Fields:
         | {
             "qk_norm": True,
             "attention_gate": "head",
-            "num_experts": config.integer("num_experts", 288),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": config.integer("moe_intermediate_size", 1280),
+            **routed_experts(config, "num_experts", 288, 8, usual=1280),
             "num_shared_experts": 1,
             "shared_expert_intermediate_size": config.integer("share_expert_dim", 1280),
             "router_bias": config.flag("use_moe_router_bias", default=True),
@@ -388,9 +373,7 @@ def _olmoe(config: Config) -> Fields:
     return fields | {
         "qk_norm": True,
         "qk_norm_span": "projection",
-        "num_experts": config.integer("num_experts", 64),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-        "moe_intermediate_size": fields["intermediate_size"],
+        **routed_experts(config, "num_experts", 64, 8, width=fields["intermediate_size"]),
     }
 
 
