@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -154,6 +154,8 @@ def _replay(lasting: _Allocate, scenes: Iterable[Iterable[_Event]]) -> tuple[Mom
                     parts["temporary"] = reduce(add, (size for one, size in alive.items() if one not in parts))
                     parts |= {part: np.where(when, parts[part], 0.0) for part in ("gradients", "logits", "temporary")}
                     moments.append(Moment(name, **parts))
+                case _:
+                    assert_never(event)
     return tuple(moments)
 
 
