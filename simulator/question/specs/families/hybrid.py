@@ -77,14 +77,11 @@ def _minimax(config: Config) -> Fields:
     mixers = translated(config, "layer_types", attention_layers(config, layers, default), known)
     if config.integer("shared_intermediate_size", 0):
         raise config.unsupported("shared_intermediate_size", "only 0 (no shared experts) can be priced")
-    return (
-        fields
-        | kinds(config, mixers)
-        | {
-            "chunk_tokens": config.integer("block_size", 256),
-            **routed_experts(config, "num_local_experts", 8, 2, width=fields["intermediate_size"]),
-        }
-    )
+    fields |= kinds(config, mixers)
+    return fields | {
+        "chunk_tokens": config.integer("block_size", 256),
+        **routed_experts(config, "num_local_experts", 8, 2, width=fields["intermediate_size"]),
+    }
 
 
 _BLOCKS: Final[Mapping[str, LayerKind]] = {
