@@ -14,12 +14,9 @@ import numpy as np
 from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import LayoutBlock
-from simulator.question.scenario.layout import (
-    BY_NAME,
-    RECOMPUTE_MODULES,
-    Layout,
-)
+from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import pipelines
 from simulator.search.pipelines import every, mask
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory.fully_shard import _Step
+from simulator.cost.memory.fully_shard import _sent_chunks
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.memory.schedule import recompute_plan, stage_activations
+from simulator.cost.memory.schedule import micro_batches
 from simulator.cost.stages import stage_contents
 from tests.memory.test_fully_shard_moments import ALONE, PIPED, Expected, endings, step_of
 from tests.pricing.test_memory_arithmetic import question
@@ -190,19 +190,11 @@ def test_outputs_and_gradients_that_interleaved_ranks_have_sent(count: int, done
     scenario = question(small_moe(vocab_size=8, num_hidden_layers=9), "torch", devices=3, global_batch_size=2 * count)
     here = block(scenario, micro_batch_size=2, **fields)
     has = stage_contents(scenario, here)
-    # The first moment's activations over those of passes in flight and buffers.
     flight = count - done
     turns = [2 - (turn // 3) % 3 for turn in range(3 * done)]
-    stream = 2 * 64 * 64
     expected = sum(2 - (rank == 2 and chunk == 2) - (rank == 0 and chunk == 0) for chunk in turns)
-    step = _step(scenario, here, has)
-    found = np.asarray(step._sent_chunks(np.full((3, 1), float(flight))))
-    assert found[rank, 0] == expected * stream
-
-
-def _step(scenario: Any, here: Any, has: Any) -> Any:
-    plan = recompute_plan(here, has)
-    return _Step(scenario, here, has, stage_activations(scenario, here, has, plan), plan)
+    found = np.asarray(_sent_chunks(here, has, micro_batches(scenario, here), np.full((3, 1), float(flight))))
+    assert found[rank, 0] == expected
 
 
 def test_layers_of_unequal_size_stay_gathered_each_with_its_own() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, Layout, default_cut
+from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import PRECISIONS
+from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS
 from simulator.search.rules import RULES
 from simulator.search.space import divisors
 from tests.scenario.cases import scenario_of

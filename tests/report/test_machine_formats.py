@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.question.scenario.layout import OFFLOADS, RECOMPUTE_METHODS, RECOMPUTE_MODES
-from simulator.question.vocabulary import PRECISIONS
+from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
 from simulator.show.report.as_json import (
     dumps,
     estimate_object,

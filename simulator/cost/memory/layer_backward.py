@@ -10,30 +10,30 @@ from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import Extents, tokens_per_device
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import summed
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.cost.operations.record import Operation, summed
+from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
 
-def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Array) -> Array:
+def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes.
 
-    Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is 1 where the weights'
-    gradients stay until the layer's end, and 0 where each is added to an accumulated one at once.
+    Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is where the weights'
+    gradients stay until the layer's end; elsewhere each is added to an accumulated one at once.
     """
-    extents = Extents(scenario, block)
+    extents, operations = Extents(scenario, block), layer_operations(conditions_of(scenario), kind)
     kept = layer_bytes(scenario, block, kind) + repeated_working_set(scenario, block, kind)
     incoming = layer_input_bytes(scenario, block)
     if kind.feed_forward == "experts":
-        return kept + incoming + _experts(scenario, block, extents, kind)
+        return kept + incoming + _experts(scenario, block, extents, operations)
     feed_forward = _feed_forward(scenario, block, extents, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
-    mixing = {one.name for one in layer_operations(conditions_of(scenario), kind) if one.group == "core_attention"}
+    mixing = {one.name for one in operations if one.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, kind))
+        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, operations))
     return np.maximum(widest, _attention(scenario, block, extents, kind, keeps_gradients))
 
 
@@ -42,9 +42,8 @@ def _products(scenario: Scenario, kind: LayerKind) -> int:
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
-def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
+def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, operations: tuple[Operation, ...]) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
-    operations = layer_operations(conditions_of(scenario), kind)
     scan = (one for one in operations if one.group == "core_attention")
     gradients = extents.total(summed(amount for one in scan for amount in one.temporary))
     inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
@@ -66,7 +65,7 @@ def _widths(scenario: Scenario, block: LayoutBlock) -> tuple[Array, Array, Array
 
 
 def _feed_forward(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
 ) -> Array:
     """Beside what the layer kept and the gradient that came in, at the widest of three moments.
 
@@ -88,7 +87,7 @@ def _feed_forward(
 
 
 def _attention(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Array
+    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
 ) -> Array:
     """Everything of the layer alive in the backward pass of attention, at the widest of two moments.
 
@@ -123,11 +122,9 @@ def _weight_bytes(scenario: Scenario, block: LayoutBlock, width: int) -> Array:
     return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
 
 
-def _experts(scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind) -> Array:
+def _experts(scenario: Scenario, block: LayoutBlock, extents: Extents, operations: tuple[Operation, ...]) -> Array:
     """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
-    operations = layer_operations(conditions_of(scenario), kind)
-    gradients = extents.total(
-        summed(amount for one in operations if one.group == "experts" for amount in one.temporary)
-    )
+    experts = (one for one in operations if one.group == "experts")
+    gradients = extents.total(summed(amount for one in experts for amount in one.temporary))
     largest = max(weight.parameters for one in operations for weight in one.weights if weight.routed)
     return gradients + element_bytes(scenario) * largest / block.expert_ranks

@@ -13,11 +13,6 @@ from simulator.question.specs.model import Heads, Mixer
 from simulator.question.vocabulary import ContextExchange
 
 
-def heads_of(given: Conditions, mixer: Mixer) -> Heads:
-    """The heads of an attention mixer."""
-    return given.model.heads(mixer)
-
-
 def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
     """The spread that goes by the key-value heads of a mixer."""
     forms: dict[str, Spread] = {
@@ -39,7 +34,7 @@ def rotation(given: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operati
 
     Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
     """
-    model, element, heads = given.model, element_bytes(given), heads_of(given, mixer)
+    model, element, heads = given.model, element_bytes(given), given.model.heads(mixer)
     tables: tuple[Kept, ...] = ()
     if given.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
@@ -60,7 +55,7 @@ def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Op
     and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
     over some ranks, and keys and values go round the others.
     """
-    element, heads = element_bytes(given), heads_of(given, mixer)
+    element, heads = element_bytes(given), given.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
     passed: Spread = "window" if mixer == "sliding" else "key_value"
     joined = element * joined_width
@@ -92,7 +87,7 @@ def gathered_context(given: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
     """Keys and values of the whole context and their gradients, alive in attention's backward pass where gathered."""
     if given.framework.cp_communication not in ("gathered_ring", "all_gather"):
         return ()
-    heads = heads_of(given, mixer)
+    heads = given.model.heads(mixer)
     each = 2.0 * element_bytes(given) * float(heads.key_width + heads.value_width)
     return (Amount(each, "sliding_key_value_context" if mixer == "sliding" else "key_value_context"),)
 
@@ -104,7 +99,7 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
     a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
     the softmax write and read it. Its backward pass holds the gradients of queries, keys and values.
     """
-    model, profile, element, heads = given.model, given.framework, element_bytes(given), heads_of(given, mixer)
+    model, profile, element, heads = given.model, given.framework, element_bytes(given), given.model.heads(mixer)
     queries = float(heads.queries)
     output = Kept("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
@@ -160,7 +155,7 @@ def _bound(given: Conditions, mixer: Mixer) -> Window | None:
 
 def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Attention's output times a sigmoid, of a number per head or per feature; the sigmoid and the product stay."""
-    heads, element = heads_of(given, mixer), element_bytes(given)
+    heads, element = given.model.heads(mixer), element_bytes(given)
     if given.model.attention_gate == "none":
         return ()
     gates = heads.queries if given.model.attention_gate == "head" else heads.output_width

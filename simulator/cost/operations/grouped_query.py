@@ -6,7 +6,6 @@ from simulator.cost.elements import FP32, element_bytes
 from simulator.cost.operations.attention import (
     context_exchange,
     core_attention,
-    heads_of,
     output_gate,
     output_projection,
     rotation,
@@ -19,30 +18,15 @@ from simulator.cost.operations.record import Collective, Kept, Operation, Weight
 from simulator.question.specs.model import Mixer
 
 
-def grouped_query(given: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition of a layer that attends to all tokens."""
-    return _attention(given, "grouped_query")
-
-
-def sliding(given: Conditions) -> tuple[Operation, ...]:
-    """The same of a layer that attends to a window."""
-    return _attention(given, "sliding")
-
-
-def sparse(given: Conditions) -> tuple[Operation, ...]:
-    """The same of a layer that attends to the blocks of keys that an indexer chooses."""
-    return _attention(given, "sparse")
-
-
-def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Projections, norms, positions, core and what is behind it.
+def grouped_query(given: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
+    """Between the norm and the residual addition: projections, norms of heads, positions, core and what is behind it.
 
     With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k,
     and beside a v that is repeated only where another view of it is kept: unrotated queries, a norm's input, a gate.
     Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
     model, profile, element = given.model, given.framework, element_bytes(given)
-    heads = heads_of(given, mixer)
+    heads = given.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
@@ -91,7 +75,7 @@ def _positions(given: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tu
 
 
 def _weights(given: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
-    model, heads = given.model, heads_of(given, mixer)
+    model, heads = given.model, given.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
     if model.attention_gate != "none":
@@ -105,7 +89,7 @@ def _weights(given: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
 
 def _head_norms(given: Conditions, mixer: Mixer) -> Operation:
     """Queries and keys normalised: a number per head, or per projection; the input where nothing else keeps it."""
-    heads, span = heads_of(given, mixer), given.model.qk_norm_span
+    heads, span = given.model.heads(mixer), given.model.qk_norm_span
     statistics = (
         Kept("qk_norm_statistics", 2.0 * FP32, "whole")
         if span == "projection"

@@ -13,27 +13,12 @@ from simulator.cost.operations.record import Kept, Operation, Weight
 from simulator.question.specs.model import INDEXED, Mixer, ModelSpec
 
 
-def latent(given: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition of a layer that attends to all tokens."""
-    return _attention(given, "latent")
+def latent(given: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
+    """Between the norm and the residual addition: projections down and up, positions, core and what is behind it.
 
-
-def sparse_latent(given: Conditions) -> tuple[Operation, ...]:
-    """The same of a layer that attends to the keys that its indexer chooses."""
-    return _attention(given, "sparse_latent")
-
-
-def shared_sparse_latent(given: Conditions) -> tuple[Operation, ...]:
-    """The same of a layer that attends to the keys that an earlier layer's indexer chose."""
-    return _attention(given, "shared_sparse_latent")
-
-
-def _attention(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Projections down and up, positions, core and what is behind it, cut as Megatron cuts them.
-
-    The compressed latents and their norms are kept. The expanded keys and values leave one projection; keys are joined
-    with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as well, and the projection's
-    output goes; without, it stays alive through v.
+    Cut as Megatron cuts them. The compressed latents and their norms are kept. The expanded keys and values leave one
+    projection; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
+    well, and the projection's output goes; without, it stays alive through v.
     """
     model, element = given.model, element_bytes(given)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from simulator.cost.elements import element_bytes
@@ -17,8 +17,8 @@ from simulator.cost.operations.dense import dense
 from simulator.cost.operations.experts import experts
 from simulator.cost.operations.filtered import filtered
 from simulator.cost.operations.gated_delta import gated_delta
-from simulator.cost.operations.grouped_query import grouped_query, sliding, sparse
-from simulator.cost.operations.latent import latent, shared_sparse_latent, sparse_latent
+from simulator.cost.operations.grouped_query import grouped_query
+from simulator.cost.operations.latent import latent
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.record import Kept, Operation
@@ -36,12 +36,12 @@ def nothing(_given: Conditions) -> tuple[Operation, ...]:
 MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
     {
         "grouped_query": grouped_query,
-        "sliding": sliding,
-        "sparse": sparse,
+        "sliding": partial(grouped_query, mixer="sliding"),
+        "sparse": partial(grouped_query, mixer="sparse"),
         "filtered": filtered,
         "latent": latent,
-        "sparse_latent": sparse_latent,
-        "shared_sparse_latent": shared_sparse_latent,
+        "sparse_latent": partial(latent, mixer="sparse_latent"),
+        "shared_sparse_latent": partial(latent, mixer="shared_sparse_latent"),
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,

@@ -48,20 +48,16 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
     return result
 
 
-def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
-    """LoRA parameters on operations; nothing without."""
-    if given.lora_rank is None:
-        return WeightTotals()
-    return adapter_totals(operations, given.lora_rank, fused=given.framework.shared_adapters)
-
-
 @lru_cache(maxsize=1024)
-def adapter_totals(operations: tuple[Operation, ...], rank: int, *, fused: bool) -> WeightTotals:
-    """LoRA parameters of rank `rank` on every linear weight: rank x (inputs + outputs), divided as the weight is.
+def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
+    """LoRA parameters on every linear weight: rank x (inputs + outputs), divided as the weight is; nothing without.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
-    matrix on the unsplit side is replicated. Where products of one input are `fused`, they share an adapter.
+    matrix on the unsplit side is replicated. Where products of one input share an adapter, they have one.
     """
+    rank, fused = given.lora_rank, given.framework.shared_adapters
+    if rank is None:
+        return WeightTotals()
     result = WeightTotals()
     for operation in operations:
         shared: set[tuple[int, str]] = set()
@@ -94,20 +90,9 @@ def kept_amounts(given: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
     return summed(tensor for one in layer_operations(given, kind) for tensor in one.kept)
 
 
-@lru_cache(maxsize=1024)
-def moved_amounts(operations: tuple[Operation, ...]) -> Mapping[Spread, float]:
-    """Bytes that kernels bound by memory move in a forward pass, by spread."""
-    return summed(amount for one in operations for amount in one.moved)
-
-
 def core_width(operations: Iterable[Operation]) -> float:
     """Width of attention's two products per token and score, where all scores are taken."""
     return sum(one.core_width for one in operations if one.core_window is None)
-
-
-def windowed_widths(operations: Iterable[Operation]) -> tuple[tuple[Window, float], ...]:
-    """The same where attention is bounded: the bound, and the width."""
-    return tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None)
 
 
 def attended_share(seq_length: int, window: Window) -> float:

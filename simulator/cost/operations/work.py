@@ -9,15 +9,13 @@ from typing import NamedTuple
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import Modules, repeated
-from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window
+from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window, summed
 from simulator.cost.operations.sums import (
     WeightTotals,
     adapters_of,
     chosen_parameters,
     core_width,
-    moved_amounts,
     weight_totals,
-    windowed_widths,
 )
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
@@ -83,9 +81,9 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
         grouped=_shapes(given, operations, routed=True),
         adapters=adapters_of(given, operations),
         core_width=core_width(operations),
-        windows=windowed_widths(operations),
+        windows=tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None),
         core_flops=sum(operation.core_flops for operation in operations),
-        moved=moved_amounts(operations),
+        moved=summed(amount for one in operations for amount in one.moved),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         paired=tuple(
             (one, _shapes(given, (operation,), routed=False))

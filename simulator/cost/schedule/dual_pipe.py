@@ -12,12 +12,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, Schedule, Turns
-from simulator.cost.schedule.zero_bubble import PassList, there_and_back
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, Turns
+from simulator.cost.schedule.zero_bubble import PassList, ThereAndBack
 
 
 @dataclass(frozen=True)
-class DualPipeV(Schedule):
+class DualPipeV(ThereAndBack):
     """Two chunks a rank, there and back, whose forward and backward passes meet on every rank.
 
     Every rank holds 2 p + 1 chunk passes. For equal chunks with F = B - W = W the bubble is `(p - 1) (F + 2 B - 3 W)`
@@ -28,13 +28,6 @@ class DualPipeV(Schedule):
     """Whether a forward and a backward pass run under each other, or one after the other as torch does by itself."""
     splits_at_end: bool = True
     """Whether the last backward passes are split as well (`--dualpipev-dw-detach` of MindSpeed)."""
-
-    by_run = True
-    splits = True
-
-    def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
-        """There and back: chunk 1 of rank i is stage `2 p - 1 - i`."""
-        return there_and_back(ranks, chunks)
 
     def least_micro_batches(self, ranks: int) -> int:
         """`2 p`, as many as stages."""
@@ -88,31 +81,26 @@ class DualPipe(DualPipeV):
 @lru_cache(maxsize=1024)
 def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -> PassList:
     passes, rest = PassList(), ranks - rank - 1
-    for _ in range(2 * rest):
-        passes.add(FORWARD, 0)
-    for _ in range(rank + 1):
-        passes.add(FORWARD, 0)
-        passes.add(FORWARD, 1)
+    passes.add((FORWARD, 0), times=2 * rest)
+    passes.add((FORWARD, 0), (FORWARD, 1), times=rank + 1)
     for _ in range(rest):
-        passes.add(INPUT_GRADIENT, 1)
+        passes.one(INPUT_GRADIENT, 1)
         passes.weight()
-        passes.add(FORWARD, 1)
+        passes.one(FORWARD, 1)
     for pair in range(micro_batches - 2 * ranks + rank + 1):
-        passes.add(FORWARD, 0)
-        passes.add(BACKWARD, 1, together=pair > 0 or rest > 0)
-        passes.add(FORWARD, 1)
-        passes.add(BACKWARD, 0, together=True)
+        passes.one(FORWARD, 0)
+        passes.one(BACKWARD, 1, together=pair > 0 or rest > 0)
+        passes.one(FORWARD, 1)
+        passes.one(BACKWARD, 0, together=True)
     for _ in range(rest):
-        passes.add(BACKWARD, 1)
-        passes.add(FORWARD, 1)
-        passes.add(BACKWARD, 0, together=True)
+        passes.add((BACKWARD, 1), (FORWARD, 1))
+        passes.one(BACKWARD, 0, together=True)
     # From half of what is left on, weight gradients come later.
     for index in range(2 * (rank + 1)):
         split = splits_at_end and index >= 2 * ((rank + 1) // 2) + (1 - rank % 2)
-        passes.add(INPUT_GRADIENT if split else BACKWARD, 1 - index % 2)
+        passes.one(INPUT_GRADIENT if split else BACKWARD, 1 - index % 2)
     for _ in range(rest):
         passes.weight()
-        passes.add(INPUT_GRADIENT if splits_at_end else BACKWARD, 0)
-    while passes.weight():
-        pass
+        passes.one(INPUT_GRADIENT if splits_at_end else BACKWARD, 0)
+    passes.weights()
     return passes

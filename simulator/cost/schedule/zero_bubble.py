@@ -23,7 +23,12 @@ class PassList:
         self._next: Counter[tuple[int, int]] = Counter()
         self._pending: list[tuple[int, int]] = []
 
-    def add(self, kind: int, chunk: int, *, together: bool = False) -> None:
+    def add(self, *passes: tuple[int, int], times: int = 1) -> None:
+        """The next passes, a kind and a chunk each, so many times over."""
+        for kind, chunk in passes * times:
+            self.one(kind, chunk)
+
+    def one(self, kind: int, chunk: int, *, together: bool = False) -> None:
         """The next pass of a kind through a chunk; input gradients leave a weight gradient behind."""
         counted = BACKWARD if kind == INPUT_GRADIENT else kind
         number = self._next[counted, chunk]
@@ -42,6 +47,12 @@ class PassList:
         self.listed.append((WEIGHT_GRADIENT, number, of))
         self.together.append(False)
         return True
+
+    def weights(self, *chunks: int | None) -> None:
+        """All weight gradients left, or chunk by chunk those of some."""
+        for chunk in chunks or (None,):
+            while self.weight(chunk):
+                pass
 
     def count(self, kind: int, chunk: int) -> int:
         """How many of a kind have been listed of a chunk."""
@@ -70,65 +81,56 @@ class ZeroBubbleH1(Schedule):
         ahead = min((chunks - 1) * group + ranks - rank - 1, total)
         for index in range(total + ahead):
             if index < total:
-                passes.add(FORWARD, index // group % chunks)
+                passes.one(FORWARD, index // group % chunks)
             if index >= ahead:
-                passes.add(INPUT_GRADIENT, chunks - 1 - (index - ahead) // group % chunks)
+                passes.one(INPUT_GRADIENT, chunks - 1 - (index - ahead) // group % chunks)
                 if index - ahead >= rank:
                     passes.weight()
-        while passes.weight():
-            pass
+        passes.weights()
         return passes.turns()
 
 
-@dataclass(frozen=True)
-class ZeroBubbleV(Schedule):
-    """ZB-V: two chunks, the second from the last rank back to the first; no bubble where F = B - W = W.
-
-    A rank holds 2 p chunk passes of 1 / 2 p of the model each, as much as the first rank of 1F1B.
-    """
+class ThereAndBack(Schedule):
+    """Two chunks a rank, the second from the last rank back to the first; backward passes are split."""
 
     by_run = True
     splits = True
 
     def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
-        """There and back: chunk 1 of rank i is stage `2 p - 1 - i`."""
-        return there_and_back(ranks, chunks)
+        """Chunk 1 of rank i is stage `2 p - 1 - i`."""
+        rank = np.arange(ranks)[:, None]
+        return np.where(np.arange(chunks) == 0, rank, 2 * ranks - 1 - rank)
+
+
+@dataclass(frozen=True)
+class ZeroBubbleV(ThereAndBack):
+    """ZB-V: two chunks, the second from the last rank back to the first; no bubble where F = B - W = W.
+
+    A rank holds 2 p chunk passes of 1 / 2 p of the model each, as much as the first rank of 1F1B.
+    """
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """Listed for `2 p - 1` micro batches at least; passes of those that are not there are left out."""
         del chunks
         passes, count = PassList(), max(2 * ranks - 1, micro_batches)
-        for _ in range(2 * (ranks - rank) - 1):
-            passes.add(FORWARD, 0)
-        for _ in range(rank):
-            passes.add(FORWARD, 1)
-            passes.add(FORWARD, 0)
+        passes.add((FORWARD, 0), times=2 * (ranks - rank) - 1)
+        passes.add((FORWARD, 1), (FORWARD, 0), times=rank)
         for _ in range(ranks - rank):
             _all_of(passes, 1, forward=True)
         while passes.count(FORWARD, 1) < passes.count(FORWARD, 0) or passes.count(FORWARD, 0) < count:
             _all_of(passes, 0, forward=passes.count(FORWARD, 0) < count)
             _all_of(passes, 1, forward=True)
-        for _ in range(rank):
-            passes.add(INPUT_GRADIENT, 0)
-            passes.add(INPUT_GRADIENT, 1)
+        passes.add((INPUT_GRADIENT, 0), (INPUT_GRADIENT, 1), times=rank)
         for _ in range(ranks - rank):
-            passes.add(INPUT_GRADIENT, 0)
+            passes.one(INPUT_GRADIENT, 0)
             passes.weight(0)
-        for chunk in (1, 0):
-            while passes.weight(chunk):
-                pass
+        passes.weights(1, 0)
         return passes.turns(micro_batches)
 
 
 def _all_of(passes: PassList, chunk: int, *, forward: bool) -> None:
     """A forward pass of a chunk, and a whole backward pass in two."""
     if forward:
-        passes.add(FORWARD, chunk)
-    passes.add(INPUT_GRADIENT, chunk)
+        passes.one(FORWARD, chunk)
+    passes.one(INPUT_GRADIENT, chunk)
     passes.weight(chunk)
-
-
-def there_and_back(ranks: int, chunks: int) -> NDArray[np.intp]:
-    """Stages of two chunks a rank, the second ones in the other direction."""
-    rank = np.arange(ranks)[:, None]
-    return np.where(np.arange(chunks) == 0, rank, 2 * ranks - 1 - rank)

@@ -8,23 +8,16 @@ from typing import Any
 
 from simulator.errors import InputError
 
+_ON = ("true", "1", "on", "yes")
+_OFF = ("false", "0", "off", "no")
+
 
 def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
     """`text` as the switch's own type, checked against its choices or range. Raises InputError."""
     if isinstance(current, bool):
-        words = {
-            "true": True,
-            "1": True,
-            "on": True,
-            "yes": True,
-            "false": False,
-            "0": False,
-            "off": False,
-            "no": False,
-        }
-        if text.lower() not in words:
+        if text.lower() not in (*_ON, *_OFF):
             raise InputError(f"--option {spec.name}={text}: allowed are true and false")
-        return words[text.lower()]
+        return text.lower() in _ON
     if isinstance(current, str):
         if text not in spec.metadata["choices"]:
             raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")

@@ -14,11 +14,8 @@ from typing import Any, Literal, assert_never
 from simulator.errors import InputError
 from simulator.question.scenario.settings import (
     GROUPS,
-    LARGEST_COUNT,
     LISTS,
     LayoutSetting,
-    check_choice,
-    check_count,
     layout_field,
     settings_of,
 )
@@ -35,37 +32,6 @@ from simulator.question.vocabulary import (
     RecomputeModule,
     ScheduleName,
 )
-
-__all__ = [
-    "BY_NAME",
-    "COLUMNS",
-    "FIELDS",
-    "LARGEST_COUNT",
-    "MICRO_BATCH_SIZES",
-    "OFFLOADS",
-    "PER_BLOCK",
-    "RECOMPUTE_METHODS",
-    "RECOMPUTE_MODES",
-    "RECOMPUTE_MODULES",
-    "SEARCHED_RECOMPUTE_MODES",
-    "SETTINGS",
-    "SPLIT",
-    "Layout",
-    "Offload",
-    "RecomputeMethod",
-    "RecomputeMode",
-    "RecomputeModule",
-    "balanced_chunks",
-    "check_choice",
-    "check_count",
-    "default_cut",
-    "layout_object",
-    "layout_of_object",
-    "model_chunks",
-    "pipeline_shape",
-    "rank_layers",
-    "sizes_text",
-]
 
 MICRO_BATCH_SIZES = (1, 2, 4, 8)
 SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")

@@ -1,10 +1,11 @@
 """Typed access to the keys of a parsed configuration file, with one-line errors."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from simulator.errors import InputError, UnsupportedError
 
+ValueT = TypeVar("ValueT")
 MAXIMUM_LAYERS: Final = 10_000
 """Most layers a model may have, a count."""
 
@@ -16,15 +17,20 @@ class Config:
         self.where = where
         self._values = values
 
+    def _given(self, key: str, kind: type[ValueT], what: str) -> ValueT | None:
+        """Return a value of one type; None where the key is absent or null."""
+        value = self._values.get(key)
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be {what}")
+        return value
+
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a whole number; ``default`` where the key is absent or null, an error without one."""
-        value = self._values.get(key)
+        value = self._given(key, int, "a whole number")
         if value is None:
             value = default
         if value is None:
             raise InputError(f"{self.where}: {key}: is missing")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a whole number")
         return value
 
     def layers(self, key: str, default: int | None = None, *, low: int = 1) -> int:
@@ -36,25 +42,17 @@ class Config:
 
     def optional(self, key: str) -> int | None:
         """Return a whole number, or None where the key is absent or null."""
-        return None if self._values.get(key) is None else self.integer(key)
+        return self._given(key, int, "a whole number")
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return true or false; ``default`` where the key is absent or null."""
-        value = self._values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be true or false")
-        return value
+        value = self._given(key, bool, "true or false")
+        return default if value is None else value
 
     def text(self, key: str, default: str) -> str:
         """Return text; ``default`` where the key is absent or null."""
-        value = self._values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be text")
-        return value
+        value = self._given(key, str, "text")
+        return default if value is None else value
 
     def single(self, key: str, default: int) -> int:
         """Return a whole number that may stand in a list of one; several are unsupported."""
@@ -67,21 +65,13 @@ class Config:
 
     def integers(self, key: str) -> list[int]:
         """Return a list of whole numbers; empty where the key is absent or null."""
-        value = self._values.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a list of whole numbers")
-        return [Config(self.where, {key: item}).integer(key) for item in value]
+        listed = self._given(key, list, "a list of whole numbers") or []
+        return [Config(self.where, {key: item}).integer(key) for item in listed]
 
     def texts(self, key: str) -> list[str]:
         """Return a list of words; empty where the key is absent or null."""
-        value = self._values.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a list of words")
-        return [Config(self.where, {key: item}).text(key, "") for item in value]
+        listed = self._given(key, list, "a list of words") or []
+        return [Config(self.where, {key: item}).text(key, "") for item in listed]
 
     def numbers_of_text(self, key: str) -> list[int]:
         """Return whole numbers written as a list or as text with commas; empty where the key is absent or null."""
@@ -95,12 +85,7 @@ class Config:
 
     def section(self, key: str) -> Self:
         """Return the mapping under a key, an empty one where the key is absent or null."""
-        value = self._values.get(key)
-        if value is None:
-            value = {}
-        if not isinstance(value, Mapping):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a mapping")
-        return type(self)(f"{self.where}: {key}", value)
+        return type(self)(f"{self.where}: {key}", self._given(key, dict, "a mapping") or {})
 
     def assuming(self, **defaults: object) -> Self:
         """Return this with values for absent keys."""

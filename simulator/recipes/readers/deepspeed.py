@@ -8,7 +8,8 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.question.scenario.layout import Layout, Offload
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import Offload
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.configuration import Configuration, configuration

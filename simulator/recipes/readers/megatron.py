@@ -9,15 +9,8 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from simulator.question.frameworks.profiles import MEGATRON
-from simulator.question.scenario.layout import (
-    BY_NAME,
-    SETTINGS,
-    Layout,
-    Offload,
-    RecomputeMethod,
-    RecomputeMode,
-    RecomputeModule,
-)
+from simulator.question.scenario.layout import BY_NAME, SETTINGS, Layout
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.question.scenario.layout import BY_NAME, Layout, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
+from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.configuration import configuration

@@ -11,7 +11,8 @@ from simulator import api
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.layout import check_count, layout_object
+from simulator.question.scenario.layout import layout_object
+from simulator.question.scenario.settings import check_count
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS
 from simulator.search.rank import MIN_FIT_PROBABILITY

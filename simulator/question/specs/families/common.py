@@ -78,6 +78,17 @@ def grouped(config: Config, *, kv_heads: int | None = None, head_dim: int | None
     return fields | all_biases(config)
 
 
+def routed_experts(  # noqa: PLR0913 - one argument for each number
+    config: Config, key: str, experts: int, chosen: int, *, width: int | None = None, usual: int = 0
+) -> Fields:
+    """Routed experts: how many, by a key of the family's own, those of a token, and their width where it has no key."""
+    return {
+        "num_experts": config.integer(key, experts),
+        "num_experts_per_tok": config.integer("num_experts_per_tok", chosen),
+        "moe_intermediate_size": config.integer("moe_intermediate_size", usual) if width is None else width,
+    }
+
+
 def all_biases(config: Config, *, default: bool = False) -> Fields:
     """`attention_bias` on q, k, v and the output projection, `mlp_bias` on the feed-forward products."""
     biased = config.flag("attention_bias", default=default)

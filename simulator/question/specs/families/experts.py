@@ -10,6 +10,7 @@ from simulator.question.specs.families.common import (
     grouped,
     heads,
     kinds,
+    routed_experts,
     sizes,
     sliding_layers,
     translated,
@@ -20,11 +21,7 @@ from simulator.question.specs.model import FeedForward, Mixer
 
 def _mixtral(config: Config) -> Fields:
     fields = grouped(config, kv_heads=8)
-    return fields | {
-        "num_experts": config.integer("num_local_experts", 8),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 2),
-        "moe_intermediate_size": fields["intermediate_size"],
-    }
+    return fields | routed_experts(config, "num_local_experts", 8, 2, width=fields["intermediate_size"])
 
 
 def interleaved(config: Config, layers: int) -> list[FeedForward]:
@@ -37,9 +34,7 @@ def _qwen_experts(config: Config, fields: Fields, experts: int, chosen: int, wid
     key = "num_experts" if config.has("num_experts") else "num_local_experts"
     layers = fields["num_hidden_layers"]
     return {
-        "num_experts": config.integer(key, experts),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", chosen),
-        "moe_intermediate_size": config.integer("moe_intermediate_size", width),
+        **routed_experts(config, key, experts, chosen, usual=width),
         **kinds(config, (), interleaved(config, layers)),
     }
 
@@ -204,9 +199,7 @@ def _gpt_oss(config: Config) -> Fields:
     layers = fields["num_hidden_layers"]
     default = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
     return fields | {
-        "num_experts": config.integer("num_local_experts", 128),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 4),
-        "moe_intermediate_size": fields["intermediate_size"],
+        **routed_experts(config, "num_local_experts", 128, 4, width=fields["intermediate_size"]),
         "mlp_bias": True,
         "router_bias": True,
         "attention_sinks": "all",
@@ -222,17 +215,12 @@ def _minimax_m2(config: Config) -> Fields:
     norms = {"qk_norm": config.flag("use_qk_norm", default=True), "qk_norm_span": "projection"}
     if config.text("qk_norm_type", "per_layer") != "per_layer":
         raise config.unsupported("qk_norm_type", "only 'per_layer' can be priced")
-    return (
-        fields
-        | norms
-        | {
-            **heads(config, fields, kv_heads=8, head_dim=128),
-            "num_experts": config.integer("num_local_experts", 256),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": fields["intermediate_size"],
-            "num_nextn_predict_layers": config.integer("num_mtp_modules", 0) if trained else 0,
-        }
-    )
+    return fields | {
+        **norms,
+        **heads(config, fields, kv_heads=8, head_dim=128),
+        **routed_experts(config, "num_local_experts", 256, 8, width=fields["intermediate_size"]),
+        "num_nextn_predict_layers": config.integer("num_mtp_modules", 0) if trained else 0,
+    }
 
 
 def _minimax_m3(config: Config) -> Fields:
@@ -248,22 +236,17 @@ def _minimax_m3(config: Config) -> Fields:
         "index_head_dim": sparse.integer("sparse_index_dim", 128),
         "index_topk": sparse.integer("sparse_block_size", 128) * sparse.integer("sparse_topk_blocks", 16),
     }
-    return (
-        fields
-        | (index if "sparse" in mixers else {})
-        | {
-            **heads(config, fields, kv_heads=4, head_dim=128),
-            "intermediate_size": config.integer("dense_intermediate_size", 12288),
-            "num_experts": config.integer("num_local_experts", 128),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 4),
-            "moe_intermediate_size": fields["intermediate_size"],
-            "num_shared_experts": 1,
-            "shared_expert_intermediate_size": config.integer("shared_intermediate_size", 3072),
-            "router_bias": config.flag("use_routing_bias", default=True),
-            "num_nextn_predict_layers": config.integer("num_nextn_predict_layers", 0),
-            **kinds(config, mixers, networks),
-        }
-    )
+    fields |= index if "sparse" in mixers else {}
+    return fields | {
+        **heads(config, fields, kv_heads=4, head_dim=128),
+        "intermediate_size": config.integer("dense_intermediate_size", 12288),
+        **routed_experts(config, "num_local_experts", 128, 4, width=fields["intermediate_size"]),
+        "num_shared_experts": 1,
+        "shared_expert_intermediate_size": config.integer("shared_intermediate_size", 3072),
+        "router_bias": config.flag("use_routing_bias", default=True),
+        "num_nextn_predict_layers": config.integer("num_nextn_predict_layers", 0),
+        **kinds(config, mixers, networks),
+    }
 
 
 def _llama4(config: Config) -> Fields:
@@ -277,19 +260,14 @@ def _llama4(config: Config) -> Fields:
     mixers: list[Mixer] = ["sliding" if one and chunk else "grouped_query" for one in rotated[:layers]]
     networks: list[FeedForward] = ["experts" if i in routed else "gated" for i in range(layers)]
     normed = config.flag("use_qk_norm", default=True)
-    return (
-        fields
-        | kinds(config.assuming(sliding_window=chunk or 0), mixers, networks)
-        | {
-            "intermediate_size": config.integer("intermediate_size_mlp", 16384),
-            "num_experts": config.integer("num_local_experts", 16),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 1),
-            "num_shared_experts": 1,
-            "moe_intermediate_size": width,
-            "window_chunked": "sliding" in mixers,
-            **({"qk_norm": True, "qk_norm_span": "unweighted"} if normed else {}),
-        }
-    )
+    fields |= kinds(config.assuming(sliding_window=chunk or 0), mixers, networks)
+    return fields | {
+        "intermediate_size": config.integer("intermediate_size_mlp", 16384),
+        **routed_experts(config, "num_local_experts", 16, 1, width=width),
+        "num_shared_experts": 1,
+        "window_chunked": "sliding" in mixers,
+        **({"qk_norm": True, "qk_norm_span": "unweighted"} if normed else {}),
+    }
 
 
 def _mimo_v2_flash(config: Config) -> Fields:
@@ -306,21 +284,16 @@ def _mimo_v2_flash(config: Config) -> Fields:
     window = config.optional("sliding_window_size")
     assumed = config.assuming(sliding_window=128) if window is None else config.replaced(sliding_window=window + 1)
     shared = fields["num_key_value_heads"]
-    return (
-        fields
-        | kinds(assumed, mixers, networks)
-        | {
-            "v_head_dim": config.integer("v_head_dim", 128),
-            "sliding_attention_heads": config.integer("swa_num_attention_heads", fields["num_attention_heads"]),
-            "sliding_key_value_heads": config.integer("swa_num_key_value_heads", 2 * shared),
-            "attention_sinks": "sliding",
-            "attention_bias": config.flag("attention_bias", default=False),
-            "num_experts": config.integer("n_routed_experts", 256),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": config.integer("moe_intermediate_size", 2048),
-            "router_bias": True,
-        }
-    )
+    fields |= kinds(assumed, mixers, networks)
+    return fields | {
+        "v_head_dim": config.integer("v_head_dim", 128),
+        "sliding_attention_heads": config.integer("swa_num_attention_heads", fields["num_attention_heads"]),
+        "sliding_key_value_heads": config.integer("swa_num_key_value_heads", 2 * shared),
+        "attention_sinks": "sliding",
+        "attention_bias": config.flag("attention_bias", default=False),
+        **routed_experts(config, "n_routed_experts", 256, 8, usual=2048),
+        "router_bias": True,
+    }
 
 
 def _mimo_layer(index: int) -> str:
@@ -338,22 +311,17 @@ def _step(config: Config) -> Fields:
     networks: list[FeedForward] = ["experts" if i in routed else "gated" for i in range(layers)]
     other = config.section("attention_other_setting")
     own = {"sliding_attention_heads": other.integer("num_attention_heads", fields["num_attention_heads"])}
-    return (
-        fields
-        | kinds(config, mixers, networks)
-        | (own if "sliding" in mixers else {})
-        | {
-            "qk_norm": True,
-            "attention_gate": "head",
-            "num_experts": config.integer("num_experts", 288),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-            "moe_intermediate_size": config.integer("moe_intermediate_size", 1280),
-            "num_shared_experts": 1,
-            "shared_expert_intermediate_size": config.integer("share_expert_dim", 1280),
-            "router_bias": config.flag("use_moe_router_bias", default=True),
-            "num_nextn_predict_layers": predicted,
-        }
-    )
+    fields |= kinds(config, mixers, networks)
+    fields |= own if "sliding" in mixers else {}
+    return fields | {
+        "qk_norm": True,
+        "attention_gate": "head",
+        **routed_experts(config, "num_experts", 288, 8, usual=1280),
+        "num_shared_experts": 1,
+        "shared_expert_intermediate_size": config.integer("share_expert_dim", 1280),
+        "router_bias": config.flag("use_moe_router_bias", default=True),
+        "num_nextn_predict_layers": predicted,
+    }
 
 
 def _ernie4_5_moe(config: Config) -> Fields:
@@ -369,18 +337,15 @@ def _ernie4_5_moe(config: Config) -> Fields:
     networks: list[FeedForward] = [
         "experts" if start <= i <= last and (i + 1) % every == 0 else "gated" for i in range(layers)
     ]
-    return (
-        fields
-        | kinds(config, (), networks)
-        | {
-            "num_experts": config.single("moe_num_experts", 64),
-            "num_experts_per_tok": config.integer("moe_k", 6),
-            "num_shared_experts": config.integer("moe_num_shared_experts", 2),
-            "moe_intermediate_size": config.single("moe_intermediate_size", 1536),
-            "router_bias": config.flag("moe_use_aux_free", default=True),
-            "num_nextn_predict_layers": config.integer("num_nextn_predict_layers", 0),
-        }
-    )
+    fields |= kinds(config, (), networks)
+    return fields | {
+        "num_experts": config.single("moe_num_experts", 64),
+        "num_experts_per_tok": config.integer("moe_k", 6),
+        "num_shared_experts": config.integer("moe_num_shared_experts", 2),
+        "moe_intermediate_size": config.single("moe_intermediate_size", 1536),
+        "router_bias": config.flag("moe_use_aux_free", default=True),
+        "num_nextn_predict_layers": config.integer("num_nextn_predict_layers", 0),
+    }
 
 
 def _olmoe(config: Config) -> Fields:
@@ -388,9 +353,7 @@ def _olmoe(config: Config) -> Fields:
     return fields | {
         "qk_norm": True,
         "qk_norm_span": "projection",
-        "num_experts": config.integer("num_experts", 64),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", 8),
-        "moe_intermediate_size": fields["intermediate_size"],
+        **routed_experts(config, "num_experts", 64, 8, width=fields["intermediate_size"]),
     }
 
 

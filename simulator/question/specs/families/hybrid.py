@@ -12,6 +12,7 @@ from simulator.question.specs.families.common import (
     grouped,
     kinds,
     period,
+    routed_experts,
     translated,
 )
 from simulator.question.specs.families.experts import gated_shared_expert, interleaved
@@ -44,9 +45,7 @@ def _delta_layers(config: Config, fields: Fields) -> Fields:
 
 def _delta_experts(config: Config, layers: int, experts: int, chosen: int) -> Fields:
     return {
-        "num_experts": config.integer("num_experts", experts),
-        "num_experts_per_tok": config.integer("num_experts_per_tok", chosen),
-        "moe_intermediate_size": config.integer("moe_intermediate_size", 512),
+        **routed_experts(config, "num_experts", experts, chosen, usual=512),
         **gated_shared_expert(config, 512),
         **kinds(config, (), interleaved(config, layers)),
     }
@@ -78,16 +77,11 @@ def _minimax(config: Config) -> Fields:
     mixers = translated(config, "layer_types", attention_layers(config, layers, default), known)
     if config.integer("shared_intermediate_size", 0):
         raise config.unsupported("shared_intermediate_size", "only 0 (no shared experts) can be priced")
-    return (
-        fields
-        | kinds(config, mixers)
-        | {
-            "chunk_tokens": config.integer("block_size", 256),
-            "num_experts": config.integer("num_local_experts", 8),
-            "num_experts_per_tok": config.integer("num_experts_per_tok", 2),
-            "moe_intermediate_size": fields["intermediate_size"],
-        }
-    )
+    fields |= kinds(config, mixers)
+    return fields | {
+        "chunk_tokens": config.integer("block_size", 256),
+        **routed_experts(config, "num_local_experts", 8, 2, width=fields["intermediate_size"]),
+    }
 
 
 _BLOCKS: Final[Mapping[str, LayerKind]] = {
