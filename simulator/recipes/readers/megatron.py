@@ -21,6 +21,7 @@ from simulator.question.scenario.layout import (
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_core import core_options
 from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
@@ -65,7 +66,8 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "") or encoder_task(launch)
     if other:
         given.remark("not-modelled", "error", other)
-    return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
+    recipe = megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
+    return dataclasses.replace(recipe, options={**recipe.options, **core_options(given, launch)})
 
 
 def no_decoder(title: str) -> str:
