@@ -444,8 +444,11 @@ def test_a_tokenizer_of_one_vocabulary_whatever_the_weights(load: str, vocabular
 
 @pytest.mark.parametrize("kind", ["megatron", "huggingface"])
 def test_a_model_that_transformers_builds_is_told(kind: str, tmp_path: Path) -> None:
-    recipe = read(f"{BASE} --transformer-type {kind}", tmp_path)
+    recipe = read(f"{BASE} --use-distributed-optimizer --transformer-type {kind}", tmp_path)
     assert rules(recipe) == ({"not-modelled"} if kind == "huggingface" else set())
+    result = check_recipe(recipe, Asked(hardware="h200-sxm"), Gates())
+    assert (result.outcome, result.passed) == (("not_modelled", False) if kind == "huggingface" else ("fits", True))
+    assert (result.blame.line if result.blame else None) == (2 if kind == "huggingface" else None)
 
 
 def test_the_keys_of_verl_are_no_keys_of_nemo(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ class _Step(_Timeline):
         # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
         self.buffers = self.count * self.boundary * (receives + sends)[:, None]
         self.one_micro_batch = activations.one_micro_batch + self.boundary * (sends - receives)[:, None]
+        self.one_micro_batch = self.one_micro_batch + activations.embedded
         self.flight = np.where(activations.offloaded, 1.0, in_flight(scenario, block))
         # Of interleaved chunks, what was sent is kept and counted apart.
         self.sent = np.where(self.first | (chunks > 1), 0.0, self.boundary)

@@ -21,7 +21,7 @@ from simulator.question.scenario.layout import (
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_core import core_options
+from simulator.recipes.readers.megatron_core import core_options, remark_connections
 from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
@@ -66,6 +66,7 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "") or encoder_task(launch)
     if other:
         given.remark("not-modelled", "error", other)
+    remark_connections(given, launch)
     recipe = megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
     return dataclasses.replace(recipe, options={**recipe.options, **core_options(given, launch)})
 
@@ -366,9 +367,10 @@ def _priced_otherwise(given: Given) -> None:
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     if given.text("transformer", "transformer-type") == "huggingface":
-        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained.
-        said = "transformers builds the model that is loaded: priced are Megatron's layers of the sizes given"
-        given.remark("not-modelled", "warning", said, "transformer-type")
+        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained, whose
+        # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.
+        said = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
+        given.remark("not-modelled", "error", said, "transformer-type")
     stage = given.text("stage", "stage")
     if stage and given.table is FLAGS and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"

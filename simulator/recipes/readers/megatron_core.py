@@ -9,6 +9,7 @@ from typing import Final
 
 from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.mindspeed import is_mindspeed
+from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.shell.launch import TrainingCommand
 
 _CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_][rv]?0\.([0-9]{1,2})(?![0-9])", re.ASCII)
@@ -29,6 +30,8 @@ _WHOLE_BATCH_UNTIL: Final = 9
 _PROBABILITIES_SINCE: Final = 13
 """transformer/moe/experts.py of core_v0.13.0, line 246."""
 
+_CONNECTIONS_SINCE: Final = 12
+
 
 def core_of(launch: TrainingCommand) -> int | None:
     """The MINOR of a launch's megatron-core 0.MINOR by the paths that Python looks in; None where they do not tell."""
@@ -41,6 +44,29 @@ def core_of(launch: TrainingCommand) -> int | None:
         if (snapshot := _SNAPSHOT.search(path)) and snapshot[1] in _SNAPSHOTS:
             return _SNAPSHOTS[snapshot[1]]
     return None
+
+
+def _needed(given: Given) -> int:
+    """The least core that has the flags of a launch, as MINOR."""
+    own = flags_of("megatron")
+    found = [_CORE.match(own[name].first) for name in given.entries if name in own]
+    return max((int(core[1]) for core in found if core), default=0)
+
+
+def remark_connections(given: Given, launch: TrainingCommand) -> None:
+    """Say where FSDP is left with one connection to a device, which cores from 0.12 on refuse.
+
+    Megatron-LM core_v0.12.0, megatron/training/arguments.py:527 and 567; cores 0.10 and 0.11 only warn.
+    """
+    told = launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
+    one = told is not None and told.known and told.text == "1"
+    names = ("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp")
+    if not one or not any(map(given.has, names)) or is_mindspeed(given):
+        return
+    core = core_of(launch)
+    if (_needed(given) if core is None else core) >= _CONNECTIONS_SINCE:
+        said, fix = "CUDA_DEVICE_MAX_CONNECTIONS is 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"
+        given.remark("one-connection", "error", said, *names, fix=fix)
 
 
 def core_options(given: Given, launch: TrainingCommand) -> dict[str, str]:
