@@ -218,7 +218,7 @@ def test_modules_of_selective_recompute(flags: str, modules: tuple[str, ...], tm
 @pytest.mark.parametrize(
     ("flags", "dispatch"),
     [
-        ("", None),
+        ("", "allgather"),
         ("--moe-token-dispatcher-type alltoall", "alltoall"),
         ("--moe-token-dispatcher-type allgather", "allgather"),
         ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
@@ -228,6 +228,7 @@ def test_modules_of_selective_recompute(flags: str, modules: tuple[str, ...], tm
 def test_dispatchers(flags: str, dispatch: str | None, tmp_path: Path) -> None:
     recipe = read(f"{BASE} --num-experts 8 --moe-router-topk 2 {flags}", tmp_path)
     assert recipe.options.get("expert_dispatch") == dispatch
+    assert "expert_dispatch" not in read(BASE, tmp_path).options
     assert "overlap_expert_exchange" not in recipe.options
     overlapped = read(f"{BASE} --num-experts 8 {flags} --overlap-moe-expert-parallel-comm", tmp_path)
     assert overlapped.options["overlap_expert_exchange"] == "true"

@@ -114,7 +114,14 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         devices_per_node=devices,
     )
     _contradictions(given, recipe)
-    return finished(given, recipe)
+    return finished(given, dataclasses.replace(recipe, options={**_usual_dispatch(given, dialect), **recipe.options}))
+
+
+def _usual_dispatch(given: Given, dialect: str) -> dict[str, str]:
+    """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
+    own = dialect in ("megatron-shell", "megatron-yaml") and not given.has("deepspeed")
+    told = given.has("moe-token-dispatcher-type") or given.has("overlap-moe-expert-parallel-comm")
+    return {"expert_dispatch": "allgather"} if own and given.has("num-experts") and not told else {}
 
 
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)

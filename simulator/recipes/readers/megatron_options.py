@@ -168,7 +168,7 @@ _CONTEXT_KINDS: Final = {
 
 
 def _expert_exchange(given: Given) -> dict[str, str]:
-    """How tokens reach their experts; an all-to-all where a recipe does not say."""
+    """How tokens reach their experts, as far as a recipe says."""
     found: dict[str, str] = {}
     kind = given.text("expert_dispatch", "moe-token-dispatcher-type")
     backend = given.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
