@@ -102,16 +102,18 @@ def test_an_uneven_cut_is_refused_with_the_flags_that_say_it(tmp_path: Path) -> 
 
 
 def test_fsdp_of_megatron_is_not_modelled(tmp_path: Path) -> None:
-    flags = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    flags = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor"
     found = launched(tmp_path, f"{BASE} {flags}", code=3)
     assert (found["outcome"], found["estimate"], found["changes"]) == ("not_modelled", None, [])
 
 
 WHOLE = BASE.replace(TENSOR, "").replace(" --use-distributed-optimizer", "")
+FSDP2 = "--use-torch-fsdp2 --no-gradient-accumulation-fusion"
+FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy optim"
 
 
 def test_torch_fsdp2_of_megatron_shards_weights_gradients_and_state(tmp_path: Path) -> None:
-    parts = launched(tmp_path, f"{WHOLE} --use-torch-fsdp2")["estimate"]["memory"]["breakdown_mib"]
+    parts = launched(tmp_path, f"{WHOLE} {FSDP2}")["estimate"]["memory"]["breakdown_mib"]
     # 8.03e9 parameters over 16 devices: 2 bytes of weights and of gradients each, 12 of master weights and Adam.
     each = 8_030_261_248 / 16 / 2**20
     assert {name: round(parts[name] / each) for name in ("parameters", "gradients", "optimizer")} == {
@@ -122,7 +124,7 @@ def test_torch_fsdp2_of_megatron_shards_weights_gradients_and_state(tmp_path: Pa
 
 
 def test_torch_fsdp2_keeps_8_bit_copies_of_what_it_gathers_for_no_longer_than_it_says(tmp_path: Path) -> None:
-    flags = f"{WHOLE} --use-torch-fsdp2 --fp8-format hybrid"
+    flags = f"{WHOLE} {FSDP2} --fp8-format hybrid"
     assert "upper-bound" in [remark["rule"] for remark in launched(tmp_path, flags)["remarks"]]
     large = flags.replace("--micro-batch-size 1", "--micro-batch-size 4")
     assert launched(tmp_path, large, code=3)["outcome"] == "not_modelled"
@@ -130,8 +132,55 @@ def test_torch_fsdp2_keeps_8_bit_copies_of_what_it_gathers_for_no_longer_than_it
 
 @pytest.mark.parametrize("more", ["--use-distributed-optimizer", "--pipeline-model-parallel-size 2"])
 def test_what_torch_fsdp2_does_not_go_with(more: str, tmp_path: Path) -> None:
-    found = launched(tmp_path, f"{WHOLE} --use-torch-fsdp2 {more}", code=1)
+    found = launched(tmp_path, f"{WHOLE} {FSDP2} {more}", code=1)
     assert (found["outcome"], "megatron-torch-fsdp2" in errors(found)) == ("refused", True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule", "line_of"),
+    [
+        (f"{WHOLE} --use-torch-fsdp2", "torch-fsdp2-fusion", "--use-torch-fsdp2"),
+        (f"{WHOLE} {FSDP2} --ckpt-format torch", "torch-fsdp2-checkpoint", "--ckpt-format"),
+        (f"{BASE} {FSDP}", "fsdp-checkpoint", "--use-megatron-fsdp"),
+        (f"{BASE} {FSDP} --ckpt-format torch_dist", "fsdp-checkpoint", "--ckpt-format"),
+    ],
+)
+def test_flags_that_fsdp_needs_beside_it(flags: str, rule: str, line_of: str, tmp_path: Path) -> None:
+    found = launched(tmp_path, flags, code=1)
+    assert (found["outcome"], errors(found)) == ("refused", [f"megatron-{rule}"])
+    line = (tmp_path / "train.sh").read_text(encoding="utf-8").splitlines()[found["blame"]["line"] - 1]
+    assert line.strip().startswith(line_of)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{WHOLE} {FSDP2}",
+        f"{WHOLE} {FSDP2} --ckpt-format torch_dcp",
+        f"{BASE} {FSDP} --ckpt-format fsdp_dtensor",
+        # The older name had no format of its own.
+        f"{BASE} --use-custom-fsdp --data-parallel-sharding-strategy optim",
+    ],
+)
+def test_flags_that_fsdp_goes_with(flags: str, tmp_path: Path) -> None:
+    assert errors(launched(tmp_path, flags)) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "flags", "refused"),
+    [
+        (1, f"{BASE} {FSDP} --ckpt-format fsdp_dtensor", True),
+        (8, f"{BASE} {FSDP} --ckpt-format fsdp_dtensor", False),
+        # Up to core 0.11 PyTorch's goes with one; a flag of 0.12 tells that it is later.
+        (1, f"{WHOLE} {FSDP2}", False),
+        (1, f"{WHOLE} {FSDP2} --recompute-granularity selective --recompute-modules core_attn", True),
+    ],
+)
+def test_fsdp_needs_more_than_one_connection(count: int, flags: str, refused: bool, tmp_path: Path) -> None:
+    export = f"export CUDA_DEVICE_MAX_CONNECTIONS={count}"
+    (found,) = checked(script(tmp_path, f"{export}\n{LAUNCH} {flags}"), *H100, code=int(refused))
+    assert (errors(found) == ["megatron-fsdp-connections"]) == refused
+    assert found["outcome"] == ("refused" if refused else "fits")
 
 
 def test_the_type_of_a_tokenizer_tells_the_vocabulary(tmp_path: Path) -> None:

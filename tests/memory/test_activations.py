@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.memory.activations import layer_tensors
+from simulator.cost.memory.peak import buffer_bytes, layer_gradient_bytes
 from simulator.cost.operations.extents import routed_tokens
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
@@ -62,6 +63,30 @@ def test_context_parallelism_splits_the_tokens_and_the_ring_joins_keys_and_value
     # Ring: k and v once more as one tensor, 2 x 2 k = 128 per token.
     assert kept(small(small_dense()), context_parallel=2) == T / 2 * (2072 + 128)
     assert kept(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * 2072
+
+
+def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:
+    # For each of 8 experts over four ranks and each of their tokens, probabilities in fp32 and two masks.
+    given, plain = small(small_moe(), expert_dispatch="allgather"), small(small_moe())
+    fields: dict[str, Any] = {"moe": True, "expert_parallel": 4}
+    assert kept(given, **fields) == kept(plain, **fields) + 6 * 8 * T
+    # Expert tensor parallelism over the same ranks takes in the tokens of both.
+    both: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+    split = both | {"moe": True, "expert_tensor_parallel": 2}
+    assert kept(given, **split) == kept(plain, **split) + 6 * 8 * T
+    buffers = [
+        buffer_bytes(one, block(one, micro_batch_size=2, **cut))[0] - one.coefficients.memory.workspace_bytes
+        for one, cut in ((given, both), (given, {"expert_parallel": 4}), (plain, {"expert_parallel": 4}), (given, {}))
+    ]
+    # The hidden states of all: half the tokens of two times two ranks, those of four, none where nothing is gathered.
+    assert buffers == [2 * 64 * T / 2 * 2, 2 * 64 * T * 4, 0, 0]
+
+
+def test_gradients_of_tokens_of_all_ranks_are_whole_for_a_moment() -> None:
+    # 64 ranks: their tokens' gradients and the copies', beside the layer's own incoming gradient.
+    scenario = small(small_moe(num_experts=64), devices=64, expert_dispatch="allgather")
+    here = block(scenario, micro_batch_size=2, expert_parallel=64, data_parallel=64)
+    assert layer_gradient_bytes(scenario, here)[0] == 2 * 64 * (64 * T + 2 * T) + 2 * 64 * T
 
 
 def test_fp8_takes_h_and_f_off() -> None:

@@ -63,6 +63,40 @@ def test_what_stays_between_steps(options: dict[str, str], fields: dict[str, Any
         assert after[:, 0].tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "masks"),
+    [
+        ({}, [1]),
+        (PIPED, [2, 0]),
+        # Five passes of the first rank: three of its first chunk.
+        (PIPED | {"virtual_stages": 2}, [3, 0]),
+        ({"devices": 2, "tensor_parallel": 2}, [1]),
+        ({"devices": 2, "tensor_parallel": 2, "sequence_parallel": True}, [0.5]),
+        (PIPED | {"recompute": "full"}, [2, 0]),
+    ],
+)
+def test_dropout_of_embedded_tokens_keeps_masks_on_the_first_rank(fields: dict[str, Any], masks: list[float]) -> None:
+    found, plain = (memory(dense(), {"hidden_dropout": word}, **fields) for word in ("true", "false"))
+    has, layers = found.has, fields.get("recompute") != "full"
+    split = 2.0 if fields.get("sequence_parallel") else 1.0
+    # A layer's two masks apart.
+    rest = found.moments[0].activations - plain.moments[0].activations
+    chunks = fields.get("virtual_stages", 1)
+    flights = {1: [1.0] if len(masks) == 1 else [2.0, 1.0], 2: [2.5, 1.5]}[chunks]
+    of_layers = layers * 2 * T * 64 / split * has.num_layers[has.kind] * np.array(flights)
+    assert (rest[:, 0] - of_layers).tolist() == [count * T * 64 for count in masks]
+    # They are gone where the table's gradient is made.
+    released = found.moments[2].released - plain.moments[2].released
+    whole = layers * 2 * T * 64 / split * has.num_layers / chunks + T * 64 / split
+    assert (released[:, 0] == np.where(has.embeddings > 0, whole, 0.0)).all()
+
+
+def test_a_norm_of_embedded_tokens_keeps_its_input_and_statistics() -> None:
+    found, plain = (memory(dense(embedding_norm=there), {}, **PIPED) for there in (True, False))
+    rest = found.moments[0].activations - plain.moments[0].activations
+    assert rest[:, 0].tolist() == [2 * T * (2 * 64 + 4), 0]
+
+
 def test_a_dispatcher_keeps_tokens_where_there_are_experts() -> None:
     """Three hidden states of a micro batch; the first of four ranks has the dense layer alone."""
     model, options = small_moe(vocab_size=8), {"kept_dispatches": "3"}

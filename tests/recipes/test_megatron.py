@@ -218,7 +218,7 @@ def test_modules_of_selective_recompute(flags: str, modules: tuple[str, ...], tm
 @pytest.mark.parametrize(
     ("flags", "dispatch"),
     [
-        ("", None),
+        ("", "allgather"),
         ("--moe-token-dispatcher-type alltoall", "alltoall"),
         ("--moe-token-dispatcher-type allgather", "allgather"),
         ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
@@ -228,6 +228,7 @@ def test_modules_of_selective_recompute(flags: str, modules: tuple[str, ...], tm
 def test_dispatchers(flags: str, dispatch: str | None, tmp_path: Path) -> None:
     recipe = read(f"{BASE} --num-experts 8 --moe-router-topk 2 {flags}", tmp_path)
     assert recipe.options.get("expert_dispatch") == dispatch
+    assert "expert_dispatch" not in read(BASE, tmp_path).options
     assert "overlap_expert_exchange" not in recipe.options
     overlapped = read(f"{BASE} --num-experts 8 {flags} --overlap-moe-expert-parallel-comm", tmp_path)
     assert overlapped.options["overlap_expert_exchange"] == "true"
@@ -444,8 +445,11 @@ def test_a_tokenizer_of_one_vocabulary_whatever_the_weights(load: str, vocabular
 
 @pytest.mark.parametrize("kind", ["megatron", "huggingface"])
 def test_a_model_that_transformers_builds_is_told(kind: str, tmp_path: Path) -> None:
-    recipe = read(f"{BASE} --transformer-type {kind}", tmp_path)
+    recipe = read(f"{BASE} --use-distributed-optimizer --transformer-type {kind}", tmp_path)
     assert rules(recipe) == ({"not-modelled"} if kind == "huggingface" else set())
+    result = check_recipe(recipe, Asked(hardware="h200-sxm"), Gates())
+    assert (result.outcome, result.passed) == (("not_modelled", False) if kind == "huggingface" else ("fits", True))
+    assert (result.blame.line if result.blame else None) == (2 if kind == "huggingface" else None)
 
 
 def test_the_keys_of_verl_are_no_keys_of_nemo(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def test_experts_over_the_tensor_parallel_group(tmp_path: Path) -> None:
 GROUPS = "--group-query-attention --num-query-groups"
 HYBRID = "--context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
 LATER = "--pad-vocab-size-to 32000"  # a flag of v2.3
+LATER_CORE = "--recompute-modules core_attn"  # a flag of Megatron's core 0.12
+FIRST_OF_LLM_2_1 = "--mla-fa-divide-qk"  # a flag of MindSpeed-LLM v2.1, on core 0.8
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,36 @@ def test_how_context_parallelism_exchanges(flags: str, exchange: str | None, rep
     assert recipe.options.get("cp_communication") == exchange
     assert ("repeat_kv" in recipe.options) == repeated
     assert "not-modelled" not in rules(recipe)
+
+
+@pytest.mark.parametrize(
+    ("flags", "exchange", "assumed"),
+    [
+        ("--context-parallel-size 4", "all_to_all", True),
+        (f"--context-parallel-size 4 {FIRST_OF_LLM_2_1}", "all_to_all", True),
+        (f"--context-parallel-size 4 {LATER}", None, False),
+        (f"--context-parallel-size 4 {LATER_CORE}", None, False),
+        # No heads to exchange for: MindSpeed up to v2.0 ends there.
+        ("--context-parallel-size 3", None, False),
+        ("--context-parallel-size 8 --tensor-model-parallel-size 8 --sequence-parallel", None, False),
+    ],
+)
+def test_the_default_exchange_is_the_releases(flags: str, exchange: str | None, assumed: bool, tmp_path: Path) -> None:
+    recipe = read(f"{BASE} {flags}", tmp_path)
+    assert recipe.options.get("cp_communication") == exchange
+    assert ("release-assumed" in rules(recipe)) == assumed
+
+
+def test_repeated_heads_follow_the_default_exchange(tmp_path: Path) -> None:
+    told = read(f"{BASE} {GROUPS} 8 --context-parallel-size 4 --context-parallel-algo ulysses_cp_algo", tmp_path)
+    left_out = read(f"{BASE} {GROUPS} 8 --context-parallel-size 4", tmp_path)
+    assert left_out.options == told.options
+    assert left_out.options["repeat_kv"] == "true"
+
+
+def test_a_flag_is_as_old_as_its_first_definition(tmp_path: Path) -> None:
+    # Megatron's core has it since 0.5; MindSpeed-LLM defines it again from v2.2 on.
+    assert read(f"{BASE} --context-parallel-size 2", tmp_path).options["warm_up_whole_batch"] == "true"
 
 
 def test_heads_that_are_repeated_take_more_and_are_not_refused(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def test_004_z2000_scripts(
         "fused_cross_entropy": "false",
         "attention_dropout": "false",
         "hidden_dropout": "false",
+        "warm_up_whole_batch": "true",
         "overlap_grad_reduce": "true",
         "overlap_param_gather": "true",
         "tp_comm_overlap": str(layout.tensor_parallel > 1).lower(),

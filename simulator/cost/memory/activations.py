@@ -12,6 +12,7 @@ import numpy as np
 
 from simulator.cost.elements import element_bytes
 from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.ends import inputs
 from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, returning
@@ -30,6 +31,12 @@ def layer_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer."""
     per_token = element_bytes(scenario) * scenario.model.hidden_size
     return block.worked(scenario, "input", lambda each: per_token * Extents(scenario, each).of("sequence"))
+
+
+def embedded_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    """What a micro batch keeps before the first layer, shape (n,): the norm and the dropout of embedded tokens."""
+    amounts = summed(tensor for one in inputs(conditions_of(scenario)) for tensor in one.kept)
+    return block.worked(scenario, "embedded", lambda each: _bytes(scenario, each, amounts))
 
 
 def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> SavedTensors:

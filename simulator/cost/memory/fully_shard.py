@@ -86,7 +86,7 @@ def sharded_moments(
         micro_batches=count,
         flight=np.where(activations.offloaded, 1.0, in_flight(scenario, block)),
         boundary=boundary,
-        one_micro_batch=(activations.one_micro_batch + boundary * (sent - received))[has.kind],
+        one_micro_batch=(activations.one_micro_batch + boundary * (sent - received) + activations.embedded)[has.kind],
         buffers=(count * boundary * (received + sent))[has.kind],
         first_layer=np.where(recomputed > 0.0, boundary, layer),
         last_layer=np.where(recomputed >= layers, boundary, layer),

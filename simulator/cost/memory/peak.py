@@ -223,13 +223,19 @@ def gradients_absent(
 def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """Buffers inside the allocator at any moment of the passes, shape (n,).
 
-    Library workspaces, and what each model chunk of a pipeline rank sends and receives (boundary activations).
+    Library workspaces, what each model chunk of a pipeline rank sends and receives (boundary activations), and the
+    tokens of all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
+    transformer/moe/token_dispatcher.py: one for all layers, never freed).
     """
     values = scenario.coefficients.memory
     pipelined = block.pipeline_parallel > 1 and not scenario.framework.kept_boundaries
     chunks = float(block.chunks) if pipelined else 0.0
     boundary = layer_input_bytes(scenario, block)
-    return values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
+    buffers: Array = values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
+    if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
+        return buffers
+    hidden = element_bytes(scenario) * scenario.model.expert_width
+    return buffers + np.where(block.expert_ranks > 1.0, hidden * Extents(scenario, block).of("pooled"), 0.0)
 
 
 def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:

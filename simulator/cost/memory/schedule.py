@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.memory.activations import (
+    embedded_bytes,
     kept_bytes,
     layer_bytes,
     layer_input_bytes,
@@ -83,6 +84,8 @@ class StageActivations:
     """What one micro batch keeps of each distinct chunk on the device."""
     one_micro_batch: KindArray
     """What one micro batch keeps of all chunks."""
+    embedded: KindArray
+    """What one micro batch keeps before the first layer, on the rank that looks tokens up."""
     offloaded: NDArray[np.bool_]
     """Layouts that move activations to the host, shape (n,): what stays does not grow with micro batches in flight."""
     recompute_working_set: KindArray
@@ -93,7 +96,7 @@ class StageActivations:
     def first_chunk(self, has: StageContents) -> KindArray:
         """What one micro batch keeps of a rank's first chunk, the last that its backward pass frees."""
         chunks = float(len(has.chunk))
-        return np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[has.chunk[0]])
+        return self.embedded + np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[has.chunk[0]])
 
 
 def stage_activations(
@@ -125,6 +128,7 @@ def stage_activations(
     ]
     return StageActivations(
         by_chunk=tuple(by_chunk),
+        embedded=has.embeddings[:, None] * embedded_bytes(scenario, block),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
         offloaded=offloaded,
         recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
@@ -147,9 +151,11 @@ def activations_in_flight(
     """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
     one = activations.one_micro_batch[has.kind]
     flight = in_flight(scenario, block)
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
+    embedded = activations.embedded[has.kind] * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
     if len(activations.by_chunk) == 1:
-        return one * np.where(activations.offloaded, 1.0, flight)
-    return np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
+        return embedded + one * np.where(activations.offloaded, 1.0, flight)
+    return embedded + np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
 
 
 def _uneven_in_flight(

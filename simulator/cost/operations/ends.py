@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from simulator.cost.elements import element_bytes
-from simulator.cost.operations.blocks import norm, vector
+from simulator.cost.operations.blocks import norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Operation, Weight
+from simulator.cost.operations.record import Kept, Operation, Weight
 
 
 def embedding(given: Conditions) -> Operation:
@@ -18,14 +18,21 @@ def embedding(given: Conditions) -> Operation:
 
 
 def inputs(given: Conditions) -> tuple[Operation, ...]:
-    """What the first rank has beside the token table, whole on every rank: learned positions, a norm of the tokens."""
+    """What the first rank has beside the token table: learned positions, a norm of the tokens, their dropout.
+
+    Weights are whole on every rank. Dropout keeps a byte of mask for each number: `embedding_dropout` of Megatron-LM
+    core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
+    """
     model = given.model
     operations: list[Operation] = []
     if model.learned_positions:
         table = Weight("positions", model.learned_positions, model.hidden_size, "replicated", matmul=False)
         operations.append(Operation(name="positions", group="embedding", weights=(table,)))
     if model.embedding_norm:
-        operations.append(norm(given, "embedding_norm", "embedding_norm")._replace(group="embedding"))
+        operations.append(post_norm(given, "embedding_norm", "embedding_norm")._replace(group="embedding"))
+    if given.framework.hidden_dropout:
+        mask = Kept("embedding_mask", float(model.hidden_size), "sequence")
+        operations.append(Operation(name="embedding_dropout", group="embedding", kept=(mask,)))
     return tuple(operations)
 
 

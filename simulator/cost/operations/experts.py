@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 from simulator.cost.elements import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
 
 
 def experts(given: Conditions) -> tuple[Operation, ...]:
@@ -124,13 +124,25 @@ def _permuted(given: Conditions) -> tuple[Amount, ...]:
     return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 
+_POOLED: tuple[Spread, ...] = ("pooled", "copies")
+"""Gradients that the all-gather's backward pass holds at once."""
+
+
 def _dispatch(given: Conditions) -> Operation:
-    """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks."""
-    hidden = float(given.model.expert_width)
+    """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks.
+
+    All-gather takes in probabilities and choices of all tokens (`MoEAllGatherTokenDispatcher`, megatron-core 0.19.0,
+    transformer/moe/token_dispatcher.py): for each of a rank's experts `masked_select` keeps its fp32 input and mask,
+    and the dispatcher another mask. Its backward pass makes the gradient of all tokens out of that of the copies.
+    """
+    hidden, gathers = float(given.model.expert_width), given.framework.expert_dispatch == "allgather"
+    choices = (Kept("pooled_choices", (FP32 + 2.0) * given.model.num_experts, "pooled_choices"),) if gathers else ()
+    gradients = tuple(Amount(element_bytes(given) * hidden, spread) for spread in _POOLED) if gathers else ()
     return Operation(
         name="dispatch",
         group="dispatch",
-        kept=(Kept("dispatched_tokens", expert_input_bytes(given) * hidden, "copies"),),
+        kept=(Kept("dispatched_tokens", expert_input_bytes(given) * hidden, "copies"), *choices),
+        temporary=gradients,
         moved=(*_permuted(given), *cast(given, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(given, "gather"),
     )

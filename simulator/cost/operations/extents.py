@@ -121,7 +121,7 @@ class Extents:
                 extent = self.of("tensor") * float(scenario.seq_length)
             case "positions":
                 extent = float(scenario.seq_length) / block.context_parallel
-            case "copies" | "copies_exchanged" | "copies_tensor" | "reached":
+            case "copies" | "copies_exchanged" | "copies_tensor" | "reached" | "pooled" | "pooled_choices":
                 extent = self._of_copies(spread)
             case _:
                 extent = self._by_heads(spread)
@@ -140,6 +140,10 @@ class Extents:
             case "reached":
                 spread_over = expected_islands(scenario.model, block.expert_ranks)
                 return self.of("sequence") * spread_over * scenario.framework.expert_imbalance
+            case "pooled":
+                return self.of("sequence") * block.expert_ranks
+            case "pooled_choices":
+                return self.of("sequence") * block.expert_tensor_parallel
         assert_never(spread)
 
     def _by_heads(self, spread: HeadSpread) -> Array:

@@ -27,7 +27,7 @@ HeadSpread = Literal[
     "window",
 ]
 """Spreads that go by the number of key-value heads."""
-CopySpread = Literal["copies", "copies_exchanged", "copies_tensor", "reached"]
+CopySpread = Literal["copies", "copies_exchanged", "copies_tensor", "reached", "pooled", "pooled_choices"]
 """Spreads that go by the copies of tokens that experts work on."""
 Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", "positions", CopySpread, HeadSpread]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
@@ -36,7 +36,8 @@ Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", "position
 nothing. `tensor`: T / t. `copies`: routed token copies; `copies_exchanged`: the same where expert parallel is above 1.
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
-`reached`: a copy of each token for every rank with experts of it.
+`reached`: a copy of each token for every rank with experts of it. `pooled`: the tokens of all ranks that share the
+experts; `pooled_choices`: the same over the expert-parallel group.
 `key_value`: T over the smaller of t and the key-value heads: a rank holds one head at least. `ring`: the same where
 context is parallel, else nothing. `projection`: T / t, but T where there are fewer key-value heads than ranks, which
 gather the projection to take their heads from it; `gathered`: T there, else nothing. The `sliding_` forms go by the

@@ -14,6 +14,7 @@ from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMod
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_core import core_options, remark_connections
 from simulator.recipes.readers.megatron_cut import Cut, cut_of
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_model import fields_of, model_of
@@ -58,7 +59,9 @@ def launched(given: Given, launch: TrainingCommand) -> Recipe:
     other = no_decoder(title) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "") or encoder_task(launch)
     if other:
         given.remark("not-modelled", "error", other)
-    return megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
+    remark_connections(given, launch)
+    recipe = megatron_recipe(given, launch.environment, "megatron-shell", title, nodes, devices)
+    return dataclasses.replace(recipe, options={**recipe.options, **core_options(given, launch)})
 
 
 def no_decoder(title: str) -> str:
@@ -104,7 +107,14 @@ def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuratio
         devices_per_node=devices,
     )
     _contradictions(given, recipe)
-    return finished(given, recipe)
+    return finished(given, dataclasses.replace(recipe, options={**_usual_dispatch(given, dialect), **recipe.options}))
+
+
+def _usual_dispatch(given: Given, dialect: str) -> dict[str, str]:
+    """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
+    own = dialect in ("megatron-shell", "megatron-yaml") and not given.has("deepspeed")
+    told = given.has("moe-token-dispatcher-type") or given.has("overlap-moe-expert-parallel-comm")
+    return {"expert_dispatch": "allgather"} if own and given.has("num-experts") and not told else {}
 
 
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
@@ -357,9 +367,10 @@ def _priced_otherwise(given: Given) -> None:
     if optimizer and "adam" not in optimizer.lower():
         given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     if given.text("transformer", "transformer-type") == "huggingface":
-        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained.
-        said = "transformers builds the model that is loaded: priced are Megatron's layers of the sizes given"
-        given.remark("not-modelled", "warning", said, "transformer-type")
+        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained, whose
+        # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.
+        said = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
+        given.remark("not-modelled", "error", said, "transformer-type")
     stage = given.text("stage", "stage")
     if stage and given.table is FLAGS and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"

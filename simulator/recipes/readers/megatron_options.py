@@ -9,7 +9,7 @@ from typing import Final
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP8_RECIPES
 from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped, repeated_heads
+from simulator.recipes.readers.mindspeed import mindspeed_options, overlapped, repeated_heads, usual_exchange
 from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -139,7 +139,7 @@ def _exchange(given: Given, layout: Layout, heads: int | None) -> dict[str, str]
         said = f"context parallelism by {', '.join(sorted(set(told)))[:60]} is priced as a ring"
         given.remark("not-modelled", "warning", said, *names)
         return {}
-    kind = kinds.pop() if kinds else "ring"
+    kind = kinds.pop() if kinds else usual_exchange(given, layout)
     found = _inner_degree(given) if kind == "all_to_all_ring" else {"cp_communication": kind}
     if kind.startswith("all_to_all") and heads:
         exchanging = int(found.get("cp_inner_degree", layout.context_parallel))
@@ -168,7 +168,7 @@ _CONTEXT_KINDS: Final = {
 
 
 def _expert_exchange(given: Given) -> dict[str, str]:
-    """How tokens reach their experts; an all-to-all where a recipe does not say."""
+    """How tokens reach their experts, as far as a recipe says."""
     found: dict[str, str] = {}
     kind = given.text("expert_dispatch", "moe-token-dispatcher-type")
     backend = given.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"

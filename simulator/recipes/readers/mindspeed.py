@@ -23,7 +23,8 @@ STAGES: Final = frozenset(("sft", "pt", *PREFERENCES, *PAIRS, *SCORES))
 _RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")
 _EARLY_CORE: Final = 8
-"""Megatron's core below MindSpeed-LLM up to v2.0; v2.1 is on 0.12."""
+"""Megatron's core below MindSpeed-LLM up to v2.1 (docs/pytorch/install_guide.md); MindSpeed v2.1.0 is on 0.12 too."""
+_LAST_ON_EARLY_CORE: Final = "MindSpeed-LLM-v2.1"
 _REPEATED_AS_NEEDED: Final = (2, 3)
 _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
 
@@ -45,20 +46,26 @@ def is_legacy(given: Given) -> bool:
 
 def release_of(given: Given) -> str:
     """The stack of the oldest release that has the flags of a launch, as far as they matter; scripts name none."""
-    own, core = flags_of("mindspeed"), flags_of("megatron")
+    tables = flags_of("mindspeed"), flags_of("megatron")
     found = [(0, 0)]
     for name in given.entries:
-        flag = own.get(name) or core.get(name)
-        if flag is None or flag.effect == "no_effect":
-            continue
-        if own_release := _RELEASE.match(flag.first):
-            found.append((int(own_release[1]), int(own_release[2])))
-        elif (base := _CORE.match(flag.first)) and int(base[1]) > _EARLY_CORE:
-            found.append((2, 1))
+        flags = [table[name] for table in tables if name in table]
+        if flags and flags[0].effect != "no_effect":
+            found.append(min(_since(flag.first) for flag in flags))
     # The core's own implementation became the default with v26, whose scripts ask for the local one.
     if given.text("flash_attention", "transformer-impl") == "local":
         found.append((26, 0))
     return next(name for name in MINDSPEED if _number(name) >= max(found) or name == [*MINDSPEED][-1])
+
+
+def _since(version: str) -> tuple[int, int]:
+    """The release of MindSpeed that has a flag of this version of it, or of Megatron's core."""
+    if version.startswith(_LAST_ON_EARLY_CORE):
+        return _number(next(iter(MINDSPEED)))
+    if own := _RELEASE.match(version):
+        return int(own[1]), int(own[2])
+    core = _CORE.match(version)
+    return (2, 1) if core and int(core[1]) > _EARLY_CORE else (0, 0)
 
 
 def _number(stack: str) -> tuple[int, int]:
@@ -107,6 +114,23 @@ def overlapped(options: Mapping[str, str]) -> dict[str, str]:
     return {"tp_comm_overlap": "true"} if options.get("fused_collectives") == "true" else {}
 
 
+def usual_exchange(given: Given, layout: Layout) -> str:
+    """How context parallelism exchanges where no flag tells it: tokens for heads up to v2.0, later in a ring.
+
+    `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0, mindspeed/arguments.py; from
+    v2.1.0_core_r0.12.1 on features_manager/context_parallel/context_parallel_feature.py defines it again. The former
+    end where the heads do not divide (v2.0.0_core_r0.8.0, mindspeed/arguments.py:744).
+    """
+    heads = given.integer("num_attention_heads", "num-attention-heads") or 0
+    splits = layout.tensor_parallel * layout.context_parallel
+    if not is_mindspeed(given) or release_of(given) != next(iter(MINDSPEED)) or heads % splits:
+        return "ring"
+    said = "context parallelism exchanges tokens for heads, the default of MindSpeed up to v2.0; later ones have a ring"
+    fix = "add --context-parallel-algo ulysses_cp_algo or megatron_cp_algo"
+    given.remark("release-assumed", "note", said, "context-parallel-size", fix=fix)
+    return "all_to_all"
+
+
 def repeated_heads(given: Given, heads: int, exchanging: int) -> dict[str, str]:
     """Whether key-value heads are repeated to the query heads before tokens are exchanged for heads.
 
@@ -115,12 +139,12 @@ def repeated_heads(given: Given, heads: int, exchanging: int) -> dict[str, str]:
     """
     queries = given.integer("num_attention_heads", "num-attention-heads") or 0
     shared = queries > (given.integer("num_key_value_heads", "num-query-groups") or queries)
-    if not shared or not given.has("context-parallel-algo"):
+    if not shared or not is_mindspeed(given):
         return {}
     always = _number(release_of(given)) < _REPEATED_AS_NEEDED
     if always and heads >= exchanging:
         said = "key-value heads are priced as repeated, as MindSpeed up to v2.2 does; later ones repeat what is needed"
-        given.remark("upper-bound", "warning", said, "context-parallel-algo")
+        given.remark("upper-bound", "warning", said, "context-parallel-algo", "context-parallel-size")
     return {"repeat_kv": "true"} if always or heads < exchanging else {}
 
 

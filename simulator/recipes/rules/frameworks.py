@@ -194,7 +194,7 @@ UNEVEN_STAGES: dict[str, str] = {
 
 _TORCH = "torchtitan 0.1 and later"
 
-READER_RULES = frozenset({"partial-send-recv"})
+READER_RULES = frozenset({"one-connection", "partial-send-recv"})
 """Remarks of readers that a rule here says in the framework's words."""
 
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (

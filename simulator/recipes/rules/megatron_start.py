@@ -16,6 +16,8 @@ from simulator.recipes.rules.launch import (
     says,
 )
 
+_FSDP_ARGUMENTS = "Megatron-LM core_v0.19.0, megatron/training/arguments.py"
+
 
 def _command_line(launch: LaunchFacts) -> bool:
     """Whether Megatron-LM's own parser reads the flags: it checks more than the library does."""
@@ -56,6 +58,12 @@ def _outside_fsdp2(launch: LaunchFacts) -> bool:
     own = launch.flag("use-distributed-optimizer") is not None or launch.scenario.model.tie_word_embeddings
     own |= launch.scenario.precision == "fp16"
     return launch.flag("use-torch-fsdp2") is not None and (spread or own)
+
+
+def _format(launch: LaunchFacts, flag: str, *takes: str) -> bool:
+    """Whether a command line with this flag writes its checkpoints in another format than these."""
+    own = launch.flag("ckpt-format")
+    return _command_line(launch) and launch.flag(flag) is not None and (own.text if own else "torch_dist") not in takes
 
 
 def _recomputes(launch: LaunchFacts, mode: str) -> bool:
@@ -168,7 +176,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         id="megatron-torch-fsdp2",
         framework="megatron",
         versions="Megatron-core 0.10 and later",
-        source="Megatron-LM core_v0.19.0, megatron/training/arguments.py:1001",
+        source=f"{_FSDP_ARGUMENTS}:1001",
         about="PyTorch's FSDP2 takes neither pipelines nor spread experts nor the distributed optimizer",
         says=(
             "--use-torch-fsdp2 is not supported with pipeline parallelism; with expert parallelism; with MCore's "
@@ -177,6 +185,49 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         fix=says("drop --use-torch-fsdp2 from the recipe"),
         broken=_outside_fsdp2,
         blame=("--use-torch-fsdp2",),
+    ),
+    FrameworkRule(
+        id="megatron-torch-fsdp2-fusion",
+        framework="megatron",
+        versions="Megatron-core 0.10 and later",
+        source=f"{_FSDP_ARGUMENTS}:1006",
+        about="PyTorch's FSDP2 takes no gradients that are added inside of products, Megatron's default",
+        says="--use-torch-fsdp2 is not supported with gradient accumulation fusion",
+        fix=says("--no-gradient-accumulation-fusion in the recipe"),
+        broken=lambda x: x.flag("use-torch-fsdp2") is not None and _lacks(x, "no-gradient-accumulation-fusion"),
+        blame=("--use-torch-fsdp2",),
+    ),
+    FrameworkRule(
+        id="megatron-torch-fsdp2-checkpoint",
+        framework="megatron",
+        versions="Megatron-core 0.10 and later",
+        source=f"{_FSDP_ARGUMENTS}:1008",
+        about="PyTorch's FSDP2 has checkpoints of the formats torch_dist and torch_dcp",
+        says="--use-torch-fsdp2 requires --ckpt-format torch_dist or torch_dcp",
+        fix=says("--ckpt-format torch_dist in the recipe"),
+        broken=lambda x: _format(x, "use-torch-fsdp2", "torch_dist", "torch_dcp"),
+        blame=("--ckpt-format",),
+    ),
+    FrameworkRule(
+        id="megatron-fsdp-checkpoint",
+        framework="megatron",
+        versions="Megatron-core 0.14 and later, where --use-megatron-fsdp is from",
+        source=f"{_FSDP_ARGUMENTS}:1146",
+        about="Megatron's FSDP has checkpoints of the format fsdp_dtensor, which is not the default",
+        says="Megatron-FSDP requires the `fsdp_dtensor` checkpointing format.",
+        fix=says("--ckpt-format fsdp_dtensor in the recipe"),
+        broken=lambda x: _format(x, "use-megatron-fsdp", "fsdp_dtensor"),
+        blame=("--ckpt-format", "--use-megatron-fsdp"),
+    ),
+    FrameworkRule(
+        id="megatron-fsdp-connections",
+        framework="megatron",
+        versions="Megatron-core 0.12 and later",
+        source=f"{_FSDP_ARGUMENTS}:1014 and 1143",
+        about="FSDP needs more than one connection to a device",
+        says="FSDP always requires CUDA_DEVICE_MAX_CONNECTIONS value large than one",
+        fix=says("unset CUDA_DEVICE_MAX_CONNECTIONS"),
+        remark="one-connection",
     ),
     FrameworkRule(
         id="megatron-param-gather-optimizer",

@@ -1,0 +1,67 @@
+"""The version of Megatron's core, as the paths of its code name it."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_recipe
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+from tests.recipes.test_megatron import BASE
+
+PIPED = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 --use-distributed-optimizer"
+EXPERTS = "--num-experts 8 --moe-router-topk 2"
+
+
+def launched(folder: Path, paths: str = "", script: str = "pretrain_gpt.py", flags: str = PIPED) -> Recipe:
+    file = folder / "run.sh"
+    export = f"export PYTHONPATH={paths}\n" if paths else ""
+    words = " ".join(BASE.replace("batch-size 64", "batch-size 32").split())
+    file.write_text(f"{export}torchrun --nproc_per_node 8 --nnodes 2 {script} {words} {flags}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("paths", "script", "whole"),
+    [
+        ("${PATCH}:${PATCH}/backends/megatron/PAI-Megatron-LM-240718:$PYTHONPATH", "../pretrain_qwen.py", True),
+        ("${PATCH}:${PATCH}/Megatron-LM-231007", "pretrain_gpt.py", True),
+        ("", "/opt/Megatron-LM-core_r0.8.0/pretrain_gpt.py", True),
+        ("", "$HOME/megatron/core_v0.9.0/pretrain_gpt.py", True),
+        # Python looks beside the script first.
+        ("/opt/core_r0.8.0", "/opt/Megatron-LM-core_v0.12.1/pretrain_gpt.py", False),
+        ("${PATCH}/backends/megatron/Megatron-LM-241113", "pretrain_gpt.py", False),
+        ("/opt/core_r0.10.0", "pretrain_gpt.py", False),
+        # No repository says which commit these are.
+        ("/data/Megatron-LM-240101", "pretrain_gpt.py", False),
+        ("/data/Megatron-LM-240126-fixed", "pretrain_gpt.py", False),
+        ("/data/score_0.8", "pretrain_gpt.py", False),
+        ("", "pretrain_gpt.py", False),
+    ],
+)
+def test_old_cores_warm_up_a_whole_batch(paths: str, script: str, whole: bool, tmp_path: Path) -> None:
+    assert ("warm_up_whole_batch" in launched(tmp_path, paths, script).options) == whole
+
+
+def test_later_ranks_hold_a_whole_batch(tmp_path: Path) -> None:
+    held = []
+    for core in ("0.10.0", "0.9.0"):
+        result = check_recipe(launched(tmp_path, f"/opt/core_v{core}"), Asked(hardware="h100-sxm-80g"), Gates())
+        assert result.estimate is not None
+        held.append([stage.parts_bytes["activations"] for stage in result.estimate.memory.stages])
+    (new_first, *_, new_last), (old_first, *_, old_last) = held
+    # Four micro batches in two chunks of four layers: the first rank has all eight in flight either way, the last one
+    # five.
+    assert old_first == new_first
+    assert old_last > 1.3 * new_last
+
+
+def test_old_cores_weigh_the_outputs_of_experts(tmp_path: Path) -> None:
+    old = launched(tmp_path, "${PATCH}/Megatron-LM-250328", flags=EXPERTS)
+    new = launched(tmp_path, "${PATCH}/Megatron-LM-250624", flags=EXPERTS)
+    assert old.options["probabilities_in_experts"] == "false"
+    assert "probabilities_in_experts" not in new.options
+    assert "probabilities_in_experts" not in launched(tmp_path, "${PATCH}/Megatron-LM-250328").options
