@@ -124,8 +124,8 @@ def trainer_recipe(  # noqa: PLR0913  what launches and configuration files have
     """The recipe of a trainer's flags, those of the DeepSpeed configuration among them."""
     model = named_model(given, given.text("model", "model_name_or_path") or "", "model_name_or_path")
     precision = _precision(given)
-    batch = _number(given, "global_batch_size", "train_batch_size", 2**27)
-    steps = _number(given, "gradient_accumulation_steps", "gradient_accumulation_steps", 2**20)
+    batch = given.integer("global_batch_size", "train_batch_size", high=2**27)
+    steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     rank = _lora(given)
     sequence = _sequence(given)
     options = _options(given, deepspeed=deepspeed, adapters=rank is not None)
@@ -268,10 +268,6 @@ def _liger(given: Given, model: str | None, tokens: int) -> dict[str, str]:
     parts = -(-spec.vocab_size // spec.hidden_size)
     chunk = 1 << (-(-tokens // parts) - 1).bit_length()
     return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}
-
-
-def _number(given: Given, option: str, name: str, high: int) -> int | None:
-    return given.integer(option, name, high=high)
 
 
 def _sequence(given: Given) -> int | None:

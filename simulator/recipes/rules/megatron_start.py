@@ -13,6 +13,7 @@ from simulator.recipes.rules.launch import (
     MEGATRON_CONFIG,
     FrameworkRule,
     LaunchFacts,
+    megatron_rule,
     says,
 )
 
@@ -109,10 +110,8 @@ DASHED_FLAGS = frozenset(
 
 
 MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
-    FrameworkRule(
+    megatron_rule(
         id="megatron-uneven-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:501",
         about="layers divide by pipeline ranks unless the first or the last stage is given its own number",
         says="Number of layers should be divisible by the pipeline-model-parallel size",
@@ -120,10 +119,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_uneven,
         blame=("pp", "--num-layers"),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-recompute-method",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:699",
         about="full recompute needs a method",
         says='Using recompute_granularity: full so recompute_method must be "block" or "uniform"',
@@ -131,10 +128,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "full") and x.flag("recompute-method") is None,
         blame=("--recompute-granularity",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-recompute-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:705",
         about="full recompute needs a number of layers",
         says="When using recompute_granularity: full recompute_num_layers must be between 1 and ...",
@@ -142,10 +137,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "full") and x.flag("recompute-num-layers") is None,
         blame=("--recompute-granularity",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-selective-method",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:762",
         about="selective recompute takes no method",
         says="recompute method is not yet supported for selective recomputing granularity",
@@ -153,10 +146,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _command_line(x) and _recomputes(x, "selective") and x.flag("recompute-method") is not None,
         blame=("--recompute-method",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-selective-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:714",
         about="selective recompute takes no number of layers",
         says="When using recompute_granularity: selective recompute_num_layers must be None.",
@@ -164,9 +155,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "selective") and x.flag("recompute-num-layers") is not None,
         blame=("--recompute-num-layers",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-torch-fsdp2",
-        framework="megatron",
         versions="Megatron-core 0.10 and later",
         source="Megatron-LM core_v0.19.0, megatron/training/arguments.py:1001",
         about="PyTorch's FSDP2 takes neither pipelines nor spread experts nor the distributed optimizer",
@@ -178,10 +168,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_outside_fsdp2,
         blame=("--use-torch-fsdp2",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-param-gather-optimizer",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:514",
         about="overlapped gathering of parameters needs the distributed optimizer",
         says="--overlap-param-gather only supported with distributed optimizer",
@@ -189,9 +177,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _gathers(x) and x.layout.zero_stage == 0,
         blame=("--overlap-param-gather",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-param-gather-reduce",
-        framework="megatron",
         versions=f"{MEGATRON}; older ones word it differently",
         source=f"{MEGATRON_ARGUMENTS}:516",
         about="overlapped gathering of parameters needs overlapped reduction of gradients",
@@ -200,10 +187,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _gathers(x) and not x.scenario.framework.overlap_grad_reduce,
         blame=("--overlap-param-gather",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-positions",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:706",
         about="the longest position is at least the sequence length",
         says="assert args.max_position_embeddings >= args.seq_length",
@@ -211,9 +196,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_short_positions,
         blame=("--max-position-embeddings",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-optimizer-offload",
-        framework="megatron",
         versions="Megatron-core 0.12 and later",
         source=f"{MEGATRON_ARGUMENTS}:957",
         about="offloading the optimizer needs the precision-aware one",
@@ -226,10 +210,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         ),
         blame=("--optimizer-cpu-offload",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-dashes",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:73",
         about="flags are spelled with dashes",
         says="error: unrecognized arguments: ...",
