@@ -290,9 +290,14 @@ class Runner(Walk):
             self.machine.prints(None)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
-            launch = dataclasses.replace(launch, spread={**self.machine.spread, **launch.spread})
-            causes: frozenset[Cause] = frozenset().union(*self.machine.conditions)
-            self.launches.append(launch.after(causes, self.machine.state.files))
+            self.launches.append(
+                dataclasses.replace(
+                    launch,
+                    conditions=frozenset().union(*self.machine.conditions),
+                    spread={**self.machine.spread, **spread(argv)},
+                    files=dict(self.machine.state.files),
+                )
+            )
             if len(self.launches) > _MAXIMUM_LAUNCHES:
                 raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
             return True
