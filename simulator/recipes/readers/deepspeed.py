@@ -19,7 +19,7 @@ from simulator.recipes.readers.named import QUANTIZED, named_model
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.readers.unread import remark_keys
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import text_value
 
@@ -238,7 +238,7 @@ def _configuration(given: Given, launch: TrainingCommand | None, name: str, line
         if preset is None or not name.startswith("examples/deepspeed/"):
             raise
         message = f"{name[:200]} is not beside the recipe: taken as LLaMA-Factory ships it"
-        given.remarks.append(Remark("base-configuration", "warning", message, Place(given.file, max(line, 1))))
+        given.remark_line("base-configuration", "warning", message, line)
         return _preset(given, preset, line)
 
 
@@ -297,7 +297,7 @@ def _layout(given: Given) -> Layout:
 def _offload(given: Given) -> Offload:
     for name in ("offload_param", "offload_optimizer"):
         if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
-            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
+            given.not_modelled("offload to nvme is not modelled", f"zero_optimization.{name}.device")
     where = given.text("offload", "zero_optimization.offload_optimizer.device")
     return "optimizer_tensorwise" if where not in (None, "none") else "none"
 
@@ -313,11 +313,11 @@ def _precision(given: Given) -> str | None:
 def _lora(given: Given) -> int | None:
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
-            given.remark("not-modelled", "error", QUANTIZED, name)
+            given.not_modelled(QUANTIZED, name)
     kind = given.text("lora_rank", "finetuning_type")
     given.places.pop("lora_rank", None)
     if kind not in (None, "full", "lora"):
-        given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+        given.not_modelled(f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
     if kind == "full":
         return None
     if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):

@@ -18,7 +18,7 @@ from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import add_key
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.variables import Variables
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Place, Recipe
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 from simulator.recipes.shell.values import Value, text_value
 
@@ -75,13 +75,13 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
         message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
-        given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
+        given.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
     words = given.entry("vocab-file")
     if words is not None and words.text.endswith("vocab.txt") and not given.has("tokenizer-type"):
         # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
-        given.remark("not-modelled", "error", message, "vocab-file")
-    variables.note(given)
+        given.not_modelled(message, "vocab-file")
+    given.note_unset(variables.assumed_unset)
     nodes = int(told[_NODES]) if _NODES in told else None
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 

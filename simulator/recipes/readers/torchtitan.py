@@ -192,11 +192,8 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
     schedule = given.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
     chunks = 1 if schedule.lower() == "1f1b" else 2
     if pipeline > 1 and schedule.lower() not in SCHEDULES:
-        given.remark(
-            "not-modelled",
-            "error",
-            f"pipeline schedule {schedule[:40]} is not modelled",
-            "parallelism.pipeline_parallel_schedule",
+        given.not_modelled(
+            f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
         )
     virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     if virtual and layers and layers % (pipeline * virtual) == 0:
@@ -273,12 +270,7 @@ def _precision(given: Given) -> str | None:
     if kind == "float32":
         return "fp32"
     if kind != "bfloat16":
-        given.remark(
-            "not-modelled",
-            "error",
-            f"mixed_precision_param {kind[:40]} is not modelled",
-            "training.mixed_precision_param",
-        )
+        given.not_modelled(f"mixed_precision_param {kind[:40]} is not modelled", "training.mixed_precision_param")
         return None
     return "bf16"
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr"])
-_SILENT: Final = frozenset(["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap"])
-_SILENT_SIGNS: Final = frozenset([":", "true"])
+_SILENT: Final = frozenset(
+    ["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap", ":", "true"]
+)
 _MARK: Final = re.compile(r"(%[sdi%]|\\n|\\t|\\.|%)")
 _PART_WORK: Final = 50
 """Units of work of one part of a format."""
@@ -53,7 +54,7 @@ def _speaks(runner: Walk, node: Node) -> bool:
 
 def silent(name: str) -> bool:
     """Whether a command prints nothing."""
-    return name in _SILENT or name in _SILENT_SIGNS
+    return name in _SILENT
 
 
 def echoed(argv: Sequence[Value], line: int) -> Value | None:
