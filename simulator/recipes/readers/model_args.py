@@ -6,6 +6,7 @@ switch, a list in brackets is several values, `$NAME` comes from the environment
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -42,11 +43,7 @@ def is_dotted(keys: Iterable[Key]) -> bool:
 def dotted(keys: Iterable[Key]) -> list[Key]:
     """The keys of NeMo that a document keeps under `MODEL_ARGS`."""
     inside = [key for key in keys if key.path[0] == FLAG_SECTION and len(key.path) > 1]
-    return [Key(tuple(part for name in key.path[1:] for part in name.split(".")), *_rest(key)) for key in inside]
-
-
-def _rest(key: Key) -> tuple[tuple[Value, ...], int, object, str]:
-    return key.values, key.line, key.content, key.file
+    return [dataclasses.replace(key, path=tuple(".".join(key.path[1:]).split("."))) for key in inside]
 
 
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:

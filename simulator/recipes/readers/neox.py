@@ -187,16 +187,13 @@ def _add_state(given: Given, found: Mapping[str, Key]) -> None:
     if recompute is not None and _text(recompute).lower() not in OFF:
         _add(given, "recompute-granularity", recompute, "full")
         _add(given, "recompute-method", recompute, "uniform")
-        _add(given, "recompute-num-layers", found.get("checkpoint_num_layers", recompute), _layers(found))
+        layers = found.get("checkpoint_num_layers")
+        _add(given, "recompute-num-layers", layers or recompute, str(_count(layers) or 1))
     kind = found.get("optimizer.type")
     if kind is not None:
         _add(given, "optimizer", kind, _text(kind))
     if _stage(found) == 1:
         _add(given, "use-distributed-optimizer", _stage_key(found) or recompute or next(iter(found.values())))
-
-
-def _layers(found: Mapping[str, Key]) -> str:
-    return str(_count(found.get("checkpoint_num_layers")) or 1)
 
 
 def _stage_key(found: Mapping[str, Key]) -> Key | None:
