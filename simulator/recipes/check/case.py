@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from simulator.cluster import cluster
@@ -120,7 +121,7 @@ def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tup
     return replace(scenario, model=model), (Remark("whole-key-values", "note", said),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Told:
     """What recipe and user say together; the user wins."""
 
@@ -132,7 +133,7 @@ class _Told:
         own = getattr(self.asked, name)
         return getattr(self.recipe, name) if own is None else own
 
-    @property
+    @cached_property
     def layout(self) -> Layout | None:
         """The recipe's layout with the user's fields, before data parallelism and the cut are worked out."""
         base = self.recipe.layout

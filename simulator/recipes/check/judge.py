@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,18 +124,21 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
             return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
-        return _judged(case, gates)
+        return _advised(_judged(case, gates), gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
         settings = error.settings if isinstance(error, ContradictionError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
-        unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
-        if unread:
-            reasons = (*(remark.message for remark in unread), *failed.reasons)
-            failed = replace(failed, outcome=_unread(unread) or failed.outcome, reasons=reasons)
-        failed = replace(failed, framework=recipe.framework, dialect=recipe.dialect, blame=blame)
-        return replace(failed, remarks=_ordered(recipe.remarks))
+        return replace(
+            failed,
+            framework=recipe.framework,
+            dialect=recipe.dialect,
+            outcome=_unread(recipe.remarks) or failed.outcome,
+            reasons=(*_unread_said(recipe), *failed.reasons),
+            blame=blame,
+            remarks=_ordered(recipe.remarks),
+        )
 
 
 def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | None:
@@ -148,11 +151,11 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
         if isinstance(case, Blocked):
             return None
         cases.append(case)
-    small, large = (_judged(case, gates, advised=False) for case in cases)
+    small, large = (_judged(case, gates) for case in cases)
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
     size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
-    chosen = _judged(cases[1] if large.passed else cases[0], gates)
+    chosen = _advised(large if large.passed else small, gates)
     said = Remark(
         rule="vocabulary-assumed",
         severity="note",
@@ -173,8 +176,8 @@ def estimate_of(case: Case) -> Estimate:
     return estimate_layout(case.scenario, case.layout)
 
 
-def _judged(case: Case, gates: Gates, *, advised: bool = True) -> Checked:
-    """The verdict of a case, with what would make it pass and how much more would fit where it is `advised`."""
+def _judged(case: Case, gates: Gates) -> Checked:
+    """The verdict of a case."""
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
@@ -189,23 +192,32 @@ def _judged(case: Case, gates: Gates, *, advised: bool = True) -> Checked:
             return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
     reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
     priced = outcome not in _UNREAD.values()
-    outcome = "cannot_tell" if unsure else outcome
     return Checked(
         file=case.recipe.file,
         title=case.recipe.title,
         framework=case.scenario.framework.name,
         dialect=case.recipe.dialect,
-        outcome=outcome,
+        outcome="cannot_tell" if unsure else outcome,
         passed=passed,
         reasons=reasons,
         remarks=_ordered((*refusals, *unsure, *(remark for remark in case.remarks if remark.severity != "error"))),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
-        peaks=peaks_of(case.scenario, case.layout) if priced else None,
-        without_offload=_on_device(case) if priced else None,
-        changes=changes_for(case, estimate, marks, gates) if advised and priced and not passed else (),
-        room=room_of(case) if advised and priced and not refusals else None,
         case=case,
+    )
+
+
+def _advised(judged: Checked, gates: Gates) -> Checked:
+    """A verdict with its two peaks, what would make it pass and how much more would fit, where it was priced."""
+    case, estimate = judged.case, judged.estimate
+    if case is None or estimate is None:
+        return judged
+    return replace(
+        judged,
+        peaks=peaks_of(case.scenario, case.layout),
+        without_offload=_on_device(case),
+        changes=() if judged.passed else changes_for(case, estimate, marks_of(case.recipe.file), gates),
+        room=None if judged.outcome == "refused" else room_of(case),
     )
 
 
@@ -240,6 +252,11 @@ _UNREAD: dict[str, CheckOutcome] = {"not-modelled": "not_modelled", "unknown-fla
 def _unread(remarks: Iterable[Remark]) -> CheckOutcome | None:
     rules = {remark.rule for remark in remarks if remark.severity == "error"}
     return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
+
+
+def _unread_said(recipe: Recipe) -> Iterator[str]:
+    """What stands in the way of a firm answer by the recipe's own remarks."""
+    return (remark.message for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
@@ -291,16 +308,14 @@ def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
     line = arguments_line(recipe, blocked.missing)
     told = blocked.missing if line is None else (line, *blocked.missing)
-    unread = tuple(remark for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
-    reasons = (*(remark.message for remark in unread), *(_sentence(remark) for remark in told))
     return Checked(
         file=recipe.file,
         title=recipe.title,
         framework=recipe.framework,
         dialect=recipe.dialect,
-        outcome=_unread(unread) or "cannot_tell",
+        outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
-        reasons=reasons,
+        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in told)),
         remarks=_ordered((*told, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from simulator.recipes.rules.launch import Mark
 
 _MOST_BYTES = 2_000_000
-
 _PATTERNS: dict[Mark, re.Pattern[str]] = {
     "llama3.1-example": re.compile(r"^[^#\n]*\bpretrain_llama\.py", re.MULTILINE),
     "megatron-240718": re.compile(r"^[^#\n]*Megatron-LM-240718", re.MULTILINE),
@@ -19,9 +18,14 @@ _PATTERNS: dict[Mark, re.Pattern[str]] = {
 
 def marks_of(file: str) -> frozenset[Mark]:
     """The marks that a recipe's text shows, comments left out; none where it cannot be read."""
+    text = text_of(file)
+    return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))
+
+
+def text_of(file: str) -> str:
+    """The recipe's text; nothing where it cannot be read again."""
     try:
         with Path(file).open("rb") as stream:
-            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+            return stream.read(_MOST_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return frozenset()
-    return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))
+        return ""

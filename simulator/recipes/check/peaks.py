@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.memory.outside import outside_allocator
-from simulator.cost.pricing.price import price
+from simulator.cost.pricing.price import size
 from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
@@ -35,8 +35,7 @@ class Peaks:
 def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
     """Both peaks of a layout."""
     block = block_of([layout])
-    priced = price(scenario, block)
-    memory = priced.memory
+    memory = size(scenario, block).memory
     usable = usable_bytes(scenario, memory.has)
 
     def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

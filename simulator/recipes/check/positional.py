@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
+from simulator.recipes.check.marks import text_of
 from simulator.recipes.recipe import Recipe, Remark
 from simulator.recipes.shell.example import argument_names
 
-_MOST_BYTES = 2_000_000
 _NUMBER = re.compile(r"[0-9]{1,3}")
 """Parameters that `--set` takes."""
 
@@ -20,7 +19,7 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     numbers = sorted(int(name) for name in asked if _NUMBER.fullmatch(name))
     if not numbers:
         return None
-    names = argument_names(_text(recipe.file))
+    names = argument_names(text_of(recipe.file))
     what = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
     return Remark(
@@ -29,12 +28,3 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
         message=f"the script is started with {what} it",
         fix=fix,
     )
-
-
-def _text(file: str) -> str:
-    """The script; nothing where it cannot be read again."""
-    try:
-        with Path(file).open("rb") as stream:
-            return stream.read(_MOST_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""

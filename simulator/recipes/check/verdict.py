@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.case import Case
@@ -17,16 +17,7 @@ CheckOutcome = Literal[
 ]
 """`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
 is wrong; `skipped`: no recipe, and told to pass over such files."""
-OUTCOMES: tuple[CheckOutcome, ...] = (
-    "fits",
-    "starved",
-    "does_not_fit",
-    "refused",
-    "cannot_tell",
-    "not_modelled",
-    "unreadable",
-    "skipped",
-)
+OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 

@@ -66,7 +66,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
     Options given beside it replace what the file says. Raises InputError, also where the layout no longer gives the
     figures of the file: then it was priced with options or coefficients that the file does not name.
     """
-    value = _parsed(file, text)
+    value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
     chosen, query = _chosen(file, value, rank)
     try:
         recipe, hardware = _recipe(file, chosen, target)
@@ -127,10 +127,6 @@ def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
                 f"{file}: says {before:.6g} {what}, its layout gives {now:.6g}: it was priced with other options or "
                 "coefficients; repeat them (--option NAME=VALUE, --calibration FILE)"
             )
-
-
-def _parsed(file: str, text: str | None) -> Any:
-    return parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
 
 
 def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

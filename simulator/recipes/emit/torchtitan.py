@@ -53,17 +53,19 @@ def torchtitan_config(case: Case, head: Head) -> str:
         "-m torchtitan.train --job.config_file THIS_FILE"
     )
     lines = [f"# {line}" for line in (*head.lines, launch)]
-    for section, keys in (
-        ("model", list(_model(case))),
-        ("training", list(_training(case))),
-        ("parallelism", list(_parallelism(case))),
-        ("activation_checkpoint", list(torchtitan_recompute(case))),
-        ("compile", list(_compile(case))),
-        *([("quantize.linear.float8", list(_float8(case)))] if case.scenario.precision == "fp8" else ()),
-        ("optimizer", list(_optimizer(case))),
-    ):
+    for section, keys in (("model", _model(case)), *_sections(case), ("optimizer", _optimizer(case))):
         lines += ["", f"[{section}]", *keys]
     return "\n".join(lines) + "\n"
+
+
+def _sections(case: Case) -> Iterator[tuple[str, Iterator[str]]]:
+    """The sections that lay a case out, with their keys."""
+    yield "training", _training(case)
+    yield "parallelism", _parallelism(case)
+    yield "activation_checkpoint", torchtitan_recompute(case)
+    yield "compile", _compile(case)
+    if case.scenario.precision == "fp8":
+        yield "quantize.linear.float8", _float8(case)
 
 
 def _model(case: Case) -> Iterator[str]:
@@ -199,11 +201,5 @@ def _optimizer(case: Case) -> Iterator[str]:
 
 def torchtitan_words(case: Case) -> Iterator[str]:
     """The keys, `section.key = value`, that say a case's layout. Raises UnsupportedError for what there is none for."""
-    for section, keys in (
-        ("training", _training(case)),
-        ("parallelism", _parallelism(case)),
-        ("activation_checkpoint", torchtitan_recompute(case)),
-        ("compile", _compile(case)),
-        *((("quantize.linear.float8", _float8(case)),) if case.scenario.precision == "fp8" else ()),
-    ):
+    for section, keys in _sections(case):
         yield from (f"{section}.{key}" for key in keys)

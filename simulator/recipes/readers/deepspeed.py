@@ -18,54 +18,41 @@ from simulator.recipes.readers.given import Flag, Given, half_precision
 from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.named import QUANTIZED, named_model
 from simulator.recipes.readers.names import plain
-from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.unread import remark_keys
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand, plain_path
 from simulator.recipes.shell.values import text_value
 
+_SHARED: Final = frozenset(
+    (
+        *("model_name_or_path", "torch_dtype", "dtype", "quantization_bit", "bf16", "fp16", "pure_bf16", "deepspeed"),
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"),
+        *("train_batch_size", "model_max_length", "max_length", "cutoff_len", "finetuning_type", "lora_rank", "fsdp"),
+        *("optim", "gradient_checkpointing", "disable_gradient_checkpointing", "use_liger_kernel"),
+        "enable_liger_kernel",
+    )
+)
+"""Names that stand in the tables of frameworks with such a trainer."""
 _VALUES: Final = {
-    "model_name_or_path": "model",
-    "per_device_train_batch_size": "micro batch size",
-    "gradient_accumulation_steps": "micro batches per step",
-    "model_max_length": "sequence length",
     "max_seq_length": "sequence length",
     "max_seq_len": "sequence length",
-    "max_length": "sequence length",
-    "cutoff_len": "sequence length",
     "block_size": "sequence length",
-    "deepspeed": "the DeepSpeed configuration, read beside the recipe",
     "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
-    "torch_dtype": "type of the stored weights",
     "attn_implementation": "flash attention",
-    "finetuning_type": "LoRA or full (LLaMA-Factory); others are refused",
     "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
-    "dtype": "precision (DeepSpeed-Chat)",
     "lora_dim": "LoRA rank (DeepSpeed-Chat)",
-    "quantization_bit": "priced in 16 bits under adapters with checkpoints; else refused",
     "lora_r": "LoRA rank",
-    "lora_rank": "LoRA rank",
-    "fsdp": "ZeRO stage: full_shard 3, shard_grad_op 2",
-    "optim": "AdamW; others are warned of",
     "zero_optimization.stage": "ZeRO stage",
     "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
     "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
     "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
-    "train_micro_batch_size_per_gpu": "micro batch size, unless auto",
-    "train_batch_size": "global batch size, unless auto",
     "data_types.grad_accum_dtype": "type of gradients",
 }
 _SWITCHES: Final = {
-    "bf16": "precision bf16",
-    "fp16": "precision fp16",
-    "gradient_checkpointing": "recompute full",
-    "disable_gradient_checkpointing": "recompute none (LLaMA-Factory, where it is full)",
     "load_in_4bit": "refused: quantized weights are not modelled",
     "load_in_8bit": "refused: quantized weights are not modelled",
     "offload": "offload of the optimizer (DeepSpeed-Chat)",
-    "use_liger_kernel": "switches cross_entropy_chunk_tokens, fused_rms_norm and fused_swiglu",
-    "enable_liger_kernel": "as use_liger_kernel (LLaMA-Factory)",
-    "pure_bf16": "weights, gradients and moments in bf16 (LLaMA-Factory)",
     "use_lora": "LoRA",
     "use_peft": "LoRA",
     "flash_attn": "flash attention",
@@ -73,8 +60,14 @@ _SWITCHES: Final = {
     "bf16.enabled": "precision bf16, unless auto",
     "fp16.enabled": "precision fp16, unless auto",
 }
-FLAGS: Final = {name: Flag(about) for name, about in _VALUES.items()} | {
-    name: Flag(about, "optional") for name, about in _SWITCHES.items()
+FLAGS: Final = {
+    **{
+        name: Flag(flag.about, flag.kind)
+        for name, flag in flags_of("llamafactory", "swift", "transformers", "deepspeed").items()
+        if name in _SHARED
+    },
+    **{name: Flag(about) for name, about in _VALUES.items()},
+    **{name: Flag(about, "optional") for name, about in _SWITCHES.items()},
 }
 PASSED: Final = frozenset(
     [
@@ -87,6 +80,7 @@ PASSED: Final = frozenset(
         "weight_decay",
     ]
 )
+_LENGTHS: Final = ("model_max_length", "max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")
 _LORA_RANK: Final = 8
 _HALF: Final = ("bfloat16", "float16")
 _PRESETS: Final = {
@@ -125,10 +119,10 @@ def trainer_recipe(  # noqa: PLR0913  what launches and configuration files have
     """The recipe of a trainer's flags, those of the DeepSpeed configuration among them."""
     model = named_model(given, given.text("model", "model_name_or_path") or "", "model_name_or_path")
     precision = _precision(given)
-    batch = _number(given, "global_batch_size", "train_batch_size", 2**27)
-    steps = _number(given, "gradient_accumulation_steps", "gradient_accumulation_steps", 2**20)
+    batch = given.integer("global_batch_size", "train_batch_size", high=2**27)
+    steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     rank = _lora(given)
-    sequence = _sequence(given)
+    sequence = given.integer("seq_length", *_LENGTHS, high=2**27)
     options = _options(given, deepspeed=deepspeed, adapters=rank is not None)
     layout = _layout(given)
     recipe = Recipe(
@@ -239,7 +233,7 @@ def _configuration(given: Given, launch: TrainingCommand | None, name: str, line
         if preset is None or not name.startswith("examples/deepspeed/"):
             raise
         message = f"{name[:200]} is not beside the recipe: taken as LLaMA-Factory ships it"
-        given.remarks.append(Remark("base-configuration", "warning", message, Place(given.file, max(line, 1))))
+        given.remark_line("base-configuration", "warning", message, line)
         return _preset(given, preset, line)
 
 
@@ -271,15 +265,6 @@ def _liger(given: Given, model: str | None, tokens: int) -> dict[str, str]:
     return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}
 
 
-def _number(given: Given, option: str, name: str, high: int) -> int | None:
-    return given.integer(option, name, high=high)
-
-
-def _sequence(given: Given) -> int | None:
-    names = ("model_max_length", "max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")
-    return given.integer("seq_length", *names, high=2**27)
-
-
 def _layout(given: Given) -> Layout:
     stage = given.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
     shards = given.text("zero_stage", "fsdp") or ""
@@ -302,7 +287,7 @@ def _layout(given: Given) -> Layout:
 def _offload(given: Given) -> Offload:
     for name in ("offload_param", "offload_optimizer"):
         if given.text("offload", f"zero_optimization.{name}.device") == "nvme":
-            given.remark("not-modelled", "error", "offload to nvme is not modelled", f"zero_optimization.{name}.device")
+            given.not_modelled("offload to nvme is not modelled", f"zero_optimization.{name}.device")
     where = given.text("offload", "zero_optimization.offload_optimizer.device")
     return "optimizer_tensorwise" if where not in (None, "none") else "none"
 
@@ -318,11 +303,11 @@ def _precision(given: Given) -> str | None:
 def _lora(given: Given) -> int | None:
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if given.has(name) and (name == "quantization_bit" or given.switch("quantization", name)):
-            given.remark("not-modelled", "error", QUANTIZED, name)
+            given.not_modelled(QUANTIZED, name)
     kind = given.text("lora_rank", "finetuning_type")
     given.places.pop("lora_rank", None)
     if kind not in (None, "full", "lora"):
-        given.remark("not-modelled", "error", f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
+        given.not_modelled(f"finetuning_type {kind[:40]} is not modelled", "finetuning_type")
     if kind == "full":
         return None
     if kind == "lora" or given.has("lora_r", "lora_rank") or given.switch("lora_rank", "use_lora", "use_peft"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.names import is_irrelevant, misspelled, plain
 from simulator.recipes.readers.tables import Flag
 from simulator.recipes.recipe import GivenFlag, Place, Remark, Severity, Unknown
@@ -59,6 +60,8 @@ _BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\]
 """A variable whose name says that it holds flags rather than a value."""
 _BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")
 """Flags that no table has and that take no value."""
+_MOST_SHOWN: Final = 12
+"""Variables that one remark names."""
 _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
 """Remarks on a flag that is not there."""
 
@@ -168,9 +171,9 @@ class Given:
 
     def _no_arguments(self, word: Value) -> None:
         """`"$@"`: the script is taken to be started without arguments."""
-        shown = f"{word.text} is taken as no arguments: nobody gave the script any"
+        said = f"{word.text} is taken as no arguments: nobody gave the script any"
         place = Place(self.file, max(word.line, 1))
-        remark = Remark("assumed-unset", "note", shown, place, "--set '@=ARGUMENTS'")
+        remark = Remark("assumed-unset", "note", said, place, "--set '@=ARGUMENTS'")
         if remark not in self.remarks:
             self.remarks.append(remark)
 
@@ -278,6 +281,26 @@ class Given:
         """Say something about a flag."""
         entry = self.entry(*names) if names else None
         self.remarks.append(Remark(rule, severity, message, entry.value_place if entry else None, fix))
+
+    def not_modelled(self, message: str, *names: str, fix: str = "") -> None:
+        """Say of flags that what they ask for is not modelled, so that nothing firm can be said."""
+        self.remark("not-modelled", "error", message, *names, fix=fix)
+
+    def remark_line(  # noqa: PLR0913  what a remark is made of
+        self, rule: str, severity: Severity, message: str, line: int, *, file: str = "", fix: str = ""
+    ) -> None:
+        """Say something about a line, of another file where one is named."""
+        self.remarks.append(Remark(rule, severity, message, Place(file or self.file, max(line, 1)), fix))
+
+    def remark_key(self, key: Key, message: str, rule: str = "not-modelled", severity: Severity = "error") -> None:
+        """Say something about a key of a configuration file."""
+        self.remark_line(rule, severity, message, key.line, file=key.file)
+
+    def note_unset(self, names: Iterable[str]) -> None:
+        """Say which variables of the environment were taken as not set, if any."""
+        shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
+        if shown:
+            self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
 
     def complete_names(self) -> None:
         """Take a name that only one flag starts with for that flag, as argparse does unless it is told not to."""

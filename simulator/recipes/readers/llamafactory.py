@@ -17,6 +17,7 @@ from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
 from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given
+from simulator.recipes.readers.megatron_keys import add_defaults
 from simulator.recipes.readers.named import with_fewer_bits
 from simulator.recipes.readers.purpose import require_training_switches
 from simulator.recipes.readers.tables import passed_of, read_of
@@ -26,7 +27,7 @@ from simulator.recipes.shell.values import text_value
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "preprocessing_num_workers", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
-_DEFAULTS: Final = {"finetuning_type": "lora", "cutoff_len": "2048"}
+_DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
 _TRAINS: Final = ("pt", "sft")
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -110,9 +111,7 @@ def _recipe(
     given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
     require_training_switches(given)
-    for name, text in _DEFAULTS.items():
-        if not given.has(name):
-            given.add(name, [text_value(text, 1)], 1)
+    add_defaults(given, _DEFAULTS, 1)
     nested = any(name.startswith("zero_optimization.") for name in given.entries)
     deepspeed = add_deepspeed(given, launch) or nested
     if launch is None and not deepspeed and not given.has("fsdp"):
@@ -120,9 +119,7 @@ def _recipe(
         given.remark("upper-bound", "warning", message, "model_name_or_path")
     stage = given.text("stage", "stage")
     if stage not in (None, *_TRAINS):
-        given.remark(
-            "not-modelled", "error", f"stage {stage[:20]}: a second model or another loss is not modelled", "stage"
-        )
+        given.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
     if not given.switch("packing", "packing") and not given.switch("packing", "neat_packing"):
         note_samples(given, "cutoff_len")
     title = "" if launch is None else "llamafactory-cli train"

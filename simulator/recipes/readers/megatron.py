@@ -131,7 +131,7 @@ def _largest_batch(given: Given) -> int | None:
     steps = [_STEP.fullmatch(step) for step in text.strip("\"'").split()]
     sizes = [int(step[1]) for step in steps if step]
     if len(sizes) != len(steps) or not sizes:
-        given.remark("not-modelled", "error", "step-batch-size-schedule: not read", "step-batch-size-schedule")
+        given.not_modelled("step-batch-size-schedule: not read", "step-batch-size-schedule")
         return None
     given.remark("not-modelled", "warning", "the largest batch of the schedule is priced", "step-batch-size-schedule")
     return max(sizes)
@@ -206,9 +206,7 @@ def _fsdp(given: Given) -> int:
     sharded = any(given.switch("zero_stage", name) for name in ("use-megatron-fsdp", "use-custom-fsdp"))
     if sharded and strategy not in (None, "no_shard", "optim"):
         name = "data-parallel-sharding-strategy"
-        given.remark(
-            "not-modelled", "error", f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name
-        )
+        given.not_modelled(f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name)
         return 1
     return int(sharded and strategy == "optim")
 
@@ -242,8 +240,7 @@ def _modules(given: Given) -> tuple[RecomputeModule, ...]:
         words.append("moe")
     for word in words:
         if word not in known:
-            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}"
-            given.remark("not-modelled", "error", said, "recompute-modules")
+            given.not_modelled(f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}", "recompute-modules")
     return tuple(module for module in known if module in words) or BY_NAME["recompute_modules"].default
 
 
@@ -272,7 +269,7 @@ def _lora(given: Given) -> int | None:
     if rank is not None and targets not in _LORA_TARGETS:
         shown = " ".join(sorted(targets))[:120] or "nothing"
         said = f"LoRA on {shown}: only adapters on all linear layers are modelled"
-        given.remark("not-modelled", "error", said, "lora-target-modules", "lora-r")
+        given.not_modelled(said, "lora-target-modules", "lora-r")
     return rank
 
 
@@ -289,9 +286,7 @@ def _offload(given: Given) -> Offload:
     optimizer = given.switch("offload", "optimizer-cpu-offload") or policy is not None
     optimizer = optimizer or given.text("offload", "optimizer") == "hybridadam"
     if optimizer and policy == "auto" and fraction is None:
-        given.remark(
-            "not-modelled",
-            "error",
+        given.not_modelled(
             "how much of the optimizer is offloaded is decided during the run",
             "optimizer-offload-policy",
             fix="--optimizer-offload-policy static with --optimizer-offload-fraction",
@@ -299,9 +294,7 @@ def _offload(given: Given) -> Offload:
     layers = given.integer("offload", "cpu-offloading-num-layers", low=0)
     if layers or given.switch("offload", "cpu-offloading"):
         if layers is not None and layers + 1 < (given.integer("num_hidden_layers", "num-layers") or 0):
-            given.remark(
-                "not-modelled",
-                "error",
+            given.not_modelled(
                 f"activations of {layers} layers only are offloaded; only those of all layers of a stage are modelled",
                 "cpu-offloading-num-layers",
             )

@@ -70,8 +70,7 @@ def _schedule(given: Given, pipeline: int) -> ScheduleName:
     """MindSpeed's `--schedules-method`; 1F1B without it, and without a pipeline."""
     method = given.text("schedule", "schedules-method")
     if method not in (None, "dualpipev"):
-        said = f"--schedules-method {method}: MindSpeed has dualpipev"
-        given.remark("not-modelled", "error", said, "schedules-method")
+        given.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
     return "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
 
 
@@ -90,7 +89,7 @@ def _described(given: Given, text: str, pipeline: int) -> Cut:
     if any(re.search(r"[^EtmL]", chunk) for chunk in chunks) or len(chunks) % pipeline:
         raise given.refusal(given.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
     if "E" not in chunks[0] or "L" not in chunks[-1] or any("m" in chunk for chunk in chunks[:-1]):
-        given.remark("not-modelled", "error", f"--{name}: the cut of embedding, loss or next-token layers", name)
+        given.not_modelled(f"--{name}: the cut of embedding, loss or next-token layers", name)
     return _listed([chunk.count("t") for chunk in chunks], pipeline)
 
 

@@ -82,8 +82,7 @@ def _remark_others(given: Given, read: tuple[str, ...]) -> None:
     for name in (*_DECIDING, *(("mamba-expand",) if has_stack(given) else ())):
         text = None if name in read else given.text("mixers", name)
         if text is not None and not _OFF.fullmatch(text.strip("\"'")):
-            said = f"--{name} {text[:40]}: not modelled for the layers that the other flags build"
-            given.remark("not-modelled", "error", said, name)
+            given.not_modelled(f"--{name} {text[:40]}: not modelled for the layers that the other flags build", name)
 
 
 def _agreeing(given: Given, found: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _agreeing(given: Given, found: dict[str, Any], fields: dict[str, Any]) -> di
     said = (
         f"--num-experts {count}, and no layer has experts" if count else "layers with experts (E) and no --num-experts"
     )
-    given.remark("not-modelled", "error", said, *(("num-experts", "num-moe-experts") if count else _PATTERN))
+    given.not_modelled(said, *(("num-experts", "num-moe-experts") if count else _PATTERN))
     return {}
 
 
@@ -131,7 +130,7 @@ def _stack(given: Given, found: dict[str, Any]) -> dict[str, Any]:
     blocks = {"M": ("mamba", "none"), "*": ("grouped_query", "none"), "-": ("none", network), "E": ("none", "experts")}
     if set(marks) - blocks.keys() or "/" in (pattern or "") or "|" in (pattern or "") or len(marks) != layers:
         said = f"pattern {(pattern or marks)[:60]} of {layers} layers: only M, *, - and E are modelled"
-        given.remark("not-modelled", "error", said, *_PATTERN)
+        given.not_modelled(said, *_PATTERN)
         return {}
     mixers, networks = zip(*(blocks[mark] for mark in marks), strict=True)
     shapes = _mamba(given, 2 * found["hidden_size"], 8, 128)
@@ -189,11 +188,11 @@ def _delta(given: Given, found: dict[str, Any], *, own: bool) -> dict[str, Any]:
     if not layers or len(digits) != layers:
         if layers and "mixers" not in given.incomplete:
             said = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
-            given.remark("not-modelled", "error", said, *_PLACES)
+            given.not_modelled(said, *_PLACES)
         return {}
     if own and not given.switch("mixers", "use-triton-gdn"):
         said = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"
-        given.remark("not-modelled", "error", said, "spec")
+        given.not_modelled(said, "spec")
     return {
         "architecture": "qwen3_next",
         "mixers": tuple("gated_delta" if digit == "1" else "grouped_query" for digit in digits),

@@ -78,7 +78,7 @@ def _experts(given: Given, names: tuple[str, ...]) -> int | None:
         return given.integer("num_experts", *names, low=0)
     if len(set(numbers)) > 1:
         said = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
-        given.remark("not-modelled", "error", said, *names)
+        given.not_modelled(said, *names)
     return int(numbers[0])
 
 
@@ -91,7 +91,7 @@ def _derive_dense(given: Given, found: dict[str, Any]) -> None:
         found["intermediate_size"] = _gated_width(given, hidden) if is_gated(given) else 4 * hidden
     spec = given.text("spec", "spec")
     if spec and not is_known_spec(spec):
-        given.remark("not-modelled", "error", f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
+        given.not_modelled(f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
 
 
 def _gated_width(given: Given, hidden: int) -> int:

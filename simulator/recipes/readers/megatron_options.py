@@ -217,8 +217,7 @@ def _narrow(given: Given) -> dict[str, str]:
     if recipe in FP8_RECIPES:
         found["fp8_recipe"] = recipe
     elif recipe is not None:
-        said = f"--fp8-recipe {recipe[:40]}: known are {', '.join(FP8_RECIPES)}"
-        given.remark("not-modelled", "error", said, "fp8-recipe")
+        given.not_modelled(f"--fp8-recipe {recipe[:40]}: known are {', '.join(FP8_RECIPES)}", "fp8-recipe")
     if given.switch("fp8_param_gather", "fp8-param-gather"):
         found["fp8_param_gather"] = "true"
     return found
@@ -240,13 +239,7 @@ def _dtypes(given: Given) -> dict[str, str]:
             (moment,) = moments
             found["optimizer_dtype"] = _DTYPES.get(moment, moment)
         else:
-            given.remark(
-                "not-modelled",
-                "error",
-                "moments in this type are not modelled",
-                "exp-avg-dtype",
-                "exp-avg-sq-dtype",
-            )
+            given.not_modelled("moments in this type are not modelled", "exp-avg-dtype", "exp-avg-sq-dtype")
         masters = given.text("master_weight_dtype", "main-params-dtype")
         if masters in _DTYPES:
             found["master_weight_dtype"] = _DTYPES[masters]

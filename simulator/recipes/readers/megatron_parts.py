@@ -65,7 +65,7 @@ def places_of_experts(given: Given, layers: int | None) -> dict[str, Any]:
     digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
         said = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
-        given.remark("not-modelled", "error", said, "moe-layer-freq")
+        given.not_modelled(said, "moe-layer-freq")
         return {"first_k_dense_replace": 0}
     first = digits.find("1")
     if "0" not in digits[first:]:

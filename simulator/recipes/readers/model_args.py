@@ -6,6 +6,7 @@ switch, a list in brackets is several values, `$NAME` comes from the environment
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.readers.megatron_keys import add_key
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.variables import Variables
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import Place, Recipe
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 from simulator.recipes.shell.values import Value, text_value
 
@@ -42,11 +43,7 @@ def is_dotted(keys: Iterable[Key]) -> bool:
 def dotted(keys: Iterable[Key]) -> list[Key]:
     """The keys of NeMo that a document keeps under `MODEL_ARGS`."""
     inside = [key for key in keys if key.path[0] == FLAG_SECTION and len(key.path) > 1]
-    return [Key(tuple(part for name in key.path[1:] for part in name.split(".")), *_rest(key)) for key in inside]
-
-
-def _rest(key: Key) -> tuple[tuple[Value, ...], int, object, str]:
-    return key.values, key.line, key.content, key.file
+    return [dataclasses.replace(key, path=tuple(".".join(key.path[1:]).split("."))) for key in inside]
 
 
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
@@ -75,13 +72,13 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
         message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
-        given.remarks.append(Remark("example-arguments", "warning", message, Place(given.file, 1), "--set NAME=VALUE"))
+        given.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
     words = given.entry("vocab-file")
     if words is not None and words.text.endswith("vocab.txt") and not given.has("tokenizer-type"):
         # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
-        given.remark("not-modelled", "error", message, "vocab-file")
-    variables.note(given)
+        given.not_modelled(message, "vocab-file")
+    given.note_unset(variables.assumed_unset)
     nodes = int(told[_NODES]) if _NODES in told else None
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 

@@ -24,8 +24,13 @@ def named_model(given: Given, name: str, *flags: str) -> str | None:
         return None
     fewer = _QUANTIZED.search(name)
     if fewer:
-        given.remark("not-modelled", "error", f"model '{name[:80]}': {QUANTIZED}", *flags)
+        given.not_modelled(f"model '{name[:80]}': {QUANTIZED}", *flags)
         name = name[: fewer.start()]
+    return known_model(given, name, *flags)
+
+
+def known_model(given: Given, name: str, *flags: str) -> str | None:
+    """The model of a name, remarked where that is not known or is a guess."""
     found = models.beside(name, Path(given.file))
     if found:
         return found

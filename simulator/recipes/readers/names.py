@@ -11,36 +11,21 @@ from simulator.budget import charge
 
 _IRRELEVANT: Final = frozenset(
     [
-        "log",
-        "logging",
         "logs",
-        "save",
         "saving",
         "loading",
-        "eval",
-        "evaluation",
         "evaluate",
         "valid",
         "validation",
         "test",
-        "dataset",
         "datasets",
-        "data",
         "dataloader",
         "datasource",
-        "tokenizer",
-        "wandb",
-        "tensorboard",
-        "visualdl",
-        "swanlab",
         "lr",
         "learning",
         "seed",
-        "path",
         "paths",
-        "dir",
         "directory",
-        "file",
         "warmup",
         "dropout",
         "interval",
@@ -76,7 +61,6 @@ _IRRELEVANT: Final = frozenset(
         "output",
         "vdl",
         "scheduler",
-        "name",
         "project",
         "ckpt",
         "cache",
@@ -121,7 +105,7 @@ _IRRELEVANT: Final = frozenset(
         "host",
     ]
 )
-"""Words that mark a flag as one that changes neither memory nor speed."""
+"""Words that mark a flag as one that changes neither memory nor speed, unless another word says that it may."""
 _SURELY_IRRELEVANT: Final = frozenset(
     [
         "log",
@@ -142,6 +126,7 @@ _SURELY_IRRELEVANT: Final = frozenset(
         "name",
     ]
 )
+"""Words that do whatever its other words are."""
 _NAMES: Final = frozenset(
     [
         "load",
@@ -187,9 +172,8 @@ def is_irrelevant(name: str) -> bool:
     """Whether a flag that no table has is one that changes neither memory nor speed."""
     name = plain(name).rsplit(".", 1)[-1]
     words = {name, *name.split("_")}
-    return (
-        name in _NAMES or bool(words & _SURELY_IRRELEVANT) or (bool(words & _IRRELEVANT) and not _RELEVANT.search(name))
-    )
+    surely = name in _NAMES or bool(words & _SURELY_IRRELEVANT)
+    return surely or (bool(words & _IRRELEVANT) and not _RELEVANT.search(name))
 
 
 def misspelled(name: str, known: Iterable[str]) -> str:

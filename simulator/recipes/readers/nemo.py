@@ -23,7 +23,7 @@ from simulator.recipes.readers.nemo_runs import RESTORED, as_part, other_run, re
 from simulator.recipes.readers.nemo_sections import OWN_PASSED, SECTIONS
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.readers.unread import remark_keys
-from simulator.recipes.recipe import Place, Recipe, Remark, Severity
+from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import EMPTY, Value, text_value
 
@@ -164,14 +164,8 @@ def _base(given: Given, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
     except InputError:
         found = None
     if found is None:
-        given.remarks.append(
-            Remark(
-                "base-configuration",
-                "warning",
-                f"{name[:200]} is not beside the recipe: only the keys of the command line are read",
-                Place(file, max(word.line, 1)),
-            )
-        )
+        message = f"{name[:200]} is not beside the recipe: only the keys of the command line are read"
+        given.remark_line("base-configuration", "warning", message, word.line)
         return ()
     return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
 
@@ -186,13 +180,6 @@ def _overrides(launch: TrainingCommand) -> Iterator[Key]:
         content = value.after(match.end()) if match["equals"] else EMPTY
         taken = value.text.startswith("~")
         yield Key(path, () if taken else (content,), value.line, content.text)
-
-
-def _note_unset(given: Given, filled: Interpolation) -> None:
-    if filled.assumed_unset:
-        shown = ", ".join(f"${name}" for name in sorted(filled.assumed_unset)[:12])
-        place = Place(given.file, 1)
-        given.remarks.append(Remark("assumed-unset", "note", f"taken as not set: {shown}", place, "--set NAME=VALUE"))
 
 
 def _drop_parts(given: Given) -> None:
@@ -217,7 +204,7 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
     unread: list[tuple[str, Key]] = []
     chosen = _chosen(filled.keys(), given)
     given.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
-    _note_unset(given, filled)
+    given.note_unset(filled.assumed_unset)
     for key in chosen:
         text = key.values[0].text if key.values else ""
         if key.name in _COUNTS:
@@ -232,7 +219,7 @@ def _recipe(given: Given, filled: Interpolation, launch: TrainingCommand | None)
     if other is None:
         remark_keys(given, unread, "nemo", "bridge")
     else:
-        _remark(given, other[0], "not-modelled", "error", other[1])
+        given.remark_key(*other)
     _drop_parts(given)
     if not shared:
         given.add("--untie-embeddings-and-output-weights", [], 1)
@@ -257,9 +244,9 @@ def _trained(given: Given, key: Key, text: str) -> bool:
     """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
     if key.path == ("name",):
         if other := no_decoder(text):
-            _remark(given, key, "not-modelled", "error", other)
+            given.remark_key(key, other)
     elif key.name == "num_soft_negatives":
-        _remark(given, key, "not-modelled", "error", f"{key.name}: the retrieval model is not priced")
+        given.remark_key(key, f"{key.name}: the retrieval model is not priced")
     elif key.path[-2:] == ("train_ds", "max_seq_length"):
         _add_samples(given, key)
     else:
@@ -273,11 +260,7 @@ def _add_samples(given: Given, key: Key) -> None:
         return
     given.add("--seq-length", key.values, key.line, key.file)
     message = "max_seq_length bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    _remark(given, key, "activations-bound", "warning", message)
-
-
-def _remark(given: Given, key: Key, rule: str, severity: Severity, message: str) -> None:
-    given.remarks.append(Remark(rule, severity, message, Place(key.file or given.file, max(key.line, 1))))
+    given.remark_key(key, message, "activations-bound", "warning")
 
 
 _COUNTS: Final = {
@@ -316,7 +299,7 @@ def _chosen(keys: Iterable[Key], given: Given) -> list[Key]:
             found[name] = min(found.get(name, key), key, key=_nearness)
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
-        _remark(given, key, "not-modelled", "warning", message)
+        given.remark_key(key, message, severity="warning")
     return sorted((*kept, *found.values()), key=lambda key: key.line)
 
 
@@ -439,7 +422,7 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
     elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
         given.add("--grad-reduce-in-bf16", [], line, key.file)
     elif name == "fsdp" and on:
-        _remark(given, key, "not-modelled", "error", "fsdp: torch FSDP of Megatron's layers is not modelled")
+        given.remark_key(key, "fsdp: torch FSDP of Megatron's layers is not modelled")
     elif name == "activation":
         _add_activation(given, key, lowered.removeprefix("fast-"))
     elif name == "bias" and not on:
@@ -458,8 +441,7 @@ def _add_activation(given: Given, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         given.add(f"--{lowered}", [], key.line, key.file)
     elif lowered not in ("gelu", ""):
-        message = f"activation {lowered[:40]}: networks with this activation are not modelled"
-        _remark(given, key, "not-modelled", "error", message)
+        given.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
 
 
 def _add_optimizer(given: Given, key: Key, lowered: str) -> None:

@@ -89,9 +89,9 @@ def read_neox(
     remark_keys(given, ((key.name, key) for key in found.values() if key.path[0] == "zero_optimization"), "deepspeed")
     impl = found.get("train_impl")
     if impl is not None and _text(impl) != "normal":
-        _refuse(given, impl, f"train_impl {_text(impl)[:20]}: a second model or another loss is not modelled")
+        given.remark_key(impl, f"train_impl {_text(impl)[:20]}: a second model or another loss is not modelled")
     if _count(found.get("moe_num_experts")) > 1:
-        _refuse(given, found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
+        given.remark_key(found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
     if "tokenizer_type" not in found or _tokenizer(found) != _TOKENIZER:
         given.entries.pop("tokenizer_type", None)
         given.add("tokenizer-type", [text_value(_tokenizer(found), 1)], 1)
@@ -113,7 +113,7 @@ def _need_rest(given: Given, found: Mapping[str, Key]) -> None:
         given.need([Cause(1, "precision")], "precision")
     if not batch and not _TRAINS & found.keys():
         message = "no batch, no precision and no optimizer: GPT-NeoX puts such a file together with another one"
-        given.remarks.append(Remark("base-configuration", "warning", message, Place(given.file, 1)))
+        given.remark_line("base-configuration", "warning", message, 1)
 
 
 def _passed_on(key: Key) -> str:
@@ -141,16 +141,12 @@ def _add(given: Given, name: str, key: Key, text: str | None = None) -> None:
     given.add(name, [] if text is None else [text_value(text, key.line)], key.line)
 
 
-def _refuse(given: Given, key: Key, message: str) -> None:
-    given.remarks.append(Remark("not-modelled", "error", message, Place(given.file, key.line)))
-
-
 def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
     """Take what a layer is made of."""
-    kind = found.get("activation")
-    gated = _text(kind).lower() in _GATED
-    if kind is not None and gated:
-        _add(given, "swiglu", kind)
+    activation = found.get("activation")
+    gated = _text(activation).lower() in _GATED
+    if activation is not None and gated:
+        _add(given, "swiglu", activation)
     hidden, size = _count(found.get("hidden_size")), found.get("intermediate_size")
     if hidden and (size is not None or gated):
         key = size or found["hidden_size"]
@@ -171,12 +167,8 @@ def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
         _add(given, "disable-bias-linear", found["use_bias_in_mlp"])
     if "pos_emb" in found:
         positions = _text(found["pos_emb"])
-        _add(
-            given,
-            "position-embedding-type",
-            found["pos_emb"],
-            "learned_absolute" if positions == "learned" else positions,
-        )
+        kind = "learned_absolute" if positions == "learned" else positions
+        _add(given, "position-embedding-type", found["pos_emb"], kind)
     norm = found.get("norm")
     given.add("normalization", [text_value(_NORMS.get(_text(norm), "LayerNorm"), norm.line if norm else 1)], 1)
 
@@ -195,16 +187,13 @@ def _add_state(given: Given, found: Mapping[str, Key]) -> None:
     if recompute is not None and _text(recompute).lower() not in OFF:
         _add(given, "recompute-granularity", recompute, "full")
         _add(given, "recompute-method", recompute, "uniform")
-        _add(given, "recompute-num-layers", found.get("checkpoint_num_layers", recompute), _layers(found))
+        layers = found.get("checkpoint_num_layers")
+        _add(given, "recompute-num-layers", layers or recompute, str(_count(layers) or 1))
     kind = found.get("optimizer.type")
     if kind is not None:
         _add(given, "optimizer", kind, _text(kind))
     if _stage(found) == 1:
         _add(given, "use-distributed-optimizer", _stage_key(found) or recompute or next(iter(found.values())))
-
-
-def _layers(found: Mapping[str, Key]) -> str:
-    return str(_count(found.get("checkpoint_num_layers")) or 1)
 
 
 def _stage_key(found: Mapping[str, Key]) -> Key | None:
@@ -223,11 +212,8 @@ def _add_attention(given: Given, found: Mapping[str, Key], document: Mapping[str
     line = next((key.line for name, key in found.items() if name == "num_layers"), 1)
     if kinds - {"flash", "global"}:
         shown = ", ".join(sorted(kinds))[:60]
-        message, place = (
-            f"attention_config {shown}: only flash and global attention are modelled",
-            Place(given.file, line),
-        )
-        given.remarks.append(Remark("not-modelled", "error", message, place))
+        message = f"attention_config {shown}: only flash and global attention are modelled"
+        given.remark_line("not-modelled", "error", message, line)
     elif "flash" not in kinds:
         given.add("transformer-impl", [text_value("local", line)], line)
 

@@ -16,7 +16,7 @@ from simulator.recipes.readers.configuration import configuration
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.readers.given import Given, half_precision
 from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.named import QUANTIZED, with_fewer_bits
+from simulator.recipes.readers.named import QUANTIZED, known_model, with_fewer_bits
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
 from simulator.recipes.readers.purpose import require_training_switches
@@ -79,7 +79,7 @@ def read_paddle(launch: TrainingCommand, file: str) -> Recipe:
         nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
     title = PurePath(launch.script.text).name
     whole = launch.program == "erniekit" or _prefers(given, title)
-    return _recipe(given, Path(file), title, "paddle-shell", nodes, devices, whole_sends=whole)
+    return _recipe(given, title, "paddle-shell", nodes, devices, whole_sends=whole)
 
 
 def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
@@ -87,7 +87,7 @@ def read_paddle_document(path: Path, keys: Iterable[Key]) -> Recipe:
     given = Given(str(path), FLAGS, PASSED, complete=True)
     _add_keys(given, str(path), keys)
     dialect = "paddle-json" if path.suffix.lower() == ".json" else "paddle-yaml"
-    return _recipe(given, path, "", dialect, None, None, whole_sends=_prefers(given, ""))
+    return _recipe(given, "", dialect, None, None, whole_sends=_prefers(given, ""))
 
 
 def _prefers(given: Given, script: str) -> bool:
@@ -117,12 +117,13 @@ def _add_keys(given: Given, file: str, keys: Iterable[Key]) -> None:
         given.add(key.name, key.values, key.line, file)
 
 
-def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
-    given: Given, path: Path, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
+def _recipe(  # noqa: PLR0913  what a launch and a configuration file have in common
+    given: Given, title: str, dialect: str, nodes: int | None, devices: int | None, *, whole_sends: bool
 ) -> Recipe:
     given.complete_names()
     require_training_switches(given)
-    model = _model(given, path)
+    name = given.text("model", "model_name_or_path")
+    model = known_model(given, name, "model_name_or_path") if name else None
     spec = models.load_model(model) if model in models.model_names() else None
     fields = _fields(given)
     layers = fields.get("num_hidden_layers") or (spec.num_hidden_layers if spec else None)
@@ -130,7 +131,7 @@ def _recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file h
     steps = given.integer("gradient_accumulation_steps", "gradient_accumulation_steps", high=2**20)
     batch = given.integer("global_batch_size", "global_batch_size", high=2**27)
     lora_rank = _lora(given)
-    purpose = _purpose(given, f"{title} {path.name}".lower(), lora_rank)
+    purpose = _purpose(given, f"{title} {PurePath(given.file).name}".lower(), lora_rank)
     recipe = Recipe(
         file=given.file,
         title=title,
@@ -193,10 +194,10 @@ def _purpose(given: Given, names: str, lora_rank: int | None) -> dict[str, str]:
         said = (
             f"stage {stage[:40]}: only pretraining, fine-tuning, DPO, KTO and rewards of language models are modelled"
         )
-        given.remark("not-modelled", "error", said, "stage")
+        given.not_modelled(said, "stage")
     elif kind and stage not in _STAGES:
         said = f"training on preferences by {kind}, with a model that generates, is not modelled"
-        given.remark("not-modelled", "error", said, "loss_type")
+        given.not_modelled(said, "loss_type")
     given.incomplete.discard("stage")
     given.places.pop("stage", None)
     return found
@@ -209,33 +210,10 @@ def _schedule(given: Given, layout: Layout) -> None:
     names = ("pipeline_schedule_mode", "pp_schedule_mode")
     mode = (given.text("schedule", *names) or "1F1B").upper()
     if mode not in ("1F1B", "VPP"):
-        given.remark("not-modelled", "error", f"pipeline schedule {mode[:40]} is not modelled", *names)
+        given.not_modelled(f"pipeline schedule {mode[:40]} is not modelled", *names)
     for name in ("use_dualpipev", "use_dualpipe"):
         if given.switch("schedule", name):
-            given.remark("not-modelled", "error", f"pipeline schedule of {name} is not modelled", name)
-
-
-def _model(given: Given, recipe: Path) -> str | None:
-    name = given.text("model", "model_name_or_path")
-    if not name:
-        return None
-    found = models.beside(name, recipe)
-    if found:
-        return found
-    model, guessed = models.by_name(name)
-    if model is None:
-        given.remark(
-            "unknown-model", "warning", f"model '{name[:80]}' is not known", "model_name_or_path", fix="--model NAME"
-        )
-    elif guessed:
-        given.remark(
-            "model-guessed",
-            "warning",
-            f"model '{name[:80]}' is read as {model}",
-            "model_name_or_path",
-            fix=f"--model {model}",
-        )
-    return model
+            given.not_modelled(f"pipeline schedule of {name} is not modelled", name)
 
 
 def _layout(given: Given, layers: int | None, spec: ModelSpec | None) -> Layout:
@@ -290,7 +268,7 @@ def _experts(given: Given, tensor: int, spec: ModelSpec) -> tuple[int, int]:
     spread = given.switch("ep", "use_expert_parallel")
     if spread or group not in (None, "dummy", "none", ""):
         said = "experts are spread over ranks; over how many is not said"
-        given.remark("not-modelled", "error", said, "moe_group", "use_expert_parallel", fix="--ep N")
+        given.not_modelled(said, "moe_group", "use_expert_parallel", fix="--ep N")
     return 1, tensor if spec.architecture == "mixtral" else 1
 
 
@@ -344,9 +322,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
         return "none", "uniform", 1, ()
     if granularity in ("core_attn", "full_attn"):
         if kept:
-            given.remark(
-                "not-modelled",
-                "error",
+            given.not_modelled(
                 f"{granularity} of some layers only is not modelled",
                 "no_recompute_layers",
                 fix="--recompute attention" if granularity == "full_attn" else "--recompute selective",
@@ -356,7 +332,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
         modules = given.text("recompute", "recompute_modules") or ""
         if modules.strip("[]\"' ") != "core_attn":
             said = "recompute_granularity selective: only of core_attn is modelled"
-            given.remark("not-modelled", "error", said, "recompute_granularity")
+            given.not_modelled(said, "recompute_granularity")
         return "selective", "uniform", 1, ()
     if granularity != "full":
         given.remark(
@@ -366,7 +342,7 @@ def _recompute(given: Given, layers: int | None) -> tuple[RecomputeMode, Recompu
             "recompute_granularity",
         )
     if given.has("refined_recompute"):
-        given.remark("not-modelled", "error", "operators kept from recompute are not modelled", "refined_recompute")
+        given.not_modelled("operators kept from recompute are not modelled", "refined_recompute")
     if kept and layers:
         return "full", "list", 1, tuple(layer for layer in range(layers) if layer not in kept)
     method: RecomputeMethod = "block" if given.text("recompute_method", "recompute_method") == "block" else "uniform"
@@ -427,12 +403,12 @@ def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
 
 def _precision(given: Given) -> str | None:
     if given.has("weight_quantize_algo"):
-        given.remark("not-modelled", "error", QUANTIZED, "weight_quantize_algo")
+        given.not_modelled(QUANTIZED, "weight_quantize_algo")
     kind = given.text("precision", "compute_type")
     if kind in ("bf16", "fp16", "fp8"):
         return kind
     if kind is not None:
-        given.remark("not-modelled", "error", f"compute_type {kind[:40]} is not modelled", "compute_type")
+        given.not_modelled(f"compute_type {kind[:40]} is not modelled", "compute_type")
         return None
     return half_precision(given, bf16=given.switch("precision", "bf16"), fp16=given.switch("precision", "fp16"))
 
@@ -483,7 +459,7 @@ def _contradictions(given: Given, layout: Layout, *, whole_sends: bool) -> None:
         )
     optimizer = given.text("optimizer", "optim")
     if optimizer and not optimizer.lower().startswith("adamw"):
-        given.remark("not-modelled", "error", f"optimizer {optimizer[:40]}: only AdamW is modelled", "optim")
+        given.not_modelled(f"optimizer {optimizer[:40]}: only AdamW is modelled", "optim")
     steps, warmup = given.text("steps", "max_steps"), given.text("steps", "warmup_steps")
     counts = [int(text) for text in (steps, warmup) if text and re.fullmatch(r"[0-9]{1,9}", text, re.ASCII)]
     if len(counts) == 2 and counts[1] > counts[0] > 0:

@@ -142,7 +142,7 @@ def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: V
     if not given.has("fp8_format"):
         # Primus' files name a way to scale also where nothing is scaled.
         given.entries.pop("fp8_recipe", None)
-    variables.note(given)
+    given.note_unset(variables.assumed_unset)
     recipe = megatron_recipe(given, None, "primus-yaml", "", None, None)
     if not modelled:
         recipe = with_model(recipe, model)
@@ -188,11 +188,8 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
     add_keys(given, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(given, heads["model"])
-    for default in _TORCHTITAN:
-        name, _, text = default.partition("=")
-        if not given.has(name):
-            given.add(name, [text_value(text, heads["framework"].line)], heads["framework"].line)
-    variables.note(given)
+    add_defaults(given, _TORCHTITAN, heads["framework"].line)
+    given.note_unset(variables.assumed_unset)
     turbo = _turbo_products(given)
     recipe = torchtitan_recipe(given)
     options = {**recipe.options, **turbo}

@@ -22,7 +22,6 @@ from simulator.recipes.readers.named import named_model, with_fewer_bits
 from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import text_value
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _RENAMED: Final = {
@@ -44,12 +43,9 @@ _TRAINER: Final = {
     "quant_method": "quantization_bit",
     "attn_impl": "attn_implementation",
 }
-_TRAINER_DEFAULTS: Final = {
-    "finetuning_type": "lora",
-    "per_device_train_batch_size": "1",
-    "gradient_checkpointing": "true",
-    "torch_dtype": "bfloat16",
-}
+_TRAINER_DEFAULTS: Final = (
+    *("finetuning_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
+)
 _STEP: Final = 16
 """Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""
 _LORA_RANK: Final = 8
@@ -94,6 +90,11 @@ def _count(launch: TrainingCommand, given: Given, name: str, option: str) -> int
     return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
 
 
+def _cluster(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+    """Nodes, and processes of a node."""
+    return _count(launch, given, "NNODES", "nodes"), _count(launch, given, "NPROC_PER_NODE", "devices_per_node")
+
+
 def _pack(given: Given, length: str) -> None:
     """Samples that are packed are as long as `packing_length` says, else as `length` (base_args.py); others may be."""
     if not given.switch("packing", "packing"):
@@ -111,7 +112,7 @@ def _task(given: Given) -> dict[str, str]:
     given.places.pop("score_head", None)
     if task not in ("causal_lm", "seq_cls"):
         said = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
-        given.remark("not-modelled", "error", said, "task_type")
+        given.not_modelled(said, "task_type")
     return {"score_head": "true"} if task == "seq_cls" else {}
 
 
@@ -122,10 +123,7 @@ def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     given = _given(launch, file, table, passed_of("megatron", "swift"))
     told = frozenset(given.entries)
     settle(given, _RENAMED)
-    nodes, devices = (
-        _count(launch, given, "NNODES", "nodes"),
-        _count(launch, given, "NPROC_PER_NODE", "devices_per_node"),
-    )
+    nodes, devices = _cluster(launch, given)
     line = launch.line
     granularity = given.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":
@@ -150,21 +148,14 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     entries, given.entries = given.entries, {}
     for name, found in entries.items():
         given.entries.setdefault(_TRAINER.get(name, name), []).extend(found)
-    nodes, devices = (
-        _count(launch, given, "NNODES", "nodes"),
-        _count(launch, given, "NPROC_PER_NODE", "devices_per_node"),
-    )
-    for name, text in _TRAINER_DEFAULTS.items():
-        if not given.has(name):
-            given.add(name, [text_value(text, launch.line)], launch.line)
+    nodes, devices = _cluster(launch, given)
+    add_defaults(given, _TRAINER_DEFAULTS, launch.line)
     kind = given.text("precision", "torch_dtype")
     if not (given.has("bf16") or given.has("fp16")) and kind in ("bfloat16", "float16"):
         given.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
     size = given.text("cp", "sequence_parallel_size")
     if size not in (None, "1"):
-        given.remark(
-            "not-modelled", "error", "sequence parallelism of ms-swift is not modelled", "sequence_parallel_size"
-        )
+        given.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
@@ -172,7 +163,7 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
         given.remark("upper-bound", "warning", message)
     _pack(given, "max_length")
     if given.has("optimizer"):
-        given.remark("not-modelled", "error", "optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
+        given.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(given, launch), _task(given)
     title = f"swift {launch.script.text}"
     recipe = with_fewer_bits(trainer_recipe(given, title, "swift-shell", nodes, devices, deepspeed=deepspeed))

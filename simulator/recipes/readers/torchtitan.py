@@ -15,7 +15,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -29,42 +29,11 @@ SCHEDULES: Final[Mapping[str, ScheduleName]] = {
 }
 """Names of torch.distributed.pipelining in small letters (`get_schedule_class` takes any)."""
 FLAGS: Final = {
-    name: Flag(about)
-    for name, about in {
-        "model.name": "model, with model.flavor",
-        "model.flavor": "model, with model.name",
-        "model.converters": "precision fp8, for float8",
-        "training.local_batch_size": "micro batch size; with pipeline stages, the micro batches of a step",
-        "training.batch_size": "as training.local_batch_size",
-        "training.global_batch_size": "global batch size",
-        "training.seq_len": "sequence length",
-        "training.mixed_precision_param": "precision",
-        "training.mixed_precision_reduce": "type of gradients; only float32",
-        "training.dtype": "type of the stored weights",
-        "parallelism.data_parallel_replicate_degree": "data parallel size, or switch sharding_replicas",
-        "parallelism.data_parallel_shard_degree": "data parallel size, unless -1; ZeRO stage: 1 shards nothing",
-        "parallelism.fsdp_reshard_after_forward": "ZeRO stage 2, for never, or with pipeline stages unless always",
-        "parallelism.tensor_parallel_degree": "tensor parallel size, with sequence parallel",
-        "parallelism.pipeline_parallel_degree": "pipeline parallel size",
-        "parallelism.pipeline_parallel_schedule": "schedule; virtual stages: two where its ranks have several",
-        "parallelism.pipeline_parallel_layers_per_stage": "layers per virtual stage",
-        "parallelism.pipeline_parallel_microbatch_size": "micro batch size",
-        "parallelism.context_parallel_degree": "context parallel size",
-        "parallelism.context_parallel_rotate_method": "switch cp_communication: ring, for alltoall",
-        "parallelism.expert_parallel_degree": "expert parallel size",
-        "parallelism.expert_tensor_parallel_degree": "tensor parallel size of experts",
-        "activation_checkpoint.mode": "recompute: none, selective or full",
-        "activation_checkpoint.selective_ac_option": "op: recompute operations; n: full of every n-th layer",
-        "activation_checkpoint.early_stop": "switch recompute_stops_early",
-        "compile.enable": "switch compiled; the loss with it unless compile.components leaves it out",
-        "compile.components": "what compile.enable compiles: model, loss",
-        "training.compile": "switch compiled, and the loss with it",
-        "quantize.linear.float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
-        "float8.enable_fsdp_float8_all_gather": "switch fp8_param_gather",
-        "optimizer.implementation": "switch foreach_optimizer",
-        "optimizer.name": "AdamW; others are warned of",
-    }.items()
+    **{name: Flag(flag.about) for name, flag in flags_of("torchtitan").items() if flag.effect == "priced"},
+    "training.batch_size": Flag("as training.local_batch_size"),
+    "training.mixed_precision_reduce": Flag("type of gradients; only float32"),
 }
+"""Those its table tells as priced, an older name that it lacks, and a key with one value, which is not looked at."""
 TABLE: Final = read_of("torchtitan") | FLAGS
 """Keys that are read, or have an effect that is not priced."""
 KNOWN: Final = passed_of("torchtitan") - TABLE.keys()
@@ -192,11 +161,8 @@ def _layout(given: Given, layers: int | None) -> tuple[Layout, int]:
     schedule = given.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
     chunks = 1 if schedule.lower() == "1f1b" else 2
     if pipeline > 1 and schedule.lower() not in SCHEDULES:
-        given.remark(
-            "not-modelled",
-            "error",
-            f"pipeline schedule {schedule[:40]} is not modelled",
-            "parallelism.pipeline_parallel_schedule",
+        given.not_modelled(
+            f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
         )
     virtual = given.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     if virtual and layers and layers % (pipeline * virtual) == 0:
@@ -273,12 +239,7 @@ def _precision(given: Given) -> str | None:
     if kind == "float32":
         return "fp32"
     if kind != "bfloat16":
-        given.remark(
-            "not-modelled",
-            "error",
-            f"mixed_precision_param {kind[:40]} is not modelled",
-            "training.mixed_precision_param",
-        )
+        given.not_modelled(f"mixed_precision_param {kind[:40]} is not modelled", "training.mixed_precision_param")
         return None
     return "bf16"
 

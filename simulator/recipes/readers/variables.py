@@ -8,12 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Given
-from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.shell.values import Cause, Value, hole, joined, text_value
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
-_MOST_SHOWN: Final = 12
 
 
 class Variables:
@@ -29,13 +26,6 @@ class Variables:
     def keys(self, keys: Iterable[Key]) -> list[Key]:
         """The keys with their values filled in; what only the run knows is a hole."""
         return [dataclasses.replace(key, values=tuple(map(self._filled, key.values))) for key in keys]
-
-    def note(self, given: Given) -> None:
-        """Say which defaults were taken."""
-        if self.assumed_unset:
-            shown = ", ".join(f"${name}" for name in sorted(self.assumed_unset)[:_MOST_SHOWN])
-            message, place = f"taken as not set: {shown}", Place(given.file, 1)
-            given.remarks.append(Remark("assumed-unset", "note", message, place, "--set NAME=VALUE"))
 
     def _filled(self, value: Value) -> Value:
         if not value.known or "$" not in value.text:

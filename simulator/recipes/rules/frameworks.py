@@ -7,6 +7,7 @@ others look at what only a recipe knows: the script, the flags, the snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.violation import Violation
@@ -15,9 +16,15 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 from simulator.recipes.recipe import Place, Remark
-from simulator.recipes.rules.launch import MEGATRON as _MEGATRON
-from simulator.recipes.rules.launch import MEGATRON_ARGUMENTS, MEGATRON_CONFIG, FrameworkRule, LaunchFacts
-from simulator.recipes.rules.launch import says as _says
+from simulator.recipes.rules.launch import (
+    MEGATRON,
+    MEGATRON_ARGUMENTS,
+    MEGATRON_CONFIG,
+    FrameworkRule,
+    LaunchFacts,
+    megatron_rule,
+    says,
+)
 from simulator.recipes.rules.megatron_start import MEGATRON_START_RULES
 
 
@@ -29,7 +36,7 @@ def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Rema
     for violation in violations:
         rule = known.get(violation.rule)
         place = _place(launch, (*(rule.blame if rule else ()), *_BLAME.get(violation.rule, ())))
-        lacking = _NOT_MODELLED.get((framework, violation.rule), _says(""))(launch)
+        lacking = _NOT_MODELLED.get((framework, violation.rule), says(""))(launch)
         if lacking:
             found.append(Remark("not-modelled", "error", lacking, place, violation.fix))
         elif rule is None:
@@ -120,7 +127,7 @@ def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
 
 
 _NOT_MODELLED: dict[tuple[str, str], Callable[[LaunchFacts], str]] = {
-    ("megatron", "zero_stage"): _says("Megatron's FSDP shards gradients or parameters too: that is not modelled"),
+    ("megatron", "zero_stage"): says("Megatron's FSDP shards gradients or parameters too: that is not modelled"),
     ("paddle", "kv_heads"): _whole_key_values,
 }
 """Layout rules that say what the simulator lacks, not what the framework does; empty text where it does."""
@@ -192,95 +199,84 @@ UNEVEN_STAGES: dict[str, str] = {
 }
 """What a framework does with layers that do not divide over the stages, by its versions."""
 
-_TORCH = "torchtitan 0.1 and later"
+_paddle_rule = partial(FrameworkRule, framework="paddle", versions=_PADDLE)
+_torch_rule = partial(FrameworkRule, framework="torch", versions="torchtitan 0.1 and later")
 
 READER_RULES = frozenset({"one-connection", "partial-send-recv"})
 """Remarks of readers that a rule here says in the framework's words."""
 
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     *MEGATRON_START_RULES,
-    FrameworkRule(
+    megatron_rule(
         id="megatron-offload-pipeline",
-        framework="megatron",
-        versions=f"{_MEGATRON}; met in measured rows 15 and 22",
+        versions=f"{MEGATRON}; met in measured rows 15 and 22",
         source=f"{MEGATRON_CONFIG}:676",
         about="activation offloading does not work with a pipeline",
         says="Currently there is no support for Pipeline parallelism with CPU offloading",
-        fix=_says("--pp 1, or --recompute full instead of the offload"),
+        fix=says("--pp 1, or --recompute full instead of the offload"),
         layout_rule="offload_pipeline",
         blame=("offload",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-offload-recompute",
-        framework="megatron",
-        versions=_MEGATRON,
         source=f"{MEGATRON_CONFIG}:681",
         about="activation offloading does not work with recomputation",
         says="CPU offloading does not work when activation recomputation is enabled",
-        fix=_says("--recompute none, or --offload none"),
+        fix=says("--recompute none, or --offload none"),
         layout_rule="offload_recompute",
         blame=("offload", "recompute"),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-virtual-stages",
-        framework="megatron",
-        versions=f"{_MEGATRON}; met in measured row 25",
+        versions=f"{MEGATRON}; met in measured row 25",
         source=f"{MEGATRON_ARGUMENTS}:472",
         about="layers of a stage divide by layers of a virtual stage, micro batches by pipeline ranks",
         says="number of layers per pipeline stage must be divisible number of layers per virtual pipeline stage",
         fix=_divisible_chunks,
         layout_rule="virtual_stages",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-overlap-virtual-stages",
-        framework="megatron",
-        versions=_MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:450",
         about="interleaving without overlapped point-to-point exchange needs more than two stages",
         says=(
             "when interleaved schedule is used and p2p communication overlap is disabled, pipeline-model-parallel size "
             "should be greater than 2"
         ),
-        fix=_says("--vpp 1, --pp 4, or leave the exchange overlapped"),
+        fix=says("--vpp 1, --pp 4, or leave the exchange overlapped"),
         layout_rule="two_stages",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="pai-te-checkpoint",
-        framework="megatron",
         versions="Pai-Megatron-Patch examples/llama3_1 on Megatron-LM 240718; met in measured rows 14, 45 and 48",
         source="met in rows 14, 45 and 48 of the measured table z2000-megatron",
         about="full recompute fails in the Llama 3.1 example of this snapshot (the Qwen 2.5 example runs it)",
         says="TypeError: te_checkpoint() missing 1 required positional argument",
-        fix=_says("--recompute none with more --cp or --tp, or a newer Megatron-LM"),
+        fix=says("--recompute none with more --cp or --tp, or a newer Megatron-LM"),
         broken=_te_checkpoint,
         blame=("recompute",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-tp-overlap",
-        framework="megatron",
-        versions=_MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:774",
         about="overlapped tensor-parallel collectives need sequence parallelism",
         says="Tensor parallel communication/GEMM overlap can happen only when sequence parallelism is enabled",
-        fix=_says("--sequence-parallel, or --option tp_comm_overlap=false"),
+        fix=says("--sequence-parallel, or --option tp_comm_overlap=false"),
         broken=lambda x: (
             _explicit(x, "tp_comm_overlap") and not x.layout.sequence_parallel and x.layout.tensor_parallel > 1
         ),
         blame=("tp_comm_overlap", "sequence_parallel", "tp"),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-heads",
-        framework="megatron",
-        versions=_MEGATRON,
         source=f"{MEGATRON_CONFIG}:561",
         about="attention heads divide by tensor parallel",
         says="... is not divisible by ...",
         fix=_heads_fix,
         layout_rule="heads",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-kv-heads",
-        framework="megatron",
         # Before 0.16 a multiple only: a launch on an older core with fewer groups than ranks stops.
         versions="Megatron-core 0.16 and later",
         source="Megatron-LM core_v0.16.1, megatron/core/transformer/transformer_config.py:940",
@@ -289,39 +285,32 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         fix=_heads_fix,
         layout_rule="kv_heads",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-batch",
-        framework="megatron",
-        versions=_MEGATRON,
         source="Megatron-LM core_r0.12.0, megatron/core/num_microbatches_calculator.py:341",
         about="the global batch divides by micro batch x data parallel",
         says="global batch size (...) is not divisible by micro batch size (...) times data parallel size (...)",
         fix=lambda x: f"a global batch that is a multiple of {x.layout.micro_batch_size * x.layout.data_parallel}",
         layout_rule="batch",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-expert-sequence-parallel",
-        framework="megatron",
-        versions=_MEGATRON,
         source="Megatron-LM core_r0.12.0, megatron/core/transformer/moe/moe_layer.py:137",
         about="experts with tensor parallelism need sequence parallelism",
         says="When using MoE and tensor parallelism, sequence parallelism must be used.",
-        fix=_says("--sequence-parallel"),
+        fix=says("--sequence-parallel"),
         layout_rule="sequence_parallel",
     ),
-    FrameworkRule(
+    _paddle_rule(
         id="paddle-sharding-pipeline",
-        framework="paddle",
-        versions=_PADDLE,
         source="paddlenlp 2.8.1, paddlenlp/trainer/training_args.py:980",
         about="beside a pipeline Paddle shards the optimizer state only",
         says="pipeline parallel is not compatible for sharding stage2 or stage3, please using sharding stage1",
-        fix=_says("--zero-stage 1, or --pp 1"),
+        fix=says("--zero-stage 1, or --pp 1"),
         layout_rule="zero_stage",
     ),
-    FrameworkRule(
+    _paddle_rule(
         id="paddle-heads",
-        framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
         source="paddlenlp 2.8.1, paddlenlp/transformers/llama/modeling.py:680",
         about="attention heads divide by tensor parallel",
@@ -329,9 +318,8 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         fix=_heads_fix,
         layout_rule="heads",
     ),
-    FrameworkRule(
+    _paddle_rule(
         id="paddle-kv-heads",
-        framework="paddle",
         versions=f"{_PADDLE}; ERNIE-4.5-21B-A3B has heads 20/4",
         source="paddlenlp 2.8.1, paddlenlp/transformers/mixtral/modeling.py:584",
         about="key-value heads divide by tensor parallel",
@@ -339,52 +327,42 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
         fix=_heads_fix,
         layout_rule="kv_heads",
     ),
-    FrameworkRule(
+    _paddle_rule(
         id="paddle-vocabulary",
-        framework="paddle",
-        versions=_PADDLE,
         source="paddlenlp 2.8.1, paddlenlp/ops/distributed/parallel.py:81",
         about="the vocabulary divides by tensor parallel",
         says="The length of the vocabulary must be divisible by the parallelism degree of MP",
-        fix=_says("a smaller --tp, or --model-field vocab_size=N"),
+        fix=says("a smaller --tp, or --model-field vocab_size=N"),
         layout_rule="vocabulary",
     ),
-    FrameworkRule(
+    _paddle_rule(
         id="paddle-partial-send-recv",
-        framework="paddle",
-        versions=_PADDLE,
         source="PaddleNLP 4596ac3, llm/alignment/kto/run_kto.py:72; ERNIE 01d6181, erniekit/train/sft/workflow.py:158",
         about="ERNIEKit, DPO and KTO need disable_partial_send_recv for sequence parallelism in a pipeline",
         says="Should set '--pipeline_parallel_config disable_partial_send_recv' in bash script for pp with sp.",
-        fix=_says(
+        fix=says(
             '--pipeline_parallel_config "disable_partial_send_recv"; newer configurations: partial_send_recv: false'
         ),
         remark="partial-send-recv",
     ),
-    FrameworkRule(
+    _torch_rule(
         id="torch-heads",
-        framework="torch",
-        versions=_TORCH,
         source="torchtitan v0.1.0, torchtitan/models/llama3/model/model.py:178",
         about="attention heads divide by tensor parallel",
         says="shape '...' is invalid for input of size ...",
         fix=_heads_fix,
         layout_rule="heads",
     ),
-    FrameworkRule(
+    _torch_rule(
         id="torch-kv-heads",
-        framework="torch",
-        versions=_TORCH,
         source="torchtitan v0.1.0, torchtitan/models/llama3/model/model.py:179",
         about="key-value heads divide by tensor parallel",
         says="shape '...' is invalid for input of size ...",
         fix=_heads_fix,
         layout_rule="kv_heads",
     ),
-    FrameworkRule(
+    _torch_rule(
         id="torch-batch",
-        framework="torch",
-        versions=_TORCH,
         source="torchtitan v0.1.0, torchtitan/train.py:201",
         about="the global batch divides by local batch x data parallel",
         says="global batch size must be multiple of local batch size times data-parallel degree (...)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from simulator.question.scenario.layout import Layout
@@ -59,6 +60,10 @@ class FrameworkRule:
     """The flag at fault, where only the launch tells which."""
     remark: str = ""
     """Id of what the recipe's reader remarks, where it decides."""
+
+
+megatron_rule = partial(FrameworkRule, framework="megatron", versions=MEGATRON)
+"""A rule of Megatron's, of the versions that most were read in unless others are named."""
 
 
 def says(text: str) -> Callable[[LaunchFacts], str]:

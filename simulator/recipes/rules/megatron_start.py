@@ -13,6 +13,7 @@ from simulator.recipes.rules.launch import (
     MEGATRON_CONFIG,
     FrameworkRule,
     LaunchFacts,
+    megatron_rule,
     says,
 )
 
@@ -117,10 +118,8 @@ DASHED_FLAGS = frozenset(
 
 
 MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
-    FrameworkRule(
+    megatron_rule(
         id="megatron-uneven-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:501",
         about="layers divide by pipeline ranks unless the first or the last stage is given its own number",
         says="Number of layers should be divisible by the pipeline-model-parallel size",
@@ -128,10 +127,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_uneven,
         blame=("pp", "--num-layers"),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-recompute-method",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:699",
         about="full recompute needs a method",
         says='Using recompute_granularity: full so recompute_method must be "block" or "uniform"',
@@ -139,10 +136,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "full") and x.flag("recompute-method") is None,
         blame=("--recompute-granularity",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-recompute-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:705",
         about="full recompute needs a number of layers",
         says="When using recompute_granularity: full recompute_num_layers must be between 1 and ...",
@@ -150,10 +145,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "full") and x.flag("recompute-num-layers") is None,
         blame=("--recompute-granularity",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-selective-method",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:762",
         about="selective recompute takes no method",
         says="recompute method is not yet supported for selective recomputing granularity",
@@ -161,10 +154,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _command_line(x) and _recomputes(x, "selective") and x.flag("recompute-method") is not None,
         blame=("--recompute-method",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-selective-layers",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_CONFIG}:714",
         about="selective recompute takes no number of layers",
         says="When using recompute_granularity: selective recompute_num_layers must be None.",
@@ -172,9 +163,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _recomputes(x, "selective") and x.flag("recompute-num-layers") is not None,
         blame=("--recompute-num-layers",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-torch-fsdp2",
-        framework="megatron",
         versions="Megatron-core 0.10 and later",
         source=f"{_FSDP_ARGUMENTS}:1001",
         about="PyTorch's FSDP2 takes neither pipelines nor spread experts nor the distributed optimizer",
@@ -186,9 +176,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_outside_fsdp2,
         blame=("--use-torch-fsdp2",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-torch-fsdp2-fusion",
-        framework="megatron",
         versions="Megatron-core 0.10 and later",
         source=f"{_FSDP_ARGUMENTS}:1006",
         about="PyTorch's FSDP2 takes no gradients that are added inside of products, Megatron's default",
@@ -197,9 +186,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: x.flag("use-torch-fsdp2") is not None and _lacks(x, "no-gradient-accumulation-fusion"),
         blame=("--use-torch-fsdp2",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-torch-fsdp2-checkpoint",
-        framework="megatron",
         versions="Megatron-core 0.10 and later",
         source=f"{_FSDP_ARGUMENTS}:1008",
         about="PyTorch's FSDP2 has checkpoints of the formats torch_dist and torch_dcp",
@@ -208,9 +196,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _format(x, "use-torch-fsdp2", "torch_dist", "torch_dcp"),
         blame=("--ckpt-format",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-fsdp-checkpoint",
-        framework="megatron",
         versions="Megatron-core 0.14 and later, where --use-megatron-fsdp is from",
         source=f"{_FSDP_ARGUMENTS}:1146",
         about="Megatron's FSDP has checkpoints of the format fsdp_dtensor, which is not the default",
@@ -219,9 +206,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _format(x, "use-megatron-fsdp", "fsdp_dtensor"),
         blame=("--ckpt-format", "--use-megatron-fsdp"),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-fsdp-connections",
-        framework="megatron",
         versions="Megatron-core 0.12 and later",
         source=f"{_FSDP_ARGUMENTS}:1014 and 1143",
         about="FSDP needs more than one connection to a device",
@@ -229,10 +215,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         fix=says("unset CUDA_DEVICE_MAX_CONNECTIONS"),
         remark="one-connection",
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-param-gather-optimizer",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:514",
         about="overlapped gathering of parameters needs the distributed optimizer",
         says="--overlap-param-gather only supported with distributed optimizer",
@@ -240,9 +224,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _gathers(x) and x.layout.zero_stage == 0,
         blame=("--overlap-param-gather",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-param-gather-reduce",
-        framework="megatron",
         versions=f"{MEGATRON}; older ones word it differently",
         source=f"{MEGATRON_ARGUMENTS}:516",
         about="overlapped gathering of parameters needs overlapped reduction of gradients",
@@ -251,10 +234,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=lambda x: _gathers(x) and not x.scenario.framework.overlap_grad_reduce,
         blame=("--overlap-param-gather",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-positions",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:706",
         about="the longest position is at least the sequence length",
         says="assert args.max_position_embeddings >= args.seq_length",
@@ -262,9 +243,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         broken=_short_positions,
         blame=("--max-position-embeddings",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-optimizer-offload",
-        framework="megatron",
         versions="Megatron-core 0.12 and later",
         source=f"{MEGATRON_ARGUMENTS}:957",
         about="offloading the optimizer needs the precision-aware one",
@@ -277,10 +257,8 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         ),
         blame=("--optimizer-cpu-offload",),
     ),
-    FrameworkRule(
+    megatron_rule(
         id="megatron-dashes",
-        framework="megatron",
-        versions=MEGATRON,
         source=f"{MEGATRON_ARGUMENTS}:73",
         about="flags are spelled with dashes",
         says="error: unrecognized arguments: ...",

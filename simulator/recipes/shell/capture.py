@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr"])
-_SILENT: Final = frozenset(["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap"])
-_SILENT_SIGNS: Final = frozenset([":", "true"])
+SILENT: Final = frozenset(
+    ["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap", ":", "true"]
+)
+"""Commands that print nothing."""
 _MARK: Final = re.compile(r"(%[sdi%]|\\n|\\t|\\.|%)")
 _PART_WORK: Final = 50
 """Units of work of one part of a format."""
@@ -49,11 +51,6 @@ def _speaks(runner: Walk, node: Node) -> bool:
         node = node.named_children[0]
     name = runner.source.raw(node)
     return name in _SPEAKING or name in runner.machine.state.functions
-
-
-def silent(name: str) -> bool:
-    """Whether a command prints nothing."""
-    return name in _SILENT or name in _SILENT_SIGNS
 
 
 def echoed(argv: Sequence[Value], line: int) -> Value | None:

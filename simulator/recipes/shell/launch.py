@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import PurePath
 from typing import Final, Literal
 
 from simulator.recipes.shell.values import Cause, Value
-from simulator.recipes.shell.wrappers import WRAPPERS, spread
+from simulator.recipes.shell.wrappers import WRAPPERS
 
 LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
@@ -90,10 +89,6 @@ class TrainingCommand:
     files: Mapping[str, Value] = field(default_factory=dict)
     """Files that the script has written before, by name."""
 
-    def after(self, causes: frozenset[Cause], files: Mapping[str, Value]) -> TrainingCommand:
-        """The launch, if it depends on something only the run knows, beside files that the script wrote."""
-        return dataclasses.replace(self, conditions=causes, files=dict(files))
-
     def written(self, name: str) -> Value | None:
         """Text of a file that the script has written under this name."""
         return self.files.get(plain_path(name))
@@ -106,11 +101,6 @@ def plain_path(name: str) -> str:
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     """The launch a command is, or None."""
-    found = _launch(argv, environment, line)
-    return None if found is None else dataclasses.replace(found, spread=spread(argv))
-
-
-def _launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     start = _program(argv)
     if start is None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
-from simulator.recipes.shell.capture import silent, without_tabs
+from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
 from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
@@ -47,7 +47,7 @@ class Runner(Walk):
             "variable_assignment": self._assignment,
             "variable_assignments": self._each,
             "unset_command": self._unset,
-            "if_statement": self._if,
+            "if_statement": lambda node: self._choice(node, node.children),
             "case_statement": self._case,
             "for_statement": self._for,
             "c_style_for_statement": self._counted,
@@ -160,7 +160,7 @@ class Runner(Walk):
             if match:
                 self.machine.assign_element(name, match[1], whole.after(match.end()), line)
             else:
-                items += self._fields(item)
+                items += self._words.fields(item)
         if len(items) > len(old):
             self.machine.assign(name, tuple(items), line)
 
@@ -186,9 +186,6 @@ class Runner(Walk):
                 self.machine.forget(name)
                 self.machine.state.exported.discard(name)
         return True
-
-    def _if(self, node: Node) -> Truth:
-        return self._choice(node, node.children)
 
     def _choice(self, node: Node, children: Sequence[Node]) -> Truth:
         """`if`, or an `elif` with what follows it."""
@@ -264,7 +261,7 @@ class Runner(Walk):
             elif child.type == "herestring_redirect":
                 self.stdin = joined([self._words.value(child.named_children[-1]), text_value("\n", line)])
             elif "redirect" not in child.type and child.type != "comment":
-                argv += self._fields(child)
+                argv += self._words.fields(child)
         if argv:
             self.prefix = prefix
             truth = self._called(argv, prefix, line)
@@ -286,13 +283,18 @@ class Runner(Walk):
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)
-        if not silent(name):
+        if name not in SILENT:
             self.machine.prints(None)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
-            launch = dataclasses.replace(launch, spread={**self.machine.spread, **launch.spread})
-            causes: frozenset[Cause] = frozenset().union(*self.machine.conditions)
-            self.launches.append(launch.after(causes, self.machine.state.files))
+            self.launches.append(
+                dataclasses.replace(
+                    launch,
+                    conditions=frozenset().union(*self.machine.conditions),
+                    spread={**self.machine.spread, **spread(argv)},
+                    files=dict(self.machine.state.files),
+                )
+            )
             if len(self.launches) > _MAXIMUM_LAUNCHES:
                 raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
             return True

@@ -12,7 +12,7 @@ from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.run import Runner
-from simulator.recipes.shell.source import Source, check_length, is_hole
+from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
 from simulator.recipes.shell.wrappers import slurm_variables
 
@@ -37,7 +37,7 @@ def read_script(text: str, file: str, settings: Mapping[str, str], environment: 
     """Read a shell script. Raises InputError for text that is none."""
     check_length(file, text)
     for name, value in (("the script", text), *settings.items(), *environment.items()):
-        if any(is_hole(mark) for mark in value):
+        if HOLES.search(value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")
     example = example_of(text, file, settings)
     machine = Machine(file, settings, environment, slurm_variables(text), example)

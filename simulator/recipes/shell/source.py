@@ -33,7 +33,8 @@ _HOLE_LIMIT: Final = 0xFFFFD
 _WIDE: Final = re.compile(r"[^\x00-\xff]")
 _MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
 """What stands for a character, by its bytes."""
-_HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
+HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
+"""The characters that stand for holes."""
 
 
 class Source:
@@ -78,7 +79,7 @@ class Source:
 
     def node_text(self, node: Node) -> str:
         """Text of a node, holes as the script writes them."""
-        return "".join(self._holes[ord(mark) - _HOLE_BASE].text if is_hole(mark) else mark for mark in self.raw(node))
+        return HOLES.sub(lambda mark: self._holes[ord(mark[0]) - _HOLE_BASE].text, self.raw(node))
 
     def raw(self, node: Node) -> str:
         """Text of a node as the parser saw it."""
@@ -97,7 +98,7 @@ class Source:
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
         found = []
-        for number, part in enumerate(_HOLES.split(text)):
+        for number, part in enumerate(HOLES.split(text)):
             if number % 2:
                 old = self._holes[ord(part) - _HOLE_BASE]
                 found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
@@ -179,11 +180,6 @@ def check_length(file: str, text: str | bytes) -> None:
     """Refuse what is too long for a launch script. Raises InputError."""
     if len(text) > _MAXIMUM_BYTES:
         raise InputError(f"{file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
-
-
-def is_hole(mark: str) -> bool:
-    """Whether the character stands for a hole."""
-    return _HOLE_BASE <= ord(mark) <= _HOLE_LIMIT
 
 
 _PARSERS: list[Parser] = []

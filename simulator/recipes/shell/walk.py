@@ -63,9 +63,6 @@ class Walk(ABC):
     def _line(self, node: Node) -> int:
         return self.source.line(node.start_byte)
 
-    def _fields(self, node: Node) -> list[Value]:
-        return self._words.fields(node)
-
     def _branches(self, paths: Sequence[Callable[[], object]], causes: frozenset[Cause], line: int) -> Truth:
         """Follow paths of which the run takes one."""
         start = self.machine.state
@@ -131,7 +128,7 @@ class Walk(ABC):
         name = self.source.raw(node.named_children[0])
         line = self._line(node)
         body = node.named_children[-1]
-        values = [field for item in node.named_children[1:-1] for field in self._fields(item)]
+        values = [field for item in node.named_children[1:-1] for field in self._words.fields(item)]
         if not any(child.type == "in" for child in node.children):
             content = self.machine.lookup("@", line)
             values = list(content) if isinstance(content, tuple) else [EMPTY if content is None else content]
