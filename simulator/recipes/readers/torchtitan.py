@@ -33,7 +33,7 @@ FLAGS: Final = {
     "training.batch_size": Flag("as training.local_batch_size"),
     "training.mixed_precision_reduce": Flag("type of gradients; only float32"),
 }
-"""Those that its table tells as priced, an older name that it lacks, and a key that has one value only, not looked at."""
+"""Those that its table has as priced, an older name, and a key that takes one value only and is not looked at."""
 TABLE: Final = read_of("torchtitan") | FLAGS
 """Keys that are read, or have an effect that is not priced."""
 KNOWN: Final = passed_of("torchtitan") - TABLE.keys()
