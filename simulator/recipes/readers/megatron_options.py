@@ -267,5 +267,5 @@ def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
         return False
     if given.text("flash_attention", "transformer-impl") == "local":
         return False
-    off = [environment.get(name) for name in ("NVTEFLASH_ATTN", "NVTE_FUSED_ATTN")]
+    off = [environment.get(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")]
     return not all(value is not None and value.text == "0" for value in off)
