@@ -75,7 +75,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     else:
         model, remarks = like.model, ()
     told = _Told(recipe, asked)
-    missing = tuple(_missing(told, model))
+    missing = tuple(_missing(told, model)) if like is None else ()
     given = told.layout
     if missing or model is None or given is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)

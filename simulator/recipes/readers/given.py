@@ -156,7 +156,7 @@ class Given:
         paths: list[dict[str, list[Entry]]] = []
         for alternative in alternatives:
             inner = Given(self.file, self.table, self.known, complete=self.complete)
-            inner.add_arguments(split_fields(alternative.unquoted()))
+            inner.add_arguments(split_fields(alternative.inserted(quoted=False)))
             paths.append(inner.entries)
             self._maybe |= inner._maybe
             self.bags |= inner.bags

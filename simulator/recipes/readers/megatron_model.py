@@ -35,7 +35,7 @@ _SIZES: Final = {
 }
 _HEADS: Final = ("n-head-kv", "num-key-value-heads")
 """Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
-_LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _LATENT_SIZES: Final = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 """What MLA's heads have where no flag tells: core_v0.10 to core_v0.19, megatron/training/arguments.py (d98e8a6: 3552)
 and MLATransformerConfig of megatron/core/transformer/transformer_config.py."""
@@ -130,7 +130,7 @@ def _derive_experts(given: Given, found: dict[str, Any], places: int | None) -> 
 
 def _derive_attention(given: Given, found: dict[str, Any]) -> None:
     if not any(given.switch("attention", name) for name in _MLA):
-        for field in _LATENT:
+        for field in LATENT:
             found.pop(field, None)
         return
     # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.

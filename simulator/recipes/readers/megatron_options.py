@@ -14,13 +14,14 @@ from simulator.recipes.shell.values import Value
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Variables that set up PyTorch's allocator."""
-_FLASH: Final = (
+FLASH: Final = (
     "use-flash-attn",
     "use-flash-attn-v1",
     "use-flash-attn-v2",
     "use-flash-attn-triton",
     "use-flash-attn-builder",
 )
+"""Flags that fuse attention, of Megatron-LM and of forks."""
 _SWITCHES: Final = {
     "tp_comm_overlap": "tp-comm-overlap",
     "overlap_grad_reduce": "overlap-grad-reduce",
@@ -260,7 +261,7 @@ def _lean_state(given: Given) -> dict[str, str]:
 
 def _flash(given: Given, environment: Mapping[str, Value]) -> bool:
     """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
-    if any(given.switch("flash_attention", name) for name in _FLASH):
+    if any(given.switch("flash_attention", name) for name in FLASH):
         return True
     if given.text("flash_attention", "attention-backend") in ("unfused", "local"):
         return False

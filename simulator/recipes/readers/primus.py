@@ -18,6 +18,7 @@ from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.home import kept_inside
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
+from simulator.recipes.readers.megatron_model import LATENT
 from simulator.recipes.readers.named import named_model
 from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
@@ -163,9 +164,8 @@ def _whole_heads(recipe: Recipe) -> dict[str, object]:
     spec = models.load_model(recipe.model) if recipe.model else None
     if spec is None or spec.attention != "mla":
         return fields
-    latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     whole = {"attention": "gqa", "head_dim": spec.v_head_dim, "num_key_value_heads": spec.num_attention_heads}
-    return fields | dict.fromkeys(latent) | whole | {"qk_norm": True}
+    return fields | dict.fromkeys(LATENT) | whole | {"qk_norm": True}
 
 
 def _model(given: Given, key: Key) -> str | None:

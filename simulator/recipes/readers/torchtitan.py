@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
+from simulator.question.scenario.layout import Layout, RecomputeMethod, RecomputeMode
+from simulator.question.vocabulary import ScheduleName
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
@@ -33,7 +33,7 @@ FLAGS: Final = {
     "training.batch_size": Flag("as training.local_batch_size"),
     "training.mixed_precision_reduce": Flag("type of gradients; only float32"),
 }
-"""Those its table tells as priced, an older name that it lacks, and a key with one value, which is not looked at."""
+"""Those that its table has as priced, an older name, and a key that takes one value only and is not looked at."""
 TABLE: Final = read_of("torchtitan") | FLAGS
 """Keys that are read, or have an effect that is not priced."""
 KNOWN: Final = passed_of("torchtitan") - TABLE.keys()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 from simulator.question.scenario.layout import Layout
@@ -20,7 +20,7 @@ Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """What a recipe's text shows of the code it starts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchFacts:
     """What a rule looks at."""
 
@@ -33,8 +33,12 @@ class LaunchFacts:
 
     def flag(self, *names: str) -> GivenFlag | None:
         """A flag of the recipe, by the first of these names that it gives."""
-        given = {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
-        return next((given[plain] for name in names if (plain := name.replace("-", "_")) in given), None)
+        plain = (name.replace("-", "_") for name in names)
+        return next((self._flags[name] for name in plain if name in self._flags), None)
+
+    @cached_property
+    def _flags(self) -> Mapping[str, GivenFlag]:
+        return {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,8 @@ WITHOUT_EFFECT: Final = frozenset(
     ]
 )
 """Commands that are taken to succeed and to change nothing that matters."""
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""Names that can be assigned."""
 
 
 def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
@@ -100,14 +101,14 @@ def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
     if argv[0].text == "read" and text is not None and text.known:
         return _read_text(runner, argv, text.text.split("\n")[0], line)
     for value in argv[1:]:
-        if _NAME.fullmatch(value.text):
+        if NAME.fullmatch(value.text):
             runner.machine.assign(value.text, hole(f"${value.text}", line, cause), line)
     return cause
 
 
 def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
     """`read A B <<< "text"`."""
-    names = [value.text for value in argv[1:] if _NAME.fullmatch(value.text)]
+    names = [value.text for value in argv[1:] if NAME.fullmatch(value.text)]
     separators = runner.prefix.get("IFS")
     marks = re.escape(separators.text) if separators is not None and separators.known and separators.text else r" \t"
     words = re.split(rf"[{marks}]+", text.strip(" \t"), maxsplit=max(len(names) - 1, 0))
@@ -124,7 +125,7 @@ def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
         found = formatted(argv[3:], line)
-        if _NAME.fullmatch(argv[2].text):
+        if NAME.fullmatch(argv[2].text):
             name = argv[2].text
             runner.machine.assign(name, found or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:

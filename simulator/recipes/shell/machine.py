@@ -325,9 +325,14 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
+def items_of(content: Content) -> tuple[Value, ...]:
+    """A variable as an array's items: a text is one."""
+    return content if isinstance(content, tuple) else () if content is None else (content,)
+
+
 def words(content: tuple[Value, ...] | None) -> Value:
     """An array's items in one value, split where they meet."""
-    space = text_value(" ", 0).unquoted()
+    space = text_value(" ", 0).inserted(quoted=False)
     return joined(part for number, item in enumerate(content or ()) for part in ((space, item) if number else (item,)))
 
 

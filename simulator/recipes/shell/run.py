@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
-from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
+from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
 from simulator.recipes.shell.heredocs import written_files
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import (
     EMPTY,
@@ -33,7 +33,6 @@ _MAXIMUM_LAUNCHES: Final = 64
 _OWN_VALUE: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
 """A value that is a variable, or that variable with a default and whatever follows."""
 _OWN_VALUE_BYTES: Final = 8
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Runner(Walk):
@@ -122,7 +121,7 @@ class Runner(Walk):
         name = self.source.raw(target)
         old = self.machine.lookup(name, line) if appends else None
         if value and value[0].type == "array":
-            self._list_of(name, _items(old), value[0], line)
+            self._list_of(name, items_of(old), value[0], line)
             return True
         new = self._words.value(value[0]) if value else EMPTY
         if isinstance(old, tuple):
@@ -174,14 +173,14 @@ class Runner(Walk):
             else:
                 name = self.source.raw(child)
                 exports = exports or name in ("-x", "-gx")
-            if exports and _NAME.fullmatch(name):
+            if exports and NAME.fullmatch(name):
                 self.machine.state.exported.add(name)
         return True
 
     def _unset(self, node: Node) -> Truth:
         for child in node.named_children:
             name = self.source.raw(child)
-            if _NAME.fullmatch(name):
+            if NAME.fullmatch(name):
                 self.machine.state.variables[name] = None
                 self.machine.forget(name)
                 self.machine.state.exported.discard(name)
@@ -358,9 +357,3 @@ class Runner(Walk):
 def _takes_output(redirect: str) -> bool:
     """Whether a redirection takes what a command prints elsewhere."""
     return re.match(r"1?>|&>", redirect) is not None
-
-
-def _items(content: object) -> tuple[Value, ...]:
-    if isinstance(content, tuple):
-        return content
-    return (content,) if isinstance(content, Value) else ()

@@ -109,9 +109,9 @@ class Value:
         """Line of its first text; 0 for nothing at all."""
         return next((piece.line for piece in self.pieces if piece.text), self.pieces[0].line if self.pieces else 0)
 
-    def unquoted(self) -> Value:
-        """As an expansion outside quotes inserts it."""
-        return Value(tuple(piece.tagged(splits=True, quoted=False) for piece in self.pieces))
+    def inserted(self, *, quoted: bool) -> Value:
+        """As an expansion inside or outside quotes inserts it."""
+        return Value(tuple(piece.tagged(splits=not quoted, quoted=quoted) for piece in self.pieces))
 
     def after(self, count: int) -> Value:
         """The value without its first `count` characters, which are known."""
@@ -123,10 +123,6 @@ class Value:
             pieces.append(dataclasses.replace(piece, text=piece.text[count:]) if count else piece)
             count = 0
         return Value(tuple(pieces))
-
-    def inside_quotes(self) -> Value:
-        """As an expansion inside quotes inserts it."""
-        return Value(tuple(piece.tagged(splits=False, quoted=True) for piece in self.pieces))
 
 
 EMPTY: Final = Value()

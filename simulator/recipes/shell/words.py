@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell import arithmetic
-from simulator.recipes.shell.machine import Content, Machine, words
+from simulator.recipes.shell.machine import Content, Machine, items_of, words
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, definitely_filled, hole, split_fields, text_value
 
@@ -126,7 +126,7 @@ class Words:
             return self._inserted(self._name(name, line), quoted=quoted, apart=name == "@")
         else:
             return self._braced(node, begin, line, quoted=quoted)
-        return _retagged(found, quoted=quoted)
+        return found.inserted(quoted=quoted)
 
     def _string(self, node: Node, start: int, line: int) -> Value:
         """Text in double quotes; `"$@"` may be no word at all."""
@@ -156,11 +156,11 @@ class Words:
     def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
         """A variable's content, or all items of a list; `apart` keeps the items words of their own."""
         if isinstance(content, Value):
-            return _retagged(content, quoted=quoted)
+            return content.inserted(quoted=quoted)
         if not content:
             return EMPTY
-        items = words(tuple(_retagged(item, quoted=quoted) for item in content))
-        return items if apart or not quoted else items.inside_quotes()
+        items = words(tuple(item.inserted(quoted=quoted) for item in content))
+        return items if apart or not quoted else items.inserted(quoted=True)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
         """`${...}` with its default, its cut or its replacement."""
@@ -196,7 +196,7 @@ class Words:
             return content
         if index.text not in ("@", "*"):
             return self.element(name, index, index.line)
-        items = content if isinstance(content, tuple) else (content,) if content is not None else ()
+        items = items_of(content)
         more = self._machine.elements(name)
         if keys:
             return tuple(text_value(key, index.line) for key in (*map(str, range(len(items))), *more))
@@ -210,7 +210,7 @@ class Words:
             return hole(shown, line, key.causes)
         if isinstance(content, Value) and not content.known:
             return content
-        items = content if isinstance(content, tuple) else (content,) if content is not None else ()
+        items = items_of(content)
         keyed = self._machine.elements(name)
         if key.text in keyed:
             return keyed[key.text]
@@ -251,7 +251,7 @@ class Words:
             found = found if found.pieces else Value((Piece("", line),))
             if operator[-1] == "=":
                 self._machine.assign(name, found, line)
-            return found.inside_quotes() if quoted else _splitting(found)
+            return found.inserted(quoted=True) if quoted else _splitting(found)
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
@@ -320,11 +320,6 @@ def _assigned(expression: str) -> Iterator[str]:
     charge(10 * len(expression))
     for match in _SET.finditer(expression):
         yield match[1]
-
-
-def _retagged(value: Value, *, quoted: bool) -> Value:
-    """As an expansion inserts it inside or outside quotes."""
-    return value.inside_quotes() if quoted else value.unquoted()
 
 
 def _splitting(value: Value) -> Value:
