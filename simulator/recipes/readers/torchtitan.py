@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from simulator.question.scenario.layout import Layout, RecomputeMethod, RecomputeMode
-from simulator.question.vocabulary import ScheduleName
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
