@@ -115,7 +115,7 @@ def test_ranks_of_one_layer_have_none_before_it(rank: int) -> None:
     if rank == 0:
         # At its own layer's pass: gathered as much as the largest, the table ahead, and nothing else that was gathered.
         one, here = shape()
-        layer = layer_backward_bytes(one, here, one.model.layer_kinds[0], np.ones(1))[0]
+        layer = layer_backward_bytes(one, here, one.model.layer_kinds[0], np.ones(1, dtype=np.bool_))[0]
         end = next(at for at in backward[4:] if held(found, at, "gradients"))
         assert held(found, end, "temporary") == angles + layer + 2 * of_experts + 2 * 64 * 64 + 2 * 48 * 64
 

@@ -80,20 +80,20 @@ def test_dropout_of_embedded_tokens_keeps_masks_on_the_first_rank(fields: dict[s
     has, layers = found.has, fields.get("recompute") != "full"
     split = 2.0 if fields.get("sequence_parallel") else 1.0
     # A layer's two masks apart.
-    rest = found.moments[0].activations - plain.moments[0].activations
+    rest = np.asarray(found.moments[0].activations - plain.moments[0].activations)
     chunks = fields.get("virtual_stages", 1)
     flights = {1: [1.0] if len(masks) == 1 else [2.0, 1.0], 2: [2.5, 1.5]}[chunks]
     of_layers = layers * 2 * T * 64 / split * has.num_layers[has.kind] * np.array(flights)
     assert (rest[:, 0] - of_layers).tolist() == [count * T * 64 for count in masks]
     # They are gone where the table's gradient is made.
-    released = found.moments[2].released - plain.moments[2].released
+    released = np.asarray(found.moments[2].released - plain.moments[2].released)
     whole = layers * 2 * T * 64 / split * has.num_layers / chunks + T * 64 / split
     assert (released[:, 0] == np.where(has.embeddings > 0, whole, 0.0)).all()
 
 
 def test_a_norm_of_embedded_tokens_keeps_its_input_and_statistics() -> None:
     found, plain = (memory(dense(embedding_norm=there), {}, **PIPED) for there in (True, False))
-    rest = found.moments[0].activations - plain.moments[0].activations
+    rest = np.asarray(found.moments[0].activations - plain.moments[0].activations)
     assert rest[:, 0].tolist() == [2 * T * (2 * 64 + 4), 0]
 
 

@@ -103,7 +103,7 @@ def test_gathered_tokens_are_held_in_attention() -> None:
         )
         block = block_of([layout_of(scenario, context_parallel=64)])
         layer = scenario.model.layer_kinds[0]
-        held.append(float(layer_backward_bytes(scenario, block, layer, np.ones(1))[0]))
+        held.append(float(layer_backward_bytes(scenario, block, layer, np.ones(1, dtype=np.bool_))[0]))
     assert 0 < held[0] - held[1] < 8 * 1024 * 2**22
     assert held[0] > 8 * 1024 * 2**22
 
