@@ -39,6 +39,7 @@ def launched(folder: Path, paths: str = "", script: str = "pretrain_gpt.py", fla
         ("/data/Megatron-LM-240101", "pretrain_gpt.py", False),
         ("/data/Megatron-LM-240126-fixed", "pretrain_gpt.py", False),
         ("/data/score_0.8", "pretrain_gpt.py", False),
+        ("/opt/cuda_core_0.3/lib:/w/core_v0.14.0", "pretrain_gpt.py", False),
         ("", "pretrain_gpt.py", False),
     ],
 )
@@ -65,3 +66,19 @@ def test_old_cores_weigh_the_outputs_of_experts(tmp_path: Path) -> None:
     assert old.options["probabilities_in_experts"] == "false"
     assert "probabilities_in_experts" not in new.options
     assert "probabilities_in_experts" not in launched(tmp_path, "${PATCH}/Megatron-LM-250328").options
+
+
+@pytest.mark.parametrize(
+    ("core", "outside"),
+    [
+        ("v0.11.0", True),
+        ("v0.12.0", True),
+        ("v0.12.1", False),
+        ("v0.12.3", False),
+        ("r0.12.0", False),
+        ("r0.11.0", True),
+    ],
+)
+def test_the_patch_of_a_core_tells_where_experts_weigh_their_outputs(core: str, outside: bool, tmp_path: Path) -> None:
+    options = launched(tmp_path, f"/w/Megatron-LM-core_{core}", flags=EXPERTS).options
+    assert ("probabilities_in_experts" in options) == outside

@@ -109,7 +109,7 @@ class FrameworkProfile:
     probabilities_in_experts: bool = switch(
         default=False,
         about="router probabilities are applied inside the experts' activation, so that the experts' outputs are not "
-        "kept (megatron-core 0.13 and later, experts.py)",
+        "kept (megatron-core 0.12.1 and later, experts.py)",
     )
     recomputed_activation_share: float = switch(
         0.0, "share of the layers that do their activation function again instead of keeping what it makes"

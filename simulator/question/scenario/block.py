@@ -123,6 +123,7 @@ class LayoutBlock(Columns):
             for code in codes[1:]:
                 found = found | (column == code)
             known[name, words] = np.asarray(found, dtype=np.bool_)
+            known[name, words].setflags(write=False)
         mask: Mask = known[name, words]
         return mask
 

@@ -12,8 +12,10 @@ from simulator.recipes.readers.mindspeed import is_mindspeed
 from simulator.recipes.readers.tables import flags_of
 from simulator.recipes.shell.launch import TrainingCommand
 
-_CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_][rv]?0\.([0-9]{1,2})(?![0-9])", re.ASCII)
+_CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_]([rv])0\.([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9])", re.ASCII)
 """Names of Megatron-LM's branches and tags: core_r0.8.0, core_v0.12.1."""
+_TIP: Final = 99
+"""The PATCH of a branch: it stands where its last release does."""
 _SNAPSHOT: Final = re.compile(r"/(?:PAI-)?Megatron-LM-(23\.04|[0-9]{6})(?![\w.-])", re.ASCII)
 _MINORS: Final = (
     *((1, "23.04 230512"), (4, "231007 231221 240126"), (6, "240322 240405"), (8, "240612"), (9, "240718")),
@@ -27,22 +29,22 @@ September 2025 (jerryli1981/PAI-Megatron-LM-240718 8dfa137), for which its scrip
 """
 _WHOLE_BATCH_UNTIL: Final = 9
 """pipeline_parallel/schedules.py of core_v0.9.0, line 664; NVIDIA/Megatron-LM 4295be1 took it out before 0.10."""
-_PROBABILITIES_SINCE: Final = 13
-"""transformer/moe/experts.py of core_v0.13.0, line 246."""
-
+_PROBABILITIES_SINCE: Final = (12, 1)
+"""`permuted_probs` of transformer/moe/experts.py: in core_v0.12.1 and later, not in core_v0.12.0."""
 _CONNECTIONS_SINCE: Final = 12
+"""Cores from which one connection to a device is an error, see `remark_connections`."""
 
 
-def core_of(launch: TrainingCommand) -> int | None:
-    """The MINOR of a launch's megatron-core 0.MINOR by the paths that Python looks in; None where they do not tell."""
+def core_of(launch: TrainingCommand) -> tuple[int, int] | None:
+    """(MINOR, PATCH) of a launch's megatron-core by the paths that Python looks in; None where they do not tell."""
     paths = [launch.script.text]
     if "PYTHONPATH" in launch.environment:
         paths += launch.environment["PYTHONPATH"].text.split(":")
     for path in paths:
         if core := _CORE.search(path):
-            return int(core[1])
+            return int(core[2]), _TIP if core[1] == "r" else int(core[3] or 0)
         if (snapshot := _SNAPSHOT.search(path)) and snapshot[1] in _SNAPSHOTS:
-            return _SNAPSHOTS[snapshot[1]]
+            return _SNAPSHOTS[snapshot[1]], 0
     return None
 
 
@@ -50,7 +52,7 @@ def _needed(given: Given) -> int:
     """The least core that has the flags of a launch, as MINOR."""
     own = flags_of("megatron")
     found = [_CORE.match(own[name].first) for name in given.entries if name in own]
-    return max((int(core[1]) for core in found if core), default=0)
+    return max((int(core[2]) for core in found if core), default=0)
 
 
 def remark_connections(given: Given, launch: TrainingCommand) -> None:
@@ -64,7 +66,7 @@ def remark_connections(given: Given, launch: TrainingCommand) -> None:
     if not one or not any(map(given.has, names)) or is_mindspeed(given):
         return
     core = core_of(launch)
-    if (_needed(given) if core is None else core) >= _CONNECTIONS_SINCE:
+    if (_needed(given) if core is None else core[0]) >= _CONNECTIONS_SINCE:
         said, fix = "CUDA_DEVICE_MAX_CONNECTIONS is 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"
         given.remark("one-connection", "error", said, *names, fix=fix)
 
@@ -74,7 +76,7 @@ def core_options(given: Given, launch: TrainingCommand) -> dict[str, str]:
     core = core_of(launch)
     if core is None or is_mindspeed(given):
         return {}
-    found = {"warm_up_whole_batch": "true"} if core <= _WHOLE_BATCH_UNTIL else {}
+    found = {"warm_up_whole_batch": "true"} if core[0] <= _WHOLE_BATCH_UNTIL else {}
     if given.has("num-experts") and core < _PROBABILITIES_SINCE:
         found["probabilities_in_experts"] = "false"
     return found

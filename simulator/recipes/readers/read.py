@@ -33,7 +33,7 @@ from simulator.recipes.readers.purpose import require_training, require_training
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
-from simulator.recipes.shell.launch import TrainingCommand
+from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
 
@@ -178,7 +178,7 @@ def _read_shell(
     for launch in script.launches:
         try:
             require_training(launch, file)
-            recipe = _read_launch(launch, file)
+            recipe = None if other_trainer(launch) else _read_launch(launch, file)
         except NoRecipeError as error:
             idle.append(error)
             continue
@@ -193,9 +193,8 @@ def _read_shell(
         return tuple(recipes)
     if passed:
         launch = passed[0]
-        by_python = launch.launcher == "other" and launch.program.startswith("python")
-        by_script = by_python or launch.launcher in ("torch", "paddle", "python")
-        shown = launch.script.text[:60] if by_script else launch.program
+        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+        shown = other_trainer(launch) or shown
         raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
     if idle:
         raise idle[0]

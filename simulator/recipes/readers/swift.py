@@ -44,7 +44,10 @@ _TRAINER: Final = {
     "attn_impl": "attn_implementation",
 }
 _TRAINER_DEFAULTS: Final = (
-    *("finetuning_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
+    "finetuning_type=lora",
+    "per_device_train_batch_size=1",
+    "gradient_checkpointing=true",
+    "torch_dtype=bfloat16",
 )
 _STEP: Final = 16
 """Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""

@@ -209,7 +209,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
     megatron_rule(
         id="megatron-fsdp-connections",
         versions="Megatron-core 0.12 and later",
-        source=f"{_FSDP_ARGUMENTS}:1014 and 1143",
+        source=f"{_FSDP_ARGUMENTS}:1014; core_v0.14.0, the same file:635",
         about="FSDP needs more than one connection to a device",
         says="FSDP always requires CUDA_DEVICE_MAX_CONNECTIONS value large than one",
         fix=says("unset CUDA_DEVICE_MAX_CONNECTIONS"),

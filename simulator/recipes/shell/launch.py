@@ -50,8 +50,12 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
-_TRAINERS: Final = re.compile(r"(axolotl\.cli\.train|openrlhf\.cli\.train_|verl\.trainer\.|trl\.scripts\.).*")
-"""Modules that train by themselves: `python -m` of one is a launch, of flags that are not read."""
+_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "trl", "tune", "xtuner"])
+_UNREAD_MODULES: Final = re.compile(
+    r"axolotl\.cli\.train|openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*"
+    r"|trl\.scripts\.(sft|dpo|kto|grpo|reward|rloo)"
+)
+"""Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
@@ -122,6 +126,13 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
     return TrainingCommand(launcher, program, line, script, tuple(arguments), options, environment)
 
 
+def other_trainer(launch: TrainingCommand) -> str:
+    """The program or module of a trainer whose flags are not read, whatever they look like; empty for all others."""
+    if _UNREAD_MODULES.fullmatch(launch.script.text):
+        return launch.script.text
+    return launch.program if launch.program in _UNREAD else ""
+
+
 def _program(argv: Sequence[Value]) -> int | None:
     """Place of the program that launches, past `nohup`, `srun -N 4`, `env A=B`."""
     wrapped = False
@@ -142,7 +153,7 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
     for number, value in enumerate(rest):
         if value.text == "-m" and number + 1 < len(rest):
             module = rest[number + 1].text
-            if _TRAINERS.fullmatch(module):
+            if _UNREAD_MODULES.fullmatch(module):
                 return "other", list(rest[number + 1 :])
             launcher = _MODULES.get(module)
             return (launcher, list(rest[number + 2 :])) if launcher else None
