@@ -77,16 +77,23 @@ def test_shards_of_several_groups_are_summed(zero_stage: int) -> None:
     assert found == pytest.approx(expected)
 
 
-def test_communication_that_overlaps_hides_behind_its_own_pass() -> None:
+@pytest.mark.parametrize("seq_length", [1, 32, 512])
+@pytest.mark.parametrize(("zero_stage", "gathered", "reduced", "turns"), [(1, 2, 4, 1), (3, 2, 2 + 4, M)])
+def test_communication_that_overlaps_hides_behind_its_own_pass(
+    zero_stage: int, gathered: int, reduced: int, turns: int, seq_length: int
+) -> None:
     """Nothing is exposed but what outlasts: gathers beside forward passes, reductions beside backward passes."""
     options = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
-    scenario = asked(options=options, time={"data_exposed": 0.0}, seq_length=32)
-    both = per_byte(8) * D + per_byte(2) * R
-    for zero_stage, gathered, reduced, turns in ((1, 2, 4, 1), (3, 2, 2 + 4, M)):
-        answer = priced(scenario, expert_parallel=4, zero_stage=zero_stage)
-        forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
-        left = max(gathered * both - forward, 0) + max(reduced * both - backward, 0)
-        assert only(answer.step.data_parallel) == pytest.approx(turns * left)
+    quick = {"data_exposed": 0.0, "layer_overhead_seconds": 0.0, "launch_seconds": 0.0}
+    question: dict[str, Any] = {"model": small_dense(), "seq_length": seq_length, "time": quick}
+    both = exchanged(asked(**question), expert_parallel=1, zero_stage=1) / (4 + 2)
+    answer = priced(asked(**question, options=options), zero_stage=zero_stage)
+    forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
+    # The shortest passes hide neither, the longest hide both.
+    hidden = (gathered * both < forward, reduced * both < backward)
+    assert hidden == {1: (False, False), 32: (False, False), 512: (True, True)}[seq_length]
+    left = max(gathered * both - forward, 0) + max(reduced * both - backward, 0)
+    assert only(answer.step.data_parallel) == pytest.approx(turns * left, abs=1e-18)
 
 
 def test_slow_collectives_move_fewer_bytes_a_second() -> None:
