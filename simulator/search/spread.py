@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.pricing.price import FITS, size, timed
+from simulator.cost.pricing.price import FITS, Sized, timed
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import SPLIT, Layout
@@ -42,7 +42,7 @@ def spread(scenario: Scenario, space: Space, most: int, drawn: int) -> list[Feas
     spread by rank of speed.
     """
     fitting = [
-        _fitting(scenario, judged.sized.block.take(judged.sized.verdict == FITS))
+        _fitting(scenario, judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
         for judged in walk(scenario, space)
         if judged.sized is not None and (judged.sized.verdict == FITS).any()
     ]
@@ -65,9 +65,8 @@ def spread(scenario: Scenario, space: Space, most: int, drawn: int) -> list[Feas
     ]
 
 
-def _fitting(scenario: Scenario, block: LayoutBlock) -> _Fitting:
-    priced = timed(scenario, size(scenario, block))
-    return _Fitting(block, priced.step.total, priced.device_bytes)
+def _fitting(scenario: Scenario, sized: Sized) -> _Fitting:
+    return _Fitting(sized.block, timed(scenario, sized).step.total, sized.device_bytes)
 
 
 def _splits(block: LayoutBlock) -> Array:

@@ -35,8 +35,11 @@ def layer_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
 
 def embedded_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     """What a micro batch keeps before the first layer, shape (n,): the norm and the dropout of embedded tokens."""
-    amounts = summed(tensor for one in inputs(conditions_of(scenario)) for tensor in one.kept)
-    return block.worked(scenario, "embedded", lambda each: _bytes(scenario, each, amounts))
+
+    def kept(each: LayoutBlock) -> Array:
+        return _bytes(scenario, each, summed(x for one in inputs(conditions_of(scenario)) for x in one.kept))
+
+    return block.worked(scenario, "embedded", kept)
 
 
 def layer_tensors(scenario: Scenario, block: LayoutBlock, kind: LayerKind) -> SavedTensors:

@@ -151,11 +151,14 @@ def activations_in_flight(
     """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
     one = activations.one_micro_batch[has.kind]
     flight = in_flight(scenario, block)
-    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
-    embedded = activations.embedded[has.kind] * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
     if len(activations.by_chunk) == 1:
-        return embedded + one * np.where(activations.offloaded, 1.0, flight)
-    return embedded + np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
+        held = one * np.where(activations.offloaded, 1.0, flight)
+    else:
+        held = np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
+    if not activations.embedded.any():
+        return held
+    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
+    return held + activations.embedded[has.kind] * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
 
 
 def _uneven_in_flight(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,7 +36,7 @@ def shown(value: object) -> str:
     return "'" + "".join(mark if mark.isprintable() else "?" for mark in text) + "'"
 
 
-class Read(ParamType):
+class Read(ParamType, ABC):
     """What a text is read as; a value that is no text, such as a default, stays as it is."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -47,9 +48,9 @@ class Read(ParamType):
         except InputError as error:
             self.fail(str(error), param, ctx)
 
+    @abstractmethod
     def read(self, text: str) -> Any:
         """Return what the text says. Raises InputError that says which texts are allowed."""
-        raise NotImplementedError
 
 
 class Whole(Read):
