@@ -53,12 +53,12 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     assert "peak_flops.bf16: compute rate '989 TB'" in told
     # What does not fit together is told together too.
     text = spec_text("hardware", "h100-sxm-80g").replace(
-        '"81559 MiB", source: nvidia-smi, status: ver', '"9 GiB", source: no, status: ver'
+        '"81559 MiB", source: nvidia-smi, status: ver', '"9 GiB", source: memo, status: ver'
     )
     file.write_text(text.replace("devices: {value: 8", "devices: {value: 3"), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_hardware(str(file))
-    for part in ("exceeds memory_capacity 9 GiB", "3 devices must be a part", "'no' is not a key of sources"):
+    for part in ("exceeds memory_capacity 9 GiB", "3 devices must be a part", "'memo' is not a key of sources"):
         assert part in str(caught.value)
 
 
