@@ -252,6 +252,9 @@ def test_tensor_parallelism_stays_in_a_node_unless_allowed() -> None:
     assert set(kept.rejected) == {"tensor_parallel_across_nodes"}
     freed = search(scenario, Space(tensor_parallel=(16,), tensor_parallel_across_nodes=True))
     assert freed.feasible > 0
+    # Trays of a rack are joined by their links: up to its 64 devices tensor parallelism needs no leave.
+    rack = search(scenario_of("llama-7b", "gb200-nvl72", devices=128), Space(tensor_parallel=(16, 32)))
+    assert "tensor_parallel_across_nodes" not in rack.rejected
 
 
 def test_the_default_zero_stage_follows_the_framework() -> None:
