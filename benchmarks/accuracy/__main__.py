@@ -1,7 +1,7 @@
 """Print reports on the accuracy of predictions: `python -m benchmarks.accuracy [REPORT...]`.
 
-Reports: `targets` and `class` (both without a name), `source`, `organisation`, `news` (sources of whose organisation the
-fit has others, or none), `choices`, `rows`. With `--json` the judged rows and the targets as JSON.
+Reports: `targets` and `class` (both without a name), `source`, `organisation`, `news` (sources of whose organisation
+the fit has others, or none), `choices`, `rows`. With `--json` the judged rows and the targets as JSON.
 """
 
 from __future__ import annotations

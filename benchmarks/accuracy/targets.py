@@ -76,7 +76,7 @@ def _speed(time: Sequence[JudgedRow]) -> Iterator[Line]:
     b200 = [row for row in dense if row.platform == "Blackwell"]
     yield _line(_Aim("b200_dense", "speed, dense on B200", 0.06), b200)
     yield _line(_Aim("simumax_time", f"speed, {SIMUMAX}", 0.05), [row for row in time if row.source == SIMUMAX])
-    amd = [row for row in time if row.platform == "cdna3" and row.precision == "fp8"]
+    amd = [row for row in time if row.platform == "MI300" and row.precision == "fp8"]
     text = "speed, fp8 on MI300X and MI325X, organisation left out"
     yield _line(_Aim("amd_fp8", text, 0.12), amd, "organisation_out")
 

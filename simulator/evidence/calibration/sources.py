@@ -41,7 +41,7 @@ LEAST_LAYOUTS = 2
 """Layouts from which a group of rows is a choice."""
 MANY_LAYOUTS = (4, 3, 2)
 """Layouts from which choices are summed up: the more there are, the harder it is to choose by luck."""
-PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
+PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
 """What the device families are called in reports."""
 
 
