@@ -30,6 +30,7 @@ GENERATORS: Final[Mapping[str, str]] = {
     "flags": "tools.flags_page",
     "keys": "tests.recipes.flag_tables",
     "rules": "tests.check.rule_table",
+    "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",
     "commands": "tests.docs.ran",
     "readme": "tests.docs.readme",
