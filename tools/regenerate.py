@@ -33,6 +33,7 @@ GENERATORS: Final[Mapping[str, str]] = {
     "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",
     "commands": "tests.docs.ran",
+    "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",
     "reports": "tests.report.cases",
 }
