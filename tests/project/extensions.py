@@ -117,7 +117,7 @@ MIXER = Extension(
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange
