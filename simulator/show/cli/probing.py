@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.asked import FOLDER, ProbeRequest
+from simulator.lab.probe.launches import launch_all
 from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.prepare import outlook, prepare
-from simulator.lab.probe.run import launch_all
+from simulator.lab.probe.request import FOLDER, ProbeRequest
 from simulator.lab.runner.reference import usual_backend
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.streams import note, verbosity_of, write
@@ -25,27 +25,27 @@ _FORMATS = ("table", "markdown", "json")
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, measure, launch, fit, and tell how to use the result."""
-    asked, form = _asked(values), _form(values)
+    request, form = _request(values), _form(values)
     quiet = verbosity_of(ctx) < 0
     if values["dry_run"]:
-        ready = outlook(asked)
-        command = rates_command(asked)
+        ready = outlook(request)
+        command = rates_command(request)
         write(outlook_json(ready) if form == "json" else outlook_table(ready, command, form), None)
         return
 
     def tell(line: str) -> None:
         note(line, quiet=quiet)
 
-    asked.check()
-    if asked.backend != "cpu":
+    request.check()
+    if request.backend != "cpu":
         tell("experimental: --probe has been walked on processors only, on no accelerator")
-    probed = launch_all(prepare(asked, tell), tell)
+    probed = launch_all(prepare(request, tell), tell)
     write(probe_json(probed) if form == "json" else probe_table(probed, form, verbosity_of(ctx)), None)
     signal = probed.campaign.interrupted_by
     ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
 
 
-def _asked(values: Mapping[str, Any]) -> ProbeRequest:
+def _request(values: Mapping[str, Any]) -> ProbeRequest:
 
     for name in _NOT_PROBE:
         if values[name]:

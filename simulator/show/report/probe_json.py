@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from simulator.lab.probe.launches import Compared, Probed
 from simulator.lab.probe.plan import Planned
 from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.run import Compared, Probed
 from simulator.show.report.as_json import dumps
 
 
@@ -17,7 +17,7 @@ def probe_json(probed: Probed) -> str:
     document = _prepared(ready) | {
         "launches": [_launch(one) for one in probed.compared],
         "undetermined": list(probed.undetermined),
-        "rows": str(ready.asked.rows_file),
+        "rows": str(ready.request.rows_file),
         "calibration": None if probed.calibration_file is None else str(probed.calibration_file),
         "interrupted": bool(probed.campaign.interrupted_by),
     }
@@ -32,9 +32,9 @@ def outlook_json(ready: Prepared) -> str:
 def _prepared(ready: Prepared) -> dict[str, Any]:
     return {
         "hardware": str(ready.spec_file),
-        "devices": ready.asked.devices,
-        "precision": ready.asked.precision,
-        "backend": ready.asked.backend,
+        "devices": ready.request.devices,
+        "precision": ready.request.precision,
+        "backend": ready.request.backend,
         "rates": asdict(ready.rates),
         "rates_measured": ready.measured is not None,
         "prior_share_left": ready.design.left,

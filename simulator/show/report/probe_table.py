@@ -6,10 +6,10 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from simulator.lab.probe.launches import Compared, Probed
 from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.rates import Rates
-from simulator.lab.probe.run import Compared, Probed
+from simulator.lab.probe.summary import Rates
 from simulator.lab.runner.engine import Command
 from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
@@ -111,7 +111,7 @@ def _closing(probed: Probed) -> Iterator[str]:
             )
     if probed.undetermined:
         yield f"At their priors, as no launch decides them: {', '.join(probed.undetermined)}."
-    yield f"Rows: {ready.asked.rows_file}"
+    yield f"Rows: {ready.request.rows_file}"
     if probed.calibration_file is None:
         reasons = [probed.fitted.not_stored("time")] if probed.fitted is not None else ["no launch ended well"]
         yield f"No calibration is written: {'; '.join(reasons)}."
