@@ -19,7 +19,7 @@ from simulator.show.answers.sweep import questions as questions_module
 from simulator.show.answers.sweep.parts import SweepParts, read_table
 from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES
 from simulator.show.answers.sweep.questions import questions_of, read_questions
-from simulator.show.report.as_json import schema
+from simulator.show.report.schema import schema
 from tests.answers.sweeps import FEW, MANY, NEEDS_PARQUET, parts, started, swept, written
 from tests.cli.running import refusal
 from tests.cli.running import run as simulate

@@ -9,10 +9,9 @@ import click
 
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
-from simulator.show.cli.streams import verbosity_of, write
+from simulator.show.cli.streams import answer, presentation, write
 from simulator.show.report.listing import (
-    LISTING_REPORTERS,
-    ListingRow,
+    Listing,
     framework_facts,
     frameworks_listing,
     hardware_facts,
@@ -27,42 +26,40 @@ from simulator.show.report.listing import (
 def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the shipped models, or show one."""
     if values["name"] is None:
-        _list(ctx, values, models_listing(load_model(name) for name in model_names()), ())
+        _answer(ctx, Listing(records=models_listing(load_model(name) for name in model_names())))
         return
     spec = load_model(values["name"])
-    _list(ctx, values, model_facts(spec), listing_notes(spec.sources, spec.note), title=spec.name)
+    notes = listing_notes(spec.sources, spec.note)
+    _answer(ctx, Listing(records=model_facts(spec), notes=notes, title=spec.name))
 
 
 def hardware(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the shipped hardware, or show one."""
     if values["name"] is None:
-        _list(ctx, values, hardware_listing(load_hardware(name) for name in hardware_names()), ())
+        _answer(ctx, Listing(records=hardware_listing(load_hardware(name) for name in hardware_names())))
         return
     spec = load_hardware(values["name"])
     title = f"{spec.name}: {spec.title} ({spec.vendor})"
-    _list(ctx, values, hardware_facts(spec), listing_notes(spec.sources, spec.note), title=title)
+    _answer(ctx, Listing(records=hardware_facts(spec), notes=listing_notes(spec.sources, spec.note), title=title))
 
 
 def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the switches of all frameworks, or those of one."""
     if values["name"] is None:
-        _list(ctx, values, frameworks_listing(), ("Set one with --option NAME=VALUE.",))
+        _answer(ctx, Listing(records=frameworks_listing(), notes=("Set one with --option NAME=VALUE.",)))
         return
     profile = framework(values["name"])
     notes = ("Set one with --option NAME=VALUE, a column with --stack NAME.", *stack_notes(profile))
-    _list(ctx, values, framework_facts(profile), notes, title=profile.name)
+    _answer(ctx, Listing(records=framework_facts(profile), notes=notes, title=profile.name))
 
 
-def _list(
-    ctx: click.Context,
-    values: Mapping[str, Any],
-    records: list[ListingRow],
-    notes: tuple[str, ...] | list[str],
-    title: str = "",
-) -> None:
-    """Write a listing; what stands around it is for people only."""
-    text = LISTING_REPORTERS[values["format"]](records)
-    if values["format"] in ("table", "markdown") and verbosity_of(ctx) >= 0:
-        around = [title] if title else []
-        text = "\n\n".join([*around, text.rstrip("\n"), *(["\n".join(notes)] if notes else [])]) + "\n"
-    write(text, values["output"])
+def schema(_ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Print the schema of the answers."""
+    from simulator.show.report.as_json import dumps  # noqa: PLC0415  start-up time
+    from simulator.show.report.schema import schema as schema_of_answers  # noqa: PLC0415  imports every answer
+
+    write(dumps(schema_of_answers()) + "\n", values["output"])
+
+
+def _answer(ctx: click.Context, listing: Listing) -> None:
+    answer(ctx, "listing", listing, presentation(ctx))

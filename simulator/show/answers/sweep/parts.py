@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.files import replacing, write_file, writing
 from simulator.show.answers.sweep.price import COLUMNS
 from simulator.tabular import Row
 
@@ -54,10 +53,10 @@ class SweepParts:
     def open(self, fingerprint: str) -> None:
         """Begin, or go on where these questions were left. Raises InputError where the folder holds another sweep."""
         manifest = self.folder / _MANIFEST
-        with _writing(self.folder):
+        with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
             if not manifest.exists():
-                _write_whole(manifest, json.dumps({"fingerprint": fingerprint, "questions": self.questions}))
+                write_file(manifest, json.dumps({"fingerprint": fingerprint, "questions": self.questions}))
             known = json.loads(manifest.read_text(encoding="utf-8"))
         if known != {"fingerprint": fingerprint, "questions": self.questions}:
             raise InputError(
@@ -67,8 +66,7 @@ class SweepParts:
 
     def store(self, part: int, rows: Sequence[Sequence[Any]]) -> None:
         """Keep the rows of a part."""
-        with _writing(self.folder):
-            _write_whole(self._file(part), json.dumps(rows))
+        write_file(self._file(part), json.dumps(rows))
 
     def rows(self) -> Iterator[list[Any]]:
         """Every row that is there, in the order of the questions, as cells in the order of `COLUMNS`."""
@@ -88,41 +86,22 @@ class SweepParts:
         return self.folder / f"part-{part:07d}.json"
 
 
-def _write_whole(file: Path, text: str) -> None:
-    """Write a file that others see as a whole or not at all."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(file)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn what keeps a path from being written into one line."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-
-
 def check_table(file: Path) -> None:
     """Refuse a table that could not be written. Raises InputError or UnsupportedError."""
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"output {file}: must end in {' or '.join(SUFFIXES)}")
     if not file.absolute().parent.is_dir():
         raise InputError(f"output {file}: no such folder")
+    if file.exists() and not file.is_file():
+        raise InputError(f"output {file}: is no regular file")
     if file.suffix.lower() == ".parquet":
         _parquet()
 
 
 def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows as CSV or Parquet, by the ending, and put the file in its place when it is whole."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    with _writing(file):
-        try:
-            _WRITERS[file.suffix.lower()](scratch, iter(rows))
-            scratch.replace(file)
-        finally:
-            scratch.unlink(missing_ok=True)
+    with writing(file), replacing(file) as beside:
+        _WRITERS[file.suffix.lower()](beside, iter(rows))
 
 
 def read_table(file: Path) -> list[Row]:

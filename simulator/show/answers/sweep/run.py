@@ -17,7 +17,7 @@ from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.search.rank import MIN_FIT_PROBABILITY, Progress
 from simulator.show.answers.sweep.parts import SweepParts, check_table, read_table, write_table
-from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, asked, price_part
+from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, SweepOutcome, asked, price_part
 from simulator.show.answers.sweep.questions import Questions, absolute, questions_of, read_questions
 from simulator.show.answers.sweep.workers import Workers, check_workers, workers_of
 from simulator.tabular import Row, Tabular
@@ -38,11 +38,12 @@ class Sweep(Tabular):
     """Questions answered this time; the others were there."""
     missing: int
     """Questions that nobody answered yet: those of other shards."""
-    outcomes: Mapping[str, int]
+    outcomes: Mapping[SweepOutcome, int]
     """Questions by outcome, of those that are answered."""
     table: Path | None
     """Where the rows were written; None in memory, or with questions missing."""
     elapsed_seconds: float
+    """What this command took."""
     answers: tuple[Row, ...] = ()
     """The rows of a sweep without a table."""
 
@@ -143,7 +144,7 @@ class _Job:
 
     def _ended(self, to: Path | list[Row] | None, done: int, began: float) -> Sweep:
         """The end of a sweep: rows to a table, to memory, or where some are missing nowhere, but counted."""
-        outcomes: Counter[str] = Counter()
+        outcomes: Counter[SweepOutcome] = Counter()
         missing = self._count(self.parts.missing())
         if isinstance(to, Path):
             write_table(to, self._rows(outcomes))
@@ -165,7 +166,7 @@ class _Job:
     def _count(self, parts: Sequence[int]) -> int:
         return sum(len(self.parts.numbers(part)) for part in parts)
 
-    def _rows(self, outcomes: Counter[str]) -> Iterator[list[Any]]:
+    def _rows(self, outcomes: Counter[SweepOutcome]) -> Iterator[list[Any]]:
         """All rows that are there, with the columns that repeat the question."""
         names, outcome = tuple(COLUMNS), tuple(COLUMNS).index("outcome")
         places = {name: position for position, name in enumerate(names)}
