@@ -1,6 +1,6 @@
 """The worked example of docs/model.md, from the program's own numbers.
 
-`python -m tests.docs.worked_example` rewrites the block between the markers. Every row holds an expression of plain
+`python -m tools.regenerate example` writes the block between the markers. Every row holds an expression of plain
 numbers and what the program says; the tests evaluate the one and compare it with the other.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -365,5 +365,6 @@ def replaced(page: str) -> str:
     return f"{before}{START}\n{text()}\n{END}{after}"
 
 
-if __name__ == "__main__":
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    """The page with a fresh block."""
+    return {PAGE: replaced(PAGE.read_text(encoding="utf-8"))}

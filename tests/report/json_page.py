@@ -1,13 +1,13 @@
-"""The tables of docs/json.md, made of the schema; `python -m tests.report.json_page` writes them into the page."""
+"""The tables of docs/json.md, made of the schema; `python -m tools.regenerate json` writes them into the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from simulator.show.report.schema import ROOTS, schema
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "json.md"
-MARK = "<!-- keys: python -m tests.report.json_page -->\n"
+MARK = "<!-- keys: python -m tools.regenerate json -->\n"
 
 
 def tables() -> str:
@@ -37,9 +37,5 @@ def _type(value: dict[str, Any]) -> str:
     return str(value.get("type", "anything"))
 
 
-def page() -> str:
-    return PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + tables() + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    return {PAGE: PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + tables() + "\n"}

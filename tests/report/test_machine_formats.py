@@ -29,7 +29,6 @@ from simulator.show.report.formats import ANSWERS
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.schema import ROOTS, schema
 from tests.report import samples
-from tests.report.json_page import PAGE, page
 
 PLAIN = Presentation()
 RUN = Presentation(train_tokens=10**11, price_per_device_hour=2.5)
@@ -223,7 +222,3 @@ def test_every_format_of_every_answer_has_its_writer() -> None:
         for writer in answer.writers.values():
             module, _, name = writer.partition(":")
             assert callable(getattr(import_module(f"simulator.show.{module}"), name)), writer
-
-
-def test_the_page_has_every_key() -> None:
-    assert page() == PAGE.read_text(encoding="utf-8"), "python -m tests.report.json_page"
