@@ -11,7 +11,7 @@ from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 from simulator.show.report.formats import ANSWERS
 from simulator.show.report.listing import (
-    Listing,
+    SpecListing,
     ListingRow,
     framework_facts,
     frameworks_listing,
@@ -73,7 +73,7 @@ def test_notes_tell_what_the_sources_are() -> None:
 
 
 def shown(form: str, *records: ListingRow) -> str:
-    return ANSWERS["listing"].text(Listing(records=records), form, Presentation())
+    return ANSWERS["listing"].text(SpecListing(records=records), form, Presentation())
 
 
 def test_formats_of_a_listing() -> None:

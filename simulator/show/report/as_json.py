@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import TERA, to_mib
 from simulator.search.result import Ranking
-from simulator.show.report.keys import DERIVED, ITSELF, Key, key_of, keys_of
+from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, key_of, keys_of
 from simulator.show.report.presentation import Presentation
 
 Unit = Callable[[float], float]
@@ -73,11 +73,11 @@ def json_object(value: object, presentation: Presentation, row: str = "", unit: 
     return found
 
 
-Reader = tuple[Key, Callable[[Any, Presentation], Any], Unit]
-_READERS: dict[tuple[str, type], tuple[Reader, ...]] = {}
+KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], Unit]
+_READERS: dict[tuple[str, type], tuple[KeyReader, ...]] = {}
 
 
-def _readers(row: str, kind: type) -> tuple[Reader, ...]:
+def _readers(row: str, kind: type) -> tuple[KeyReader, ...]:
     """Return each key of a row with what reads its value, and its unit."""
     if (row, kind) not in _READERS:
         _READERS[row, kind] = tuple((key, _attribute(key.path), _unit(key.name)) for key in keys_of(row, kind))

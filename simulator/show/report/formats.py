@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation
 
 _STYLES = ("table", "markdown")
-_JSON = {"json": "report.as_json:json_text"}
+_EVERY = {"json": "report.as_json:json_text"}
+"""Forms of every answer."""
 _ROWS = {"jsonl": "report.as_json:json_lines", "csv": "report.as_csv:estimates_csv"}
+"""Forms of estimates, alone or ranked."""
 
 
-class Answer(NamedTuple):
+class AnswerFormats(NamedTuple):
     """An answer by its name, and what writes it."""
 
     name: str
@@ -43,15 +45,15 @@ class Answer(NamedTuple):
         return "".join(self.write(value, form, presentation))
 
 
-def _answer(name: str, table: str, /, *, page: str = "", **more: str) -> Answer:
+def _answer(name: str, table: str, /, *, page: str = "", **more: str) -> AnswerFormats:
     """Return an answer whose table is a page of Markdown too, and whose JSON follows from its type."""
     html = {"html": f"pages.{page}"} if page else {}
-    return Answer(
-        name, MappingProxyType({"table": f"report.{table}", **_JSON, **more, "markdown": f"report.{table}", **html})
+    return AnswerFormats(
+        name, MappingProxyType({"table": f"report.{table}", **_EVERY, **more, "markdown": f"report.{table}", **html})
     )
 
 
-ANSWERS: Mapping[str, Answer] = MappingProxyType(
+ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
     {
         answer.name: answer
         for answer in (

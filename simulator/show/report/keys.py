@@ -33,7 +33,7 @@ _ENDS = (("_bytes", "_mib"), ("_seconds", "_s"))
 """Ends of attributes and of the keys that they become."""
 
 
-class Key(NamedTuple):
+class JsonKey(NamedTuple):
     """One key of an object."""
 
     name: str
@@ -129,14 +129,14 @@ _ROWS: Mapping[str, str] = MappingProxyType(
 
 
 @cache
-def keys_of(row: str, kind: type) -> tuple[Key, ...]:
+def keys_of(row: str, kind: type) -> tuple[JsonKey, ...]:
     """The keys of a row; where there is none, the fields of the type, each under its own name."""
     if row not in _ROWS:
-        return tuple(Key(name, name) for name in kind.__annotations__)
+        return tuple(JsonKey(name, name) for name in kind.__annotations__)
     return tuple(map(key_of, _ROWS[row].split()))
 
 
-def key_of(word: str) -> Key:
+def key_of(word: str) -> JsonKey:
     """The key that a word of a row says."""
     found = _WORD.fullmatch(word)
     if found is None:
@@ -146,4 +146,4 @@ def key_of(word: str) -> Key:
         for end, becomes in _ENDS:
             name = name.removesuffix(end) + becomes if name.endswith(end) else name
     mark = cast("Literal['', '*', '?', '~']", found["mark"])
-    return Key(name, found["path"] or found["name"], found["row"] or "", mark)
+    return JsonKey(name, found["path"] or found["name"], found["row"] or "", mark)

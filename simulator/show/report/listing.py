@@ -160,7 +160,7 @@ def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class SpecListing:
     """Records, and what people read around them."""
 
     records: Sequence[ListingRow]
@@ -168,7 +168,7 @@ class Listing:
     notes: Sequence[str] = ()
 
 
-def listing_table(listing: Listing, presentation: Presentation, style: Style) -> str:
+def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
     """Return the records as a table, whose empty columns are left out, under the title and over the notes."""
     records = listing.records
     columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
@@ -182,17 +182,17 @@ def listing_table(listing: Listing, presentation: Presentation, style: Style) ->
     return "\n\n".join(block for block in around if block) + "\n"
 
 
-def listing_json(listing: Listing, _presentation: Presentation) -> str:
+def listing_json(listing: SpecListing, _presentation: Presentation) -> str:
     """Return the records as a list of objects."""
     return dumps([dict(record) for record in listing.records]) + "\n"
 
 
-def listing_lines(listing: Listing, _presentation: Presentation) -> Iterator[str]:
+def listing_lines(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
     """Yield each record as one line of JSON."""
     yield from (dumps(dict(record), indent=None) + "\n" for record in listing.records)
 
 
-def listing_csv(listing: Listing, _presentation: Presentation) -> str:
+def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
     """Return the records as CSV."""
     columns = _columns(listing.records)
     return table_csv(columns, ([record[name] for name in columns] for record in listing.records))
