@@ -11,8 +11,8 @@ from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
 from simulator.show.report.formats import ANSWERS
 from simulator.show.report.listing import (
-    SpecListing,
     ListingRow,
+    SpecListing,
     framework_facts,
     frameworks_listing,
     hardware_facts,

@@ -21,7 +21,7 @@ from simulator.show.cli.streams import long_progress, note, presentation, verbos
 from simulator.show.report.formats import ANSWERS
 
 WORK = "Work"
-_ASKED = ("output", "workers", "scheduler", "shard", "merge", "min_fit_probability")
+_ASKED = ("output", "workers", "scheduler", "shard", "merge", "force", "min_fit_probability")
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 
 
@@ -53,6 +53,7 @@ def sweep_command() -> click.Command:
             Option("--scheduler", WORK, scheduler, metavar="ADDRESS"),
             Option("--shard", WORK, shard, type=Shard()),
             Option("--merge", WORK, merge, is_flag=True),
+            Option("--force", WORK, "Replace a table that answers other questions.", is_flag=True),
             Option("--output", OUTPUT, output, metavar="FILE"),
             min_fit_probability_option(),
             output_format(ANSWERS["sweep"].formats),
@@ -70,6 +71,7 @@ def sweep_command() -> click.Command:
 def _sweep(**values: Any) -> None:
     """Work through the questions, and say how they ended."""
     from simulator.show.answers.sweep.run import sweep  # noqa: PLC0415  start-up time
+    from simulator.show.answers.sweep.workers import check_workers  # noqa: PLC0415  start-up time
     from simulator.show.report.sweep import speed_line  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
@@ -78,6 +80,9 @@ def _sweep(**values: Any) -> None:
     if not values["output"]:
         raise click.UsageError("missing option '--output', such as catalogue.csv or catalogue.parquet")
     quiet = verbosity_of(ctx) < 0
+    if values["scheduler"]:
+        check_workers(values["workers"], values["scheduler"])
+        note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
     with long_progress(quiet=quiet, label="questions answered") as progress:
         asked = {name: values[name] for name in _ASKED}
         found = sweep(values["questions"], **asked, progress=progress)
