@@ -38,7 +38,7 @@ def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside a file to write; what is there at the end replaces the file, with the file's permissions."""
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # of a link that leads to itself, itself
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     try:
         yield beside

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
     Sectioned,
@@ -121,20 +122,21 @@ def case_of_text(text: str, own: Asked) -> Case:
     if Path(text).suffix.lower() == ".json":
         value = _framework_of(text)
         if value is not None:
-            return question_of_file(text, None, 1, own, target_of(value))
+            return question_of_file(text, None, 1, own, target_of(value, text))
     recipes = read_recipe(text, {}, None)
     return priceable(case_of(recipes[0], own))
 
 
 def _framework_of(file: str) -> str | None:
     """The framework of an estimate in a file; None where the file holds something else."""
-    import json  # noqa: PLC0415  start-up time
+    from simulator.question.specs.documents import parse_json, read_limited  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
 
     try:
-        value = json.loads(Path(file).read_text(encoding="utf-8"))
+        value = parse_json(file, read_limited(Path(file), MOST_BYTES))
         chosen = value["estimates"][0] if "estimates" in value else value
         return str(chosen["layout"]["framework"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+    except (InputError, KeyError, IndexError, TypeError):
         return None
 
 

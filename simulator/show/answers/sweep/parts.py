@@ -139,8 +139,9 @@ def check_table(file: Path) -> None:
         raise InputError(f"output {file}: must end in {' or '.join(SUFFIXES)}")
     if not file.absolute().parent.is_dir():
         raise InputError(f"output {file}: no such folder")
-    if file.exists() and not file.is_file():
-        raise InputError(f"output {file}: is no regular file")
+    with writing(file, "output"):
+        if file.exists() and not file.is_file():
+            raise InputError(f"output {file}: is no regular file")
     if file.suffix.lower() == ".parquet":
         _parquet()
 
