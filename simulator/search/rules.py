@@ -439,11 +439,11 @@ RULES: tuple[Rule, ...] = (
 
 
 def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
-    """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node."""
+    """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node, or the nodes that links join."""
     across = every(block, broken=False)
     for hardware in scenario.kinds_of_device:
-        per_node = hardware.devices_per_node
-        across |= mask((per_node % block.tensor_parallel != 0) | (per_node % block.expert_tensor_parallel != 0))
+        joined = hardware.joined_devices(scenario.devices)
+        across |= mask((joined % block.tensor_parallel != 0) | (joined % block.expert_tensor_parallel != 0))
     return across
 
 
@@ -451,7 +451,9 @@ ACROSS_NODES = Rule(
     "tensor_parallel_across_nodes",
     "tensor-parallel groups stay inside a node",
     tensor_parallel_across_nodes,
-    lambda s, x: f"tensor parallel {x.tensor_parallel} leaves the {s.hardware.devices_per_node} devices of a node",
+    lambda s, x: (
+        f"tensor parallel {x.tensor_parallel} leaves the {s.hardware.joined_devices(s.devices)} devices of a node"
+    ),
     lambda _s, _x: "--allow-tp-across-nodes, or a smaller tensor parallel size",
 )
 """A ranking drops these unless told otherwise; an estimate prices them."""

@@ -121,7 +121,7 @@ def _stored(rng: random.Random, folder: Path) -> Question:
 
 def _sweep(rng: random.Random, folder: Path) -> Question:
     """Few and small questions, each input with values that may be hostile, over what an earlier sweep may have left."""
-    values = {
+    values: Mapping[str, tuple[object, ...]] = {
         "model": ("llama3.2-1b", "llama3.1-8b", "own.yaml", ".", "\0"),
         "hardware": ("h20", "h800-sxm-80g:1,bi150-64g:1", "h20@ib", "x" * 300),
         "devices": (1, 2, 2**24, 2**30, None),

@@ -58,7 +58,7 @@ def overlapping(draw: st.DrawFn) -> Case:
     return case.with_layout(offload=draw(st.sampled_from(("none", "optimizer", *["activations"] * alone))))
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     overlapping(),
     st.sampled_from((0.25, 1.0, 4.0, 16.0)),

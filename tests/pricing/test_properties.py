@@ -24,7 +24,7 @@ from simulator.search.build import estimate_layout
 from tests.pricing.layouts import Case, cases, layouts, scenarios
 from tests.scenario.cases import held_layers, load_hardware
 
-many = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+many = settings(suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1e-12
 
 

@@ -48,7 +48,8 @@ def inner_context(scenario: Scenario, block: LayoutBlock) -> Array:
         case "all_to_all":
             return context
         case "all_to_all_ring":
-            node = np.floor_divide(float(scenario.hardware.devices_per_node), block.tensor_parallel)
+            joined = float(scenario.hardware.joined_devices(scenario.devices))
+            node = np.floor_divide(joined, block.tensor_parallel)
             inside = float(profile.cp_inner_degree) if profile.cp_inner_degree else np.maximum(node, 1.0)
             return np.minimum(inside, context)
         case _:

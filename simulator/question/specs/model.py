@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError
 from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
-from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
+from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
 from simulator.question.units import parse_count
 
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
@@ -284,10 +284,9 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _source_problem):
-            problem = check(self)
-            if problem:
-                raise ValueError(problem)
+        checks = (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem)
+        found = [problem for check in checks if (problem := check(self))]
+        refuse([*found, *undefined_sources(self, self.sources)])
         return self
 
     def __hash__(self) -> int:
@@ -491,10 +490,6 @@ def _sequence_problem(model: ModelSpec, mixers: set[Mixer]) -> str:
         return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
     if ("none", "none") in model.layers:
         return "a layer of mixer 'none' and feed-forward 'none' is empty"
+    own = model.sliding_attention_heads or model.sliding_key_value_heads
     heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
-    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if heads % shared else ""
-
-
-def _source_problem(model: ModelSpec) -> str:
-    """Return which source key is not defined, or an empty text."""
-    return undefined_source(sourced_parts(model), model.sources)
+    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if own and heads % shared else ""

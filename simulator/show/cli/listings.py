@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from simulator.question.frameworks.stacks import framework
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 from simulator.show.cli.streams import answer, presentation, write
 from simulator.show.report.listing import (
     SpecListing,
@@ -25,32 +25,42 @@ from simulator.show.report.listing import (
 
 def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the shipped models, or show one."""
-    if values["name"] is None:
-        _answer(ctx, SpecListing(records=models_listing(load_model(name) for name in model_names())))
-        return
-    spec = load_model(values["name"])
-    notes = listing_notes(spec.sources, spec.note)
-    _answer(ctx, SpecListing(records=model_facts(spec), notes=notes, title=spec.name))
+    name = values["name"]
+    listing = SpecListing(records=() if name else models_listing(map(load_model, model_names())))
+    if name:
+        spec = load_model(name)
+        listing = SpecListing(
+            records=model_facts(spec),
+            title=spec.name,
+            notes=listing_notes(spec.sources, spec.note),
+            file_text=lambda: spec_text("model", name),
+        )
+    answer(ctx, "spec listing", listing, presentation(ctx))
 
 
 def hardware(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the shipped hardware, or show one."""
-    if values["name"] is None:
-        _answer(ctx, SpecListing(records=hardware_listing(load_hardware(name) for name in hardware_names())))
-        return
-    spec = load_hardware(values["name"])
-    title = f"{spec.name}: {spec.title} ({spec.vendor})"
-    _answer(ctx, SpecListing(records=hardware_facts(spec), notes=listing_notes(spec.sources, spec.note), title=title))
+    name = values["name"]
+    listing = SpecListing(records=() if name else hardware_listing(map(load_hardware, hardware_names())))
+    if name:
+        spec = load_hardware(name)
+        listing = SpecListing(
+            records=hardware_facts(spec),
+            title=f"{spec.name}: {spec.title} ({spec.vendor})",
+            notes=listing_notes(spec.sources, spec.note),
+            file_text=lambda: spec_text("hardware", name),
+        )
+    answer(ctx, "spec listing", listing, presentation(ctx))
 
 
 def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """List the switches of all frameworks, or those of one."""
-    if values["name"] is None:
-        _answer(ctx, SpecListing(records=frameworks_listing(), notes=("Set one with --option NAME=VALUE.",)))
-        return
-    profile = framework(values["name"])
-    notes = ("Set one with --option NAME=VALUE, a column with --stack NAME.", *stack_notes(profile))
-    _answer(ctx, SpecListing(records=framework_facts(profile), notes=notes, title=profile.name))
+    listing = SpecListing(records=frameworks_listing(), notes=("Set one with --option NAME=VALUE.",))
+    if values["name"]:
+        profile = framework(values["name"])
+        notes = ("Set one with --option NAME=VALUE, a column with --stack NAME.", *stack_notes(profile))
+        listing = SpecListing(records=framework_facts(profile), notes=notes, title=profile.name)
+    answer(ctx, "listing", listing, presentation(ctx))
 
 
 def schema(_ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -59,7 +69,3 @@ def schema(_ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.show.report.schema import schema as schema_of_answers  # noqa: PLC0415  imports every answer
 
     write(dumps(schema_of_answers()) + "\n", values["output"])
-
-
-def _answer(ctx: click.Context, listing: SpecListing) -> None:
-    answer(ctx, "listing", listing, presentation(ctx))

@@ -220,7 +220,7 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
         callback=handled(name, "listings"),
         params=[
             click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
-            *answer_options("listing"),
+            *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
             *general_options(),
         ],
         help=text,

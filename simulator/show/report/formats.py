@@ -19,6 +19,8 @@ _EVERY = {"json": "report.as_json:json_text"}
 """Forms of every answer."""
 _ROWS = {"jsonl": "report.as_json:json_lines", "csv": "report.as_csv:estimates_csv"}
 """Forms of estimates, alone or ranked."""
+_RECORDS = {form: f"report.listing:listing_{form}" for form in ("json", "jsonl", "csv")}
+"""Forms of a listing."""
 
 
 class AnswerFormats(NamedTuple):
@@ -67,13 +69,8 @@ ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
             _answer("trace", "trace_table:trace_table"),
             _answer("probe", "probe_table:probe_table"),
             _answer("probe plan", "probe_table:outlook_table"),
-            _answer(
-                "listing",
-                "listing:listing_table",
-                json="report.listing:listing_json",
-                jsonl="report.listing:listing_lines",
-                csv="report.listing:listing_csv",
-            ),
+            _answer("listing", "listing:listing_table", **_RECORDS),
+            _answer("spec listing", "listing:listing_table", **_RECORDS, yaml="report.listing:listing_yaml"),
         )
     }
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
+from simulator.errors import InputError
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import on_stack, stacks_of
@@ -166,6 +167,8 @@ class SpecListing:
     records: Sequence[ListingRow]
     title: str = ""
     notes: Sequence[str] = ()
+    file_text: Callable[[], str] | None = None
+    """The file of the one spec that is shown; None for several."""
 
 
 def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
@@ -187,9 +190,16 @@ def listing_json(listing: SpecListing, _presentation: Presentation) -> str:
     return dumps([dict(record) for record in listing.records]) + "\n"
 
 
-def listing_lines(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
+def listing_jsonl(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
     """Yield each record as one line of JSON."""
     yield from (dumps(dict(record), indent=None) + "\n" for record in listing.records)
+
+
+def listing_yaml(listing: SpecListing, _presentation: Presentation) -> str:
+    """Return the file of the spec that is shown, to start an own one from. Raises InputError for several."""
+    if listing.file_text is None:
+        raise InputError("--format yaml writes one file: name what to start from")
+    return listing.file_text()
 
 
 def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
