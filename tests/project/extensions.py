@@ -92,19 +92,10 @@ POLICY = Extension(
 
 FAMILY = Extension(
     heading="A family of models",
-    most=2,
+    most=1,
     edits={
-        "simulator/question/specs/architectures.py": (('    "olmo3",\n', '    "olmo3",\n    "olmo4",\n'),),
-        "simulator/question/specs/families/dense.py": (
-            (
-                "def _phi3(",
-                (
-                    "def _olmo4(config: Config) -> Fields:\n"
-                    '    return grouped(config) | {"norm_placement": "around"}\n\n\n'
-                    "def _phi3("
-                ),
-            ),
-            ('    "phi3": _phi3,\n', '    "olmo4": _olmo4,\n    "phi3": _phi3,\n'),
+        "simulator/question/specs/families/families.yaml": (
+            ("\nphi3: {", "\nolmo4: {like: _grouped, set: {norm_placement: around}}\nphi3: {"),
         ),
     },
     data={
@@ -126,7 +117,7 @@ MIXER = Extension(
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange

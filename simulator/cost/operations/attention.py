@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, assert_never
 from typing import cast as as_type
 
-from simulator.cost.elements import FP32, HALF, element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window

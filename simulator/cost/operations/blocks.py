@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import linear_input, norm, post_norm, residual
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.dense import dense

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Collective, Kept, Operation, Weight

@@ -1,7 +1,7 @@
 """Recompute policies: which operations the backward pass does again, and which of their tensors are then not kept.
 
 A policy is a few parts, each a set of operations. Recomputation of whole layers keeps their inputs alone and is counted
-by layer, in `memory.schedule`.
+by layer, in `memory.rank_activations`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, assert_never
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Kept, Operation, OperationGroup, Split, Spread, Weight, summed
