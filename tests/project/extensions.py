@@ -124,10 +124,10 @@ from simulator.cost.operations.linear import input_projection, scan_exchange
 from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
-def average(given: Conditions) -> tuple[Operation, ...]:
+def average(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition."""
-    width, element = given.model.query_width, element_bytes(given)
-    weights = (Weight("v", given.model.hidden_size, width, "column"),)
+    width, element = conditions.model.query_width, element_bytes(conditions)
+    weights = (Weight("v", conditions.model.hidden_size, width, "column"),)
     mean = Operation(
         name="mean",
         group="core_attention",
@@ -136,10 +136,10 @@ def average(given: Conditions) -> tuple[Operation, ...]:
         core_flops=float(width),
     )
     return (
-        input_projection(given, "value", weights, width),
-        scan_exchange(given, width, width),
+        input_projection(conditions, "value", weights, width),
+        scan_exchange(conditions, width, width),
         mean,
-        output_projection(given, width),
+        output_projection(conditions, width),
     )
 '''
     },

@@ -54,17 +54,17 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 
 
 @lru_cache(maxsize=64)
-def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
+def _model_totals(conditions: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapters_of(given, operations) if adapters else weight_totals(operations)
+        return adapters_of(conditions, operations) if adapters else weight_totals(operations)
 
     return ModelTotals(
-        layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
-        embedding=totals((embedding(given),)),
-        inputs=totals(inputs(given)),
-        head=totals(output_layer(given)),
-        last_norm=totals(output_layer(given)[:1]),
-        prediction=totals(prediction(given)),
+        layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
+        embedding=totals((embedding(conditions),)),
+        inputs=totals(inputs(conditions)),
+        head=totals(output_layer(conditions)),
+        last_norm=totals(output_layer(conditions)[:1]),
+        prediction=totals(prediction(conditions)),
     )
 
 
@@ -247,9 +247,12 @@ def largest_weight(pricing: Pricing) -> Array:
     return largest
 
 
-def _table_and_layers(given: Conditions) -> tuple[Operation, ...]:
+def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
     """The input table and the operations of one layer of each kind."""
-    return (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
+    return (
+        embedding(conditions),
+        *(one for kind in conditions.model.layer_kinds for one in layer_operations(conditions, kind)),
+    )
 
 
 def _routers(pricing: Pricing) -> DeviceParameters:

@@ -77,10 +77,10 @@ def model_flops_per_token(scenario: Scenario) -> float:
 
 def adapter_flops_per_token(scenario: Scenario) -> float:
     """Forward FLOPs per token of the LoRA adapters; of routed experts' those of the k chosen ones."""
-    model, given = scenario.model, conditions_of(scenario)
+    model, conditions = scenario.model, conditions_of(scenario)
 
     def one(kind: LayerKind) -> float:
-        return 2.0 * chosen_parameters(model, layer_work(given, kind).adapters).all
+        return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
 
     return sum(model.layers.count(kind) * one(kind) for kind in model.layer_kinds)
 
