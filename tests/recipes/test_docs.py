@@ -2,25 +2,11 @@
 
 import re
 
-import pytest
-
 from simulator.recipes.recipe import Recipe
-from tests.recipes.flag_tables import TABLES, rendered
 from tests.recipes.seeds import ROOT
-from tools import flags_page
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator" / "recipes").rglob("*.py"))
-
-
-@pytest.mark.parametrize("heading", TABLES)
-def test_flag_tables_are_the_readers_own(heading: str) -> None:
-    section = PAGE.split(f"\n### {heading}\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
-    assert rendered(heading) in section, "run `python -m tests.recipes.flag_tables`"
-
-
-def test_the_page_of_flags_is_current() -> None:
-    assert flags_page.PAGE.read_text(encoding="utf-8") == flags_page.page(), "run `python -m tools.flags_page`"
 
 
 def test_every_remark_is_listed() -> None:
