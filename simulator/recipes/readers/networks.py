@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Final, get_args
+from typing import Final
 
-from simulator.question.specs.architectures import Architecture
+from simulator.question.specs.architectures import architectures
 from simulator.question.specs.catalogue import model_names
 from simulator.recipes.readers.documents import Key
 from simulator.recipes.recipe import Place, Recipe, Remark
@@ -86,5 +86,5 @@ def _unknown_words(entry: str) -> list[str]:
 
 @functools.cache
 def _known_words() -> frozenset[str]:
-    names = (*model_names(), *get_args(Architecture))
+    names = (*model_names(), *architectures())
     return _PLAIN | {word for name in names for word in re.findall(r"[a-z]+", name)} - {"vl"}

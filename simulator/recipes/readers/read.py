@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -232,30 +232,33 @@ def _read_shell(
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
     """What to say of a script of which nothing that trains could be followed."""
+    said = next(_not_followed(file, text, script), "")
+    if said:
+        return UndecidedError(said)
+    if idle:
+        return idle[0]
+    return NoRecipeError(
+        f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
+    )
+
+
+def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
+    """What may train in a script and was not followed, and what would tell."""
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
     line = command_line(text, judged)
     if line and script.exit_line:
         said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
-        return UndecidedError(f"{file}:{script.exit_line}: {said}")
+        yield f"{file}:{script.exit_line}: {said}"
     for name, (started, inside) in script.not_followed.items():
         if names_training(name) or command_line(inside):
             said = "with what only the run knows" if inside else "which is not at hand"
-            return UndecidedError(f"{file}:{started}: starts {name}, {said}; give that script")
+            yield f"{file}:{started}: starts {name}, {said}; give that script"
     if line:
-        return UndecidedError(
-            f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
-        )
-    if idle:
-        return idle[0]
+        yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
-        return UndecidedError(f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER")
-    if flag := training_flag(text):
-        return UndecidedError(
-            f"{file}: sets {flag} and starts nothing: a part of a training; give the script that reads it"
-        )
-    return NoRecipeError(
-        f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
-    )
+        yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
+    if not script.launches and (flag := training_flag(text)):
+        yield f"{file}: sets {flag} and starts nothing: a part of a training; give the script that reads it"
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:

@@ -309,9 +309,8 @@ class Runner(Walk):
     def _started(self, argv: list[Value], prefix: Mapping[str, Value], line: int) -> Truth | None:
         """Take a command that launches, or follow what it starts; None for one that does neither."""
         if choices := commands(argv):
-            return self._chosen(
-                [lambda words=words: self._called(words, prefix, line) for words in choices], argv, line
-            )
+            paths = [functools.partial(self._called, words, prefix, line) for words in choices]
+            return self._chosen(paths, argv, line)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
             self._take(dataclasses.replace(launch, spread={**self.machine.spread, **spread(argv)}))
