@@ -30,8 +30,10 @@ GENERATORS: Final[Mapping[str, str]] = {
     "flags": "tools.flags_page",
     "keys": "tests.recipes.flag_tables",
     "rules": "tests.check.rule_table",
+    "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",
     "commands": "tests.docs.ran",
+    "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",
     "reports": "tests.report.cases",
 }
