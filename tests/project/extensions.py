@@ -144,8 +144,12 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
 '''
     },
     edits={
-        "simulator/question/specs/model.py": (
+        "simulator/question/specs/mixers.py": (
             ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+            (
+                '        "none": MixerTraits(',
+                '        "average": MixerTraits("none", "state", ()),\n        "none": MixerTraits(',
+            ),
         ),
         "simulator/cost/operations/layer.py": (
             (
