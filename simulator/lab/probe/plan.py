@@ -69,6 +69,7 @@ class ProbeDesign:
     """Launches in order, and the uncertainty that they leave."""
 
     launches: tuple[Planned, ...]
+    """In order."""
     left: dict[str, float]
     """Of every coefficient that is fitted, the share of its prior's standard deviation that is left."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.calibration.fit import Freedom
 from simulator.evidence.calibration.run import known_memory
+from simulator.files import write_file
 from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.lab.probe.measure import known_rates, measured_rates
 from simulator.lab.probe.plan import NOISE, Effort, ProbeDesign, plan
@@ -67,7 +68,7 @@ def prepare(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> P
     document = _document(request, measured)
     if request.model is None:
         write_shapes(request.backend, request.model_folder)
-    prepared.spec_file.write_text(spec_text(document), encoding="utf-8")
+    write_file(prepared.spec_file, spec_text(document))
     return prepared
 
 
