@@ -12,6 +12,7 @@ from pathlib import Path
 
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
+from simulator.frameworks.names import plain
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
@@ -20,7 +21,6 @@ from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
 from simulator.recipes.emit.megatron import megatron_words
 from simulator.recipes.emit.paddle import paddle_words
 from simulator.recipes.emit.torchtitan import torchtitan_words
-from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 

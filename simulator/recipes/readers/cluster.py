@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from simulator.errors import InputError
-from simulator.recipes.readers.given import Given
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.values import Cause, Value
 from simulator.recipes.recipe import Place
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import Cause, Value
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")

@@ -8,21 +8,24 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import half_precision
+from simulator.frameworks.configuration import Configuration, configuration
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import Flag, flags_of, passed_of, read_of
+from simulator.frameworks.launch import plain_path
+from simulator.frameworks.named import QUANTIZED, named_model
+from simulator.frameworks.names import plain
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import Offload
-from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.configuration import Configuration, configuration
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
-from simulator.recipes.readers.given import Flag, Given, half_precision
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.named import QUANTIZED, named_model
-from simulator.recipes.readers.names import plain
-from simulator.recipes.readers.tables import flags_of, passed_of, read_of
-from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import TrainingCommand, plain_path
-from simulator.recipes.shell.values import text_value
+from simulator.recipes.shell.launch import TrainingCommand
 
 _SHARED: Final = frozenset(
     (
@@ -105,7 +108,7 @@ def read_trainer(launch: TrainingCommand, file: str) -> Recipe:
     # The script's own flags are in no table.
     table = read_of("transformers") | FLAGS
     given = Given(file, table, (PASSED | passed_of("transformers")) - table.keys())
-    given.add_arguments(launch.arguments)
+    add_words(given, launch.arguments)
     deepspeed = _is_chat(given) or add_deepspeed(given, launch)
     nodes, devices = cluster_of(launch, given)
     dialect = "deepspeed-shell" if deepspeed else "trainer-shell"
@@ -162,7 +165,7 @@ def _is_chat(given: Given) -> bool:
             given.add(key, entry.values, entry.value_line)
     line = given.entries["zero_stage"][-1].place.line
     if given.has("offload"):
-        given.add("zero_optimization.offload_optimizer.device", [text_value("cpu", line)], line)
+        given.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
     kind = given.text("precision", "dtype") or "fp16"
     given.add("bf16" if kind == "bf16" else "fp16", [], line)
     return True
@@ -244,7 +247,7 @@ def _preset(given: Given, preset: tuple[int, bool], line: int) -> Configuration:
         values["offload_optimizer.device"] = "cpu"
         values |= {"offload_param.device": "cpu"} if stage == 3 else {}
     keys = [
-        Key(("zero_optimization", *name.split(".")), (text_value(text, line),), line, text)
+        Key(("zero_optimization", *name.split(".")), (known_value(text, line),), line, text)
         for name, text in values.items()
     ]
     return Configuration(given.file, tuple(keys))

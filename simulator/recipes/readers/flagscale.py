@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import UnsupportedError
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.recipes.readers.nemo import read_nemo
 from simulator.recipes.recipe import Recipe
 

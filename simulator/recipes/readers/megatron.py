@@ -8,22 +8,23 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.megatron.core import core_options, remark_connections
+from simulator.frameworks.megatron.cut import Cut, cut_of
+from simulator.frameworks.megatron.model import fields_of, model_of
+from simulator.frameworks.megatron.options import options_of
+from simulator.frameworks.mindspeed.special import STAGES, is_mindspeed
+from simulator.frameworks.purpose import encoder_task
+from simulator.frameworks.values import Value
 from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import BY_NAME, SETTINGS, Layout
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_core import core_options, remark_connections
-from simulator.recipes.readers.megatron_cut import Cut, cut_of
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_model import fields_of, model_of
-from simulator.recipes.readers.megatron_options import options_of
-from simulator.recipes.readers.mindspeed import STAGES, is_mindspeed
-from simulator.recipes.readers.purpose import encoder_task
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import Value
 
 LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
 """Options without which there is no layout."""
@@ -47,7 +48,7 @@ def read_megatron(launch: TrainingCommand, file: str) -> Recipe:
 def given_of(launch: TrainingCommand, file: str) -> Given:
     """The flags of a launch."""
     given = Given(file, FLAGS, PASSED, complete=True)
-    given.add_arguments(launch.arguments)
+    add_words(given, launch.arguments)
     return given
 
 
@@ -365,7 +366,7 @@ def _priced_otherwise(given: Given) -> None:
         said = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
         given.remark("not-modelled", "error", said, "transformer-type")
     stage = given.text("stage", "stage")
-    if stage and given.table is FLAGS and stage not in STAGES:
+    if stage and dict(given.table) == FLAGS and stage not in STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         given.remark("not-modelled", "error", said, "stage")
     if given.switch("fb_overlap", "moe-fb-overlap") and (given.integer("pp", "pipeline-model-parallel-size") or 1) > 1:

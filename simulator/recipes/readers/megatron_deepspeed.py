@@ -10,14 +10,14 @@ import dataclasses
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.megatron.keys import OFF
+from simulator.frameworks.megatron.options import FLASH
+from simulator.frameworks.values import known_value
 from simulator.recipes.readers.deepspeed import FLAGS, add_deepspeed
-from simulator.recipes.readers.given import Given
 from simulator.recipes.readers.megatron import given_of, is_megatron, launched
-from simulator.recipes.readers.megatron_keys import OFF
-from simulator.recipes.readers.megatron_options import FLASH
 from simulator.recipes.recipe import Recipe, Remark
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import text_value
 
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
 
@@ -37,7 +37,7 @@ def read_engine(launch: TrainingCommand, file: str) -> Recipe:
 def _prepare(given: Given, line: int) -> None:
     """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
     if not given.has(*FLASH):
-        given.add("transformer-impl", [text_value("local", line)], line)
+        given.add("transformer-impl", [known_value("local", line)], line)
     method = given.text("stage_layers", "pp-partition-method")
     if method == _BY_EMBEDDINGS:
         # Token table and head are layers of the cut.

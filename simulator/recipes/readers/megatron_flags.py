@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.recipes.readers.tables import flags_of, passed_of, read_of
+from simulator.frameworks.flags import flags_of, passed_of, read_of
 
 FRAMEWORKS: Final = ("megatron", "mindspeed", "pai", "flagscale", "megatron_deepspeed")
 FLAGS: Final = read_of(*FRAMEWORKS)

@@ -12,19 +12,19 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.recipes.readers import models
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
-from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.home import kept_inside
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import flags_of, passed_of, read_of
+from simulator.frameworks.home import kept_inside
+from simulator.frameworks.megatron.keys import OFF, add_defaults, add_key, add_layers, with_model
+from simulator.frameworks.megatron.model import LATENT
+from simulator.frameworks.named import named_model
+from simulator.frameworks.values import known_value
+from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
-from simulator.recipes.readers.megatron_model import LATENT
-from simulator.recipes.readers.named import named_model
-from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
-from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe
-from simulator.recipes.shell.values import text_value
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -224,7 +224,7 @@ def _flavor(given: Given, key: Key) -> None:
     stem = PurePosixPath(key.values[0].text).name.removesuffix(".yaml")
     plain = stem.removesuffix("-fp8")
     name, _, flavor = plain.rpartition("_")
-    given.add("model.name", [text_value(name, key.line)], key.line)
-    given.add("model.flavor", [text_value(flavor, key.line)], key.line)
+    given.add("model.name", [known_value(name, key.line)], key.line)
+    given.add("model.flavor", [known_value(flavor, key.line)], key.line)
     if plain != stem:
-        given.add("model.converters", [text_value("float8", key.line)], key.line)
+        given.add("model.converters", [known_value("float8", key.line)], key.line)

@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from simulator.budget import limited
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.frameworks.documents import Key, keys_of, read_document, read_text
+from simulator.frameworks.home import kept_inside, staying
+from simulator.frameworks.names import plain
+from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.frameworks.values import Value
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
-from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
 from simulator.recipes.readers.flagscale import is_flagscale, read_flagscale
-from simulator.recipes.readers.home import kept_inside, staying
 from simulator.recipes.readers.llamafactory import (
     is_llamafactory,
     is_llamafactory_launch,
@@ -24,18 +27,15 @@ from simulator.recipes.readers.llamafactory import (
 from simulator.recipes.readers.megatron import is_megatron, read_megatron
 from simulator.recipes.readers.megatron_deepspeed import is_engine, read_engine
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
-from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
-from simulator.recipes.readers.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
-from simulator.recipes.shell.values import Value
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")

@@ -12,14 +12,15 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
-from simulator.recipes.readers.configuration import configuration
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.flags import Flag, passed_of, read_of
+from simulator.frameworks.megatron.keys import add_defaults, add_layers, settle, with_model
+from simulator.frameworks.named import named_model, with_fewer_bits
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
 from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
-from simulator.recipes.readers.given import Flag, Given
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
-from simulator.recipes.readers.named import named_model, with_fewer_bits
-from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 
@@ -77,7 +78,7 @@ def _given(launch: TrainingCommand, file: str, table: dict[str, Flag], passed: f
         for key in found.keys if found else ():
             given.add(key.dotted, key.values, key.line, found.file if found else "")
         words = words[1:]
-    given.add_arguments(words)
+    add_words(given, words)
     return given
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
+from simulator.frameworks.launch import Launch, LauncherName
 from simulator.recipes.shell.values import Cause, Value
 from simulator.recipes.shell.wrappers import WRAPPERS
-
-LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
 _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "torchrun": "torch",
@@ -74,33 +73,16 @@ _WITHOUT_VALUE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingCommand:
-    """One command that starts training."""
+class TrainingCommand(Launch):
+    """A command that starts training, with what its launcher and its script say of how."""
 
-    launcher: LauncherName
-    program: str
-    line: int
-    script: Value
-    """The training script, or the subcommand of a command line tool."""
     arguments: tuple[Value, ...]
-    options: Mapping[str, Value]
+    options: Mapping[str, Value] = field(default_factory=dict)
     """The launcher's own, by name with underscores."""
-    environment: Mapping[str, Value]
     conditions: frozenset[Cause] = field(default_factory=frozenset)
     """What decides whether the command runs at all."""
     spread: Mapping[str, Value] = field(default_factory=dict)
     """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
-    files: Mapping[str, Value] = field(default_factory=dict)
-    """Files that the script has written before, by name."""
-
-    def written(self, name: str) -> Value | None:
-        """Text of a file that the script has written under this name."""
-        return self.files.get(plain_path(name))
-
-
-def plain_path(name: str) -> str:
-    """A file's name without leading `./`."""
-    return re.sub(r"^(\./+)+", "", name)
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
@@ -119,11 +101,11 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
     if program in ("erniekit", "paddleformers-cli") or launcher in ("accelerate", "other"):
         if not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,)):
             return None
-        return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
+        return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), environment)
     options, script, arguments = _options(rest)
     if script is None:
         return None
-    return TrainingCommand(launcher, program, line, script, tuple(arguments), options, environment)
+    return TrainingCommand(launcher, program, line, script, tuple(arguments), environment, options=options)
 
 
 def other_trainer(launch: TrainingCommand) -> str:
@@ -169,7 +151,7 @@ def _plain_python(
     number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
     if number is None or not rest[number].text.endswith(".py"):
         return None
-    return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
+    return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), environment)
 
 
 def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value]]:
