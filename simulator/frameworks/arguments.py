@@ -105,11 +105,12 @@ class Arguments:
 
     def add_key(self, name: str, values: Sequence[Value], line: int, file: str = "") -> None:
         """Take a flag that is given as a key with a value: `true` is a switch, and one that is off is not there."""
-        flag = self.table.get(plain(name))
+        name = plain(name)
+        flag = self.table.get(name)
         lowered = " ".join(value.text for value in values).lower()
         known = all(value.known for value in values)
         if flag is not None and flag.kind == "switch":
-            opposite = flag.alias is not None and flag.alias[1] == "!"
+            opposite = any(text == "!" for _, text in flag.aliases())
             if lowered not in OFF or not known:
                 self.add(name, () if known else values, line, file)
             elif opposite:

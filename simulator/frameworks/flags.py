@@ -100,22 +100,24 @@ class Flag:
         except ValueError:
             return False
 
-    @property
-    def alias(self) -> tuple[str, str] | None:
-        """The flag whose other name this is, and what stands behind its name: `alias:x=!`, where this is its opposite.
+    def aliases(self) -> Iterator[tuple[str, str]]:
+        """The flags whose other name this is, each with what stands behind its name.
 
-        `alias:recompute_granularity=full` is that flag with this value.
+        `alias:x` is flag x with this one's value, `alias:x=!` its opposite, and `alias:recompute_granularity=full` that
+        flag with this value.
         """
-        if not self.sets.startswith(_ALIAS):
-            return None
-        name, _, text = self.sets.removeprefix(_ALIAS).partition("=")
-        return name, text
+        for part in self._parts(alias=True):
+            name, _, text = part.removeprefix(_ALIAS).partition("=")
+            yield name, text
+
+    def _parts(self, *, alias: bool) -> Iterator[str]:
+        """What the flag sets, each alone: other names of flags, or targets."""
+        parts = (part.strip() for part in self.sets.split(";"))
+        return (part for part in parts if part and part.startswith(_ALIAS) == alias)
 
     def meanings(self) -> Iterator[Meaning]:
-        """What the flag sets; nothing for another name of a flag. Raises ValueError for a text that is no meaning."""
-        if self.sets.startswith(_ALIAS):
-            return
-        for part in filter(None, (part.strip() for part in self.sets.split(";"))):
+        """The targets that the flag sets. Raises ValueError for a text that is no meaning."""
+        for part in self._parts(alias=False):
             target, equals, text = part.partition("=")
             kind, _, name = target.partition(".")
             if kind not in get_args(TargetKind) or not name or bool(equals) != bool(text):
@@ -167,8 +169,8 @@ class FlagTable(Mapping[str, Flag]):
         """For each flag its other names, with what stands behind the flag's name there."""
         found: dict[str, list[tuple[Flag, str]]] = {}
         for flag in self._flags.values():
-            if flag.alias is not None:
-                found.setdefault(flag.alias[0], []).append((flag, flag.alias[1]))
+            for name, text in flag.aliases():
+                found.setdefault(name, []).append((flag, text))
         return {name: tuple(pairs) for name, pairs in found.items()}
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments as Given
-from simulator.frameworks.run import Run
+from simulator.frameworks.run import AnyRun
 
 _QUANTIZED: Final = re.compile(r"(?i)(?:^|[-_/.])(?:awq|gptq|aqlm|hqq|gguf|bnb|int[48]|[248]-?bit|nf4)(?:$|[-_/.])")
-
-AnyRun = TypeVar("AnyRun", bound=Run)
 
 QUANTIZED: Final = "quantized weights are not modelled"
 _IN_16_BITS: Final = "quantized weights are priced in 16 bits"

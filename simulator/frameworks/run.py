@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Unknown
@@ -47,7 +47,10 @@ class Run:
     remarks: tuple[Remark, ...] = ()
 
 
-def finished(arguments: Arguments, run: Run) -> Run:
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def finished(arguments: Arguments, run: AnyRun) -> AnyRun:
     """The run with what reading its words left to say; without a layout where only the run knows a part of it."""
     arguments.remark_repeated()
     arguments.remark_unread()

@@ -105,9 +105,14 @@ def type_of(meaning: Meaning) -> type:
         return type(_SWITCHES[meaning.name].default)
     if meaning.kind == "workload":
         return int if meaning.name in _LARGEST_OF_WORKLOAD else str
-    annotation = ModelSpec.model_fields[meaning.name].annotation
-    kinds = [kind for kind in (annotation, *get_args(annotation)) if kind in (bool, int)]
-    return kinds[0] if kinds else str
+    return _plain_type(ModelSpec.model_fields[meaning.name].annotation)
+
+
+def _plain_type(annotation: Any) -> type:
+    """`bool` or `int` where an annotation is one of them, whatever it may be beside; else `str`."""
+    if annotation in (bool, int):
+        return annotation  # type: ignore[no-any-return]  # one of the two
+    return next((kind for kind in map(_plain_type, get_args(annotation)) if kind is not str), str)
 
 
 def _range(meaning: Meaning) -> tuple[int, int]:

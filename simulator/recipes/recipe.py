@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.frameworks.run import Run
@@ -26,3 +27,8 @@ class Recipe(Run):
     def is_question(self) -> bool:
         """Whether it is options or an estimate, completed as `simulate estimate` completes them, and no launch."""
         return self.dialect in ("options", "estimate")
+
+
+def recipe_of(run: Run, file: str, **launch: Any) -> Recipe:
+    """A run as the recipe of a file, with what its launch says: title, dialect, nodes, devices of a node."""
+    return Recipe(file=file, **{field.name: getattr(run, field.name) for field in fields(Run)}, **launch)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from simulator.frameworks.arguments import Arguments as Given
-from simulator.frameworks.flags import flags_of
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import Launch
-from simulator.frameworks.mindspeed.special import is_mindspeed
+from simulator.frameworks.run import Run
 
 _CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_]([rv])0\.([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9])", re.ASCII)
 """Names of Megatron-LM's branches and tags: core_r0.8.0, core_v0.12.1."""
@@ -32,7 +33,7 @@ _WHOLE_BATCH_UNTIL: Final = 9
 _PROBABILITIES_SINCE: Final = (12, 1)
 """`permuted_probs` of transformer/moe/experts.py: in core_v0.12.1 and later, not in core_v0.12.0."""
 _CONNECTIONS_SINCE: Final = 12
-"""Cores from which one connection to a device is an error, see `remark_connections`."""
+"""Cores from which one connection to a device is an error, see `_remark_connections`."""
 
 
 def core_of(launch: Launch) -> tuple[int, int] | None:
@@ -48,35 +49,36 @@ def core_of(launch: Launch) -> tuple[int, int] | None:
     return None
 
 
-def _needed(given: Given) -> int:
+def _needed(arguments: Arguments) -> int:
     """The least core that has the flags of a launch, as MINOR."""
-    own = flags_of("megatron")
-    found = [_CORE.match(own[name].first) for name in given.entries if name in own]
-    return max((int(core[2]) for core in found if core), default=0)
+    own = table_of("megatron")
+    releases = [_CORE.match(own[name].first) for name in arguments.entries if name in own]
+    return max((int(core[2]) for core in releases if core), default=0)
 
 
-def remark_connections(given: Given, launch: Launch) -> None:
+def with_core(arguments: Arguments, run: Run, launch: Launch | None) -> Run:
+    """The run with what an older core does in its own way; MindSpeed's releases have their own."""
+    if launch is None or run.stack is not None:
+        return run
+    core = core_of(launch)
+    _remark_connections(arguments, launch, core)
+    if core is None:
+        return run
+    older = {"warm_up_whole_batch": "true"} if core[0] <= _WHOLE_BATCH_UNTIL else {}
+    if arguments.has("num-experts") and core < _PROBABILITIES_SINCE:
+        older["probabilities_in_experts"] = "false"
+    return dataclasses.replace(run, options={**run.options, **older})
+
+
+def _remark_connections(arguments: Arguments, launch: Launch, core: tuple[int, int] | None) -> None:
     """Say where FSDP is left with one connection to a device, which cores from 0.12 on refuse.
 
     Megatron-LM core_v0.12.0, megatron/training/arguments.py:527 and 567; cores 0.10 and 0.11 only warn.
     """
-    told = launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
-    one = told is not None and told.known and told.text == "1"
-    names = ("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp")
-    if not one or not any(map(given.has, names)) or is_mindspeed(given):
+    number = launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
+    names = ("use-torch-fsdp2", "use-megatron-fsdp")
+    if number is None or not number.known or number.text != "1" or not arguments.has(*names):
         return
-    core = core_of(launch)
-    if (_needed(given) if core is None else core[0]) >= _CONNECTIONS_SINCE:
+    if (_needed(arguments) if core is None else core[0]) >= _CONNECTIONS_SINCE:
         said, fix = "CUDA_DEVICE_MAX_CONNECTIONS is 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"
-        given.remark("one-connection", "error", said, *names, fix=fix)
-
-
-def core_options(given: Given, launch: Launch) -> dict[str, str]:
-    """Switches of an older core; MindSpeed's releases have their own."""
-    core = core_of(launch)
-    if core is None or is_mindspeed(given):
-        return {}
-    found = {"warm_up_whole_batch": "true"} if core[0] <= _WHOLE_BATCH_UNTIL else {}
-    if given.has("num-experts") and core < _PROBABILITIES_SINCE:
-        found["probabilities_in_experts"] = "false"
-    return found
+        arguments.remark("one-connection", "error", said, *names, fix=fix)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.question.scenario.layout import model_chunks, rank_layers
 from simulator.question.vocabulary import ScheduleName
 
@@ -30,75 +30,71 @@ class Cut:
     schedule: ScheduleName = "1f1b"
 
 
-def idle_layers(given: Given) -> frozenset[int]:
+def idle_layers(arguments: Arguments) -> frozenset[int]:
     """Layers that MindSpeed's `--noop-layers` leaves without weights; they keep their place in the pipeline."""
-    return frozenset(_numbers(given, "noop_layers", "noop-layers"))
+    return frozenset(arguments.integers("noop_layers", "noop-layers"))
 
 
-def cut_of(given: Given, places: int | None, pipeline: int) -> Cut:
-    """The cut; `places` are the layers with those that do nothing."""
-    per_chunk = given.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
-    named = ("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
-    chunks = given.integer("vpp", *named, high=2**16) or 1
-    schedule = _schedule(given, pipeline)
+def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int) -> Cut:
+    """The cut; `layers` count those that do nothing, `chunks` are model chunks per rank where a flag gives them."""
+    per_chunk = arguments.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
+    schedule = _schedule(arguments, pipeline)
+    idle = idle_layers(arguments)
     if schedule == "dualpipev":
         chunks = 2
-        sizes = _kept(idle_layers(given), places or 0, pipeline * chunks)
+        sizes = _kept(idle, layers or 0, pipeline * chunks)
         return replace(_listed(sizes, pipeline, schedule) if sizes else Cut(chunks=chunks), schedule=schedule)
-    if per_chunk and places and places % (pipeline * per_chunk) == 0:
-        chunks = places // (pipeline * per_chunk)
-    text = given.text("stage_layers", "pipeline-model-parallel-layout")
+    if per_chunk and layers and layers % (pipeline * per_chunk) == 0:
+        chunks = layers // (pipeline * per_chunk)
+    text = arguments.text("stage_layers", "pipeline-model-parallel-layout")
     if text is not None:
-        return _described(given, text, pipeline)
-    listed = _numbers(given, "stage_layers", "num-layer-list")
-    if listed and "pp" not in given.incomplete:
-        if len(listed) != pipeline or (places is not None and sum(listed) != places):
-            problem = f"must list {pipeline} numbers that add up to the {places} layers"
-            raise given.refusal(given.entry("num-layer-list"), problem)
+        return _described(arguments, text, pipeline)
+    listed = arguments.integers("stage_layers", "num-layer-list")
+    if listed and "pp" not in arguments.incomplete:
+        if len(listed) != pipeline or (layers is not None and sum(listed) != layers):
+            problem = f"must list {pipeline} numbers that add up to the {layers} layers"
+            raise arguments.refusal(arguments.entry("num-layer-list"), problem)
         return Cut(tuple(listed) if len(set(listed)) > 1 else (), chunks) if chunks > 1 else _listed(listed, pipeline)
-    idle = idle_layers(given)
-    sizes = _kept(idle, places or 0, pipeline * chunks)
+    sizes = _kept(idle, layers or 0, pipeline * chunks)
     if idle and sizes:
         return _listed(sizes, pipeline)
-    accounted = _accounted(given, places, pipeline, chunks, per_chunk)
-    if accounted is not None:
-        return accounted
-    return Cut(_ends(given, places, pipeline), chunks, per_chunk)
+    accounted = _accounted(arguments, layers, pipeline, chunks, per_chunk)
+    return accounted or Cut(_ends(arguments, layers, pipeline), chunks, per_chunk)
 
 
-def _schedule(given: Given, pipeline: int) -> ScheduleName:
+def _schedule(arguments: Arguments, pipeline: int) -> ScheduleName:
     """MindSpeed's `--schedules-method`; 1F1B without it, and without a pipeline."""
-    method = given.text("schedule", "schedules-method")
+    method = arguments.text("schedule", "schedules-method")
     if method not in (None, "dualpipev"):
-        given.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
+        arguments.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
     return "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
 
 
-def _kept(idle: frozenset[int], places: int, chunks: int) -> list[int]:
+def _kept(idle: frozenset[int], layers: int, chunks: int) -> list[int]:
     """Layers of each chunk but those that do nothing; nothing where the chunks are not equal with them."""
-    if not places or places % chunks:
+    if not layers or layers % chunks:
         return []
-    kept = Counter(place * chunks // places for place in range(places) if place not in idle)
-    return [kept[chunk] for chunk in range(chunks)]
+    sizes = Counter(layer * chunks // layers for layer in range(layers) if layer not in idle)
+    return [sizes[chunk] for chunk in range(chunks)]
 
 
-def _described(given: Given, text: str, pipeline: int) -> Cut:
+def _described(arguments: Arguments, text: str, pipeline: int) -> Cut:
     """`--pipeline-model-parallel-layout`: E embedding, t layer, m next-token layer, L loss, | between chunks."""
     name = "pipeline-model-parallel-layout"
-    chunks = _expanded(given, text.strip("\"' ").replace(",", "").replace(" ", "")).split("|")
+    chunks = _expanded(arguments, text.strip("\"' ").replace(",", "").replace(" ", "")).split("|")
     if any(re.search(r"[^EtmL]", chunk) for chunk in chunks) or len(chunks) % pipeline:
-        raise given.refusal(given.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
+        raise arguments.refusal(arguments.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
     if "E" not in chunks[0] or "L" not in chunks[-1] or any("m" in chunk for chunk in chunks[:-1]):
-        given.not_modelled(f"--{name}: the cut of embedding, loss or next-token layers", name)
+        arguments.not_modelled(f"--{name}: the cut of embedding, loss or next-token layers", name)
     return _listed([chunk.count("t") for chunk in chunks], pipeline)
 
 
-def _expanded(given: Given, text: str) -> str:
+def _expanded(arguments: Arguments, text: str) -> str:
     """The text with `x*3` and `(tt|)*3` written out."""
     while match := _REPEATED.search(text):
         inner = match[1] if match[1] is not None else match[2]
         if len(inner) * int(match[3]) + len(text) > _MOST_SYMBOLS:
-            raise given.refusal(given.entry("pipeline-model-parallel-layout"), "describes too many layers")
+            raise arguments.refusal(arguments.entry("pipeline-model-parallel-layout"), "describes too many layers")
         text = text[: match.start()] + inner * int(match[3]) + text[match.end() :]
     return text
 
@@ -113,20 +109,22 @@ def _listed(sizes: list[int], pipeline: int, schedule: ScheduleName = "1f1b") ->
     return Cut(stages, chunks, chunk_layers=listed)
 
 
-def _accounted(given: Given, places: int | None, pipeline: int, chunks: int, per_chunk: int | None) -> Cut | None:
+def _accounted(
+    arguments: Arguments, layers: int | None, pipeline: int, chunks: int, per_chunk: int | None
+) -> Cut | None:
     """The cut where embedding or loss count as a layer each: first and last chunk hold one layer less."""
     names = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
-    first, last = (given.switch("stage_layers", name) for name in names)
-    if not (first or last) or places is None or pipeline == 1 or "pp" in given.incomplete:
+    first, last = (arguments.switch("stage_layers", name) for name in names)
+    if not (first or last) or layers is None or pipeline == 1 or "pp" in arguments.incomplete:
         return None
-    items = places + first + last
+    items = layers + first + last
     if per_chunk:
         chunks = max(items // (pipeline * per_chunk), 1)
     size, left = divmod(items, pipeline * chunks)
     if left or size < 1 or (per_chunk and size != per_chunk):
-        said = f"{places} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
-        used = [name for name in names if given.has(name)]
-        given.remark("no-even-share", "error", f"{said} of {chunks} chunks" if chunks > 1 else said, *used)
+        said = f"{layers} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
+        used = [name for name in names if arguments.has(name)]
+        arguments.remark("no-even-share", "error", f"{said} of {chunks} chunks" if chunks > 1 else said, *used)
         return Cut((), chunks)
     sizes = [size] * (pipeline * chunks)
     sizes[0] -= first
@@ -134,27 +132,17 @@ def _accounted(given: Given, places: int | None, pipeline: int, chunks: int, per
     return _listed(sizes, pipeline)
 
 
-def _ends(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
-    """Layers per stage, where the first or the last is given."""
+def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, ...]:
+    """Layers per stage, where the first or the last has its own number."""
     names = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
-    first = given.integer("stage_layers", names[0], "num-layers-in-first-pipeline-stage", low=0)
-    last = given.integer("stage_layers", names[1], "num-layers-in-last-pipeline-stage", low=0)
+    first, last = (arguments.integer("stage_layers", name, low=0) for name in names)
     if layers is None or (first is None and last is None):
         return ()
     inner = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
     if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
         said = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
-        given.remark("no-even-share", "error", said, *names)
+        arguments.remark("no-even-share", "error", said, *names)
         return ()
     ends = (() if first is None else (first,)), (() if last is None else (last,))
     return (*ends[0], *([rest // inner] * inner), *ends[1])
-
-
-def _numbers(given: Given, option: str, name: str) -> list[int]:
-    """Whole numbers, by commas or blanks."""
-    text = (given.text(option, name) or "").strip("\"' ")
-    words = [word for word in re.split(r"[\s,]+", text) if word]
-    if not all(re.fullmatch(r"[0-9]{1,6}", word, re.ASCII) for word in words) or len(words) > 4096:
-        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be whole numbers")
-    return [int(word) for word in words]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from simulator.frameworks.arguments import Arguments as Given
-from simulator.frameworks.megatron.parts import is_gated, written_out
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.values import known_value
 
 _SPECS: Final = re.compile(
@@ -19,17 +18,19 @@ _SPECS: Final = re.compile(
 """Definitions whose layers are what the other flags say: MindSpeed-LLM v26.1.0, tasks/models/spec, and stacks that a
 pattern fills, Megatron-LM d98e8a6, megatron/core/models/hybrid/hybrid_layer_specs.py (NeMo's reader names no package).
 """
-_PATTERN: Final = ("hybrid-layer-pattern", "hybrid-override-pattern")
+_PATTERN: Final = "hybrid-layer-pattern"
 _RATIOS: Final = ("hybrid-attention-ratio", "hybrid-mlp-ratio")
 _DELTA_SPEC: Final = "qwen3_next_spec"
-_VARIANTS: Final = ("experimental-attention-variant", "linear-attention-type")
-_PLACES: Final = ("linear-attention-freq", "full-attention-interval")
-_DECIDING: Final = (*_PATTERN, *_RATIOS, *_VARIANTS, *_PLACES)
+_VARIANT: Final = "experimental-attention-variant"
+_PLACES: Final = "linear-attention-freq"
+_DECIDING: Final = (_PATTERN, *_RATIOS, _VARIANT, _PLACES)
 """Flags that change what the layers are; sizes of mixers that no layer has change nothing."""
 _OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
 _CHUNK: Final = 64
 """Tokens that the kernels of the gated delta rule treat at once (fla.ops.gated_delta_rule, which both call)."""
 _MOST_LAYERS: Final = 10_000
+Fields = dict[str, Any]
+"""Fields of a model's spec."""
 
 
 def is_known_spec(spec: str) -> bool:
@@ -37,105 +38,98 @@ def is_known_spec(spec: str) -> bool:
     return _SPECS.fullmatch(spec) is not None
 
 
-def _own_spec(given: Given) -> str | None:
-    """MindSpeed's definition of the layers."""
-    match = _SPECS.fullmatch(given.text("spec", "spec") or "")
-    return match["own"] if match else None
+def _spec(arguments: Arguments, group: str) -> str | None:
+    """The definition of the layers that is MindSpeed's `own`, or of a `stack` that a pattern fills; None for others."""
+    match = _SPECS.fullmatch(arguments.text("spec", "spec") or "")
+    return match[group] if match else None
 
 
-def has_stack(given: Given) -> bool:
-    """Whether a pattern decides what each layer is."""
-    match = _SPECS.fullmatch(given.text("spec", "spec") or "")
-    return match is not None and match["stack"] is not None
-
-
-def count_layers(given: Given) -> None:
+def count_layers(arguments: Arguments) -> None:
     """Take the number of layers from a pattern, which replaces `--num-layers` (d98e8a6, training/arguments.py:787)."""
-    entry = given.entry(*_PATTERN)
-    if entry is not None and not entry.causes and has_stack(given):
-        count = len(_main(entry.text))
-        given.entries.pop("num_layers", None)
-        given.add("--num-layers", [known_value(str(count), entry.value_line)], entry.value_line)
+    entry = arguments.entry(_PATTERN)
+    if entry is not None and not entry.causes and _spec(arguments, "stack"):
+        count = str(len(_main(entry.text)))
+        arguments.entries.pop("num_layers", None)
+        arguments.add("--num-layers", [known_value(count, entry.value_line)], entry.value_line)
 
 
-def mixers_of(given: Given, found: dict[str, Any]) -> dict[str, Any]:
-    """The fields of layers whose mixer is no attention, or that have a mixer or a network alone."""
-    spec = _own_spec(given)
-    fields: dict[str, Any] = {}
+def mixers_of(arguments: Arguments, fields: Fields, sizes: Fields) -> Fields:
+    """The fields of layers whose mixer is no attention, or that have a mixer or a network alone.
+
+    `fields` are those of the whole model, `sizes` all that the flags give, those of mixers among them.
+    """
+    own, stack = _spec(arguments, "own"), _spec(arguments, "stack")
+    delta = own == _DELTA_SPEC or arguments.text("mixers", _VARIANT) == "gated_delta_net"
+    found: Fields = {}
     read: tuple[str, ...] = ()
-    if spec == "mamba_spec" and "hidden_size" in found:
-        fields = _state_spaces(given, found)
-    elif has_stack(given):
-        fields, read = _stack(given, found), (*_PATTERN, *_RATIOS)
-    elif spec == _DELTA_SPEC or _is_delta(given):
-        read = (*(_VARIANTS if _is_delta(given) else ()), next((name for name in _PLACES if given.has(name)), ""))
-        fields = _delta(given, found, own=spec == _DELTA_SPEC)
-    _remark_others(given, read)
-    if given.switch("mixers", "attention-output-gate"):
-        fields["attention_gate"] = "element"
-    given.places.pop("mixers", None)
-    return _agreeing(given, found, fields)
+    if own == "mamba_spec" and "hidden_size" in fields:
+        inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
+        # Nothing else in any layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
+        found = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
+    elif stack:
+        found, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
+    elif delta:
+        found = _delta(arguments, fields, sizes, own=own == _DELTA_SPEC)
+        read = (_PLACES,) if arguments.text("mixers", _VARIANT) != "gated_delta_net" else (_VARIANT, _PLACES)
+    _remark_others(arguments, (*_DECIDING, *(("mamba-expand",) if stack else ())), read)
+    arguments.forget("mixers")
+    return _agreeing(arguments, fields, found)
 
 
-def _remark_others(given: Given, read: tuple[str, ...]) -> None:
+def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[str, ...]) -> None:
     """Refuse what decides on the layers and was not read for those that the other flags build."""
-    for name in (*_DECIDING, *(("mamba-expand",) if has_stack(given) else ())):
-        text = None if name in read else given.text("mixers", name)
-        if text is not None and not _OFF.fullmatch(text.strip("\"'")):
-            given.not_modelled(f"--{name} {text[:40]}: not modelled for the layers that the other flags build", name)
+    for name in deciding:
+        entry = None if name in read else arguments.entry(name)
+        text = None if entry is None else arguments.text("mixers", name)
+        if entry is not None and text is not None and not _OFF.fullmatch(text.strip("\"'")):
+            spelled = entry.spelled.lstrip("-").replace("_", "-")
+            said = f"--{spelled} {text[:40]}: not modelled for the layers that the other flags build"
+            arguments.not_modelled(said, name)
 
 
-def _agreeing(given: Given, found: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+def _agreeing(arguments: Arguments, fields: Fields, found: Fields) -> Fields:
     """The fields, without networks that have experts where the flags give none, or none where they give some."""
-    networks = fields.get("feed_forwards")
-    count = found.get("num_experts")
-    if networks is None or "num_experts" in given.incomplete or ("experts" in networks) == bool(count):
-        return fields
-    said = (
-        f"--num-experts {count}, and no layer has experts" if count else "layers with experts (E) and no --num-experts"
-    )
-    given.not_modelled(said, *(("num-experts", "num-moe-experts") if count else _PATTERN))
+    networks, count = found.get("feed_forwards"), fields.get("num_experts")
+    if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
+        return found
+    said = "layers with experts (E) and no --num-experts"
+    if count:
+        said = f"--num-experts {count}, and no layer has experts"
+    arguments.not_modelled(said, "num-experts" if count else _PATTERN)
     return {}
 
 
-def _state_spaces(given: Given, found: dict[str, Any]) -> dict[str, Any]:
-    """Mamba-2 in every layer and nothing else: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py."""
-    inner = (given.integer("mixers", "mamba-expand") or 1) * found["hidden_size"]
-    return {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(given, inner, 1, 256)
-
-
-def _mamba(given: Given, inner: int, groups: int, chunk: int) -> dict[str, Any]:
+def _mamba(sizes: Fields, inner: int, groups: int, chunk: int) -> Fields:
     """Sizes of Mamba-2 where `inner` features follow from the hidden size; `groups` and `chunk` are the defaults."""
-    size = given.integer("mixers", "mamba-head-dim", "mamba-headdim") or 64
+    size = sizes.get("mamba_head_dim") or 64
     return {
         "architecture": "nemotron_h",
-        "mamba_heads": given.integer("mixers", "mamba-num-heads") or inner // size,
+        "mamba_heads": sizes.get("mamba_heads") or inner // size,
         "mamba_head_dim": size,
-        "mamba_groups": given.integer("mixers", "mamba-num-groups", "mamba-ngroups") or groups,
-        "mamba_state": given.integer("mixers", "mamba-state-dim", "mamba-d-state") or 128,
-        "convolution": given.integer("mixers", "mamba-d-conv") or 4,
+        "mamba_groups": sizes.get("mamba_groups") or groups,
+        "mamba_state": sizes.get("mamba_state") or 128,
+        "convolution": sizes.get("convolution") or 4,
         "convolution_bias": True,
-        "chunk_tokens": given.integer("mixers", "mamba-chunk-size") or chunk,
+        "chunk_tokens": sizes.get("chunk_tokens") or chunk,
     }
 
 
-def _stack(given: Given, found: dict[str, Any]) -> dict[str, Any]:
+def _stack(arguments: Arguments, fields: Fields, sizes: Fields) -> Fields:
     """One part a layer, by the pattern's marks; Mamba-2 as megatron/core/ssm/mamba_mixer.py of d98e8a6 has it."""
-    layers = found.get("num_hidden_layers")
-    if not layers or "hidden_size" not in found:
+    layers = fields.get("num_hidden_layers")
+    if not layers or "hidden_size" not in fields:
         return {}
-    pattern = given.text("mixers", *_PATTERN)
-    marks = _by_ratios(given, layers) if pattern is None else _main(pattern)
-    network = "gated" if is_gated(given) else "plain"
+    pattern = arguments.text("mixers", _PATTERN)
+    marks = _by_ratios(arguments, layers) if pattern is None else _main(pattern)
+    network = "gated" if fields["gated"] else "plain"
     blocks = {"M": ("mamba", "none"), "*": ("grouped_query", "none"), "-": ("none", network), "E": ("none", "experts")}
     if set(marks) - blocks.keys() or "/" in (pattern or "") or "|" in (pattern or "") or len(marks) != layers:
         said = f"pattern {(pattern or marks)[:60]} of {layers} layers: only M, *, - and E are modelled"
-        given.not_modelled(said, *_PATTERN)
+        arguments.not_modelled(said, _PATTERN)
         return {}
     mixers, networks = zip(*(blocks[mark] for mark in marks), strict=True)
-    shapes = _mamba(given, 2 * found["hidden_size"], 8, 128)
-    sizes = shapes if "M" in marks else {"architecture": "nemotron_h"}
-    return {"mixers": mixers, "feed_forwards": networks} | sizes
+    shapes = _mamba(sizes, 2 * fields["hidden_size"], 8, 128) if "M" in marks else {"architecture": "nemotron_h"}
+    return {"mixers": mixers, "feed_forwards": networks} | shapes
 
 
 def _main(pattern: str) -> str:
@@ -143,9 +137,9 @@ def _main(pattern: str) -> str:
     return pattern.strip("\"'").partition("/")[0].replace("|", "")
 
 
-def _by_ratios(given: Given, layers: int) -> str:
+def _by_ratios(arguments: Arguments, layers: int) -> str:
     """Attention spread evenly, networks evenly among the rest, as `pattern_from_ratios` of d98e8a6 lays them out."""
-    shares = [_ratio(given, name) for name in _RATIOS]
+    shares = [float(arguments.share("mixers", name) or 0) for name in _RATIOS]
     marks = ["M"] * min(layers, _MOST_LAYERS)
     for mark, share, ends in (("*", shares[0], 1), ("-", shares[1], 0)):
         count, left = round(layers * share), marks.count("M")
@@ -163,44 +157,45 @@ def _by_ratios(given: Given, layers: int) -> str:
     return "".join(marks)
 
 
-def _ratio(given: Given, name: str) -> float:
-    text = given.text("mixers", name) or "0"
-    if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{0,9})?", text, re.ASCII):
-        raise given.refusal(given.entry(name), f"'{text[:40]}' given; must be from 0 to 1")
-    return float(text)
-
-
-def _is_delta(given: Given) -> bool:
-    """Whether linear attention is the gated delta rule, by each of its flags; no other variant is modelled."""
-    variants = {given.text("mixers", name) for name in _VARIANTS if given.has(name)}
-    return variants == {"gated_delta_net"}
-
-
-def _delta(given: Given, found: dict[str, Any], *, own: bool) -> dict[str, Any]:
+def _delta(arguments: Arguments, fields: Fields, sizes: Fields, *, own: bool) -> Fields:
     """The gated delta rule but in every n-th layer, or as a list says: `get_linear_attention_pattern` of d98e8a6.
 
     MindSpeed's Qwen3-Next (MindSpeed-LLM v2.2.0, qwen3_next_feature.py) counts alike and gates the attention's output.
     """
-    layers = found.get("num_hidden_layers")
-    text = (given.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
+    layers = fields.get("num_hidden_layers")
+    text = (arguments.text("mixers", _PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
     digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
     if not layers or len(digits) != layers:
-        if layers and "mixers" not in given.incomplete:
+        if layers and "mixers" not in arguments.incomplete:
             said = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
-            given.not_modelled(said, *_PLACES)
+            arguments.not_modelled(said, _PLACES)
         return {}
-    if own and not given.switch("mixers", "use-triton-gdn"):
+    if own and not arguments.switch("mixers", "use-triton-gdn"):
         said = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"
-        given.not_modelled(said, "spec")
+        arguments.not_modelled(said, "spec")
+    usual = {"linear_key_heads": 16, "linear_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
     return {
         "architecture": "qwen3_next",
         "mixers": tuple("gated_delta" if digit == "1" else "grouped_query" for digit in digits),
         **({"attention_gate": "element"} if own else {}),
-        "linear_key_heads": given.integer("mixers", "linear-num-key-heads") or 16,
-        "linear_value_heads": given.integer("mixers", "linear-num-value-heads") or 32,
-        "linear_key_head_dim": given.integer("mixers", "linear-key-head-dim") or 128,
-        "linear_value_head_dim": given.integer("mixers", "linear-value-head-dim") or 128,
-        "convolution": given.integer("mixers", "linear-conv-kernel-dim", "mamba-d-conv") or 4,
+        **{name: sizes.get(name) or size for name, size in (usual | {"convolution": 4}).items()},
         "chunk_tokens": _CHUNK,
     }
+
+
+_TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
+_MOST_DIGITS: Final = 100_000
+
+
+def written_out(text: str) -> str:
+    """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
+    digits = ""
+    if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
+        text = text[1:-1]
+    for term in text.split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None or len(match[1]) * int(match[2] or 1) + len(digits) > _MOST_DIGITS:
+            return ""
+        digits += match[1].replace(",", "") * int(match[2] or 1)
+    return digits

@@ -17,13 +17,13 @@ from simulator.frameworks.flags import Flag, flags_of, passed_of, read_of
 from simulator.frameworks.launch import plain_path
 from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.names import plain
+from simulator.frameworks.run import finished
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import Offload
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.megatron import finished
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 

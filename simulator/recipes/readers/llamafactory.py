@@ -16,7 +16,6 @@ from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import passed_of, read_of
-from simulator.frameworks.megatron.keys import add_defaults
 from simulator.frameworks.named import with_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.values import known_value
@@ -112,7 +111,7 @@ def _recipe(
     given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
     require_training_switches(given)
-    add_defaults(given, _DEFAULTS, 1)
+    given.add_defaults(_DEFAULTS, 1)
     nested = any(name.startswith("zero_optimization.") for name in given.entries)
     deepspeed = add_deepspeed(given, launch) or nested
     if launch is None and not deepspeed and not given.has("fsdp"):

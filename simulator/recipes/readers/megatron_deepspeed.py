@@ -7,16 +7,19 @@ is sharded, kept and offloaded.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks import registry
+from simulator.frameworks.arguments import OFF
 from simulator.frameworks.arguments import Arguments as Given
-from simulator.frameworks.megatron.keys import OFF
-from simulator.frameworks.megatron.options import FLASH
+from simulator.frameworks.megatron.framework import is_megatron
 from simulator.frameworks.values import known_value
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.deepspeed import FLAGS, add_deepspeed
-from simulator.recipes.readers.megatron import given_of, is_megatron, launched
-from simulator.recipes.recipe import Recipe, Remark
+from simulator.recipes.recipe import Recipe, Remark, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand
 
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
@@ -29,14 +32,20 @@ def is_engine(launch: TrainingCommand) -> bool:
 
 def read_engine(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch."""
-    given = given_of(launch, file)
+    given = Given(file, registry.table("megatron"), complete=True)
+    add_words(given, launch.arguments)
     _prepare(given, launch.line)
-    return _with_engine(launched(given, launch), given, launch)
+    nodes, devices = cluster_of(launch, given)
+    form = next(form for name, form in registry.launch_forms() if name == "megatron")
+    run = registry.read_launch("megatron", form, given, launch)
+    title = PurePath(launch.script.text).name
+    recipe = recipe_of(run, file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
+    return _with_engine(recipe, given, launch)
 
 
 def _prepare(given: Given, line: int) -> None:
     """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
-    if not given.has(*FLASH):
+    if not given.has("use-flash-attn"):
         given.add("transformer-impl", [known_value("local", line)], line)
     method = given.text("stage_layers", "pp-partition-method")
     if method == _BY_EMBEDDINGS:

@@ -14,7 +14,6 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key, read_text
-from simulator.frameworks.megatron.keys import add_key
 from simulator.frameworks.names import plain
 from simulator.frameworks.values import Value, known_value
 from simulator.frameworks.variables import Variables
@@ -86,7 +85,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
 def _add(given: Given, name: str, values: tuple[Value, ...], line: int) -> None:
     """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
     off = [value.text for value in values] == ["false"] and values[0].known
-    add_key(given, name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
+    given.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
 
 
 def _is_switch(name: str) -> bool:

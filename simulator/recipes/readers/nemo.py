@@ -10,16 +10,17 @@ from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import models
+from simulator.frameworks.arguments import OFF
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, flags_of
 from simulator.frameworks.interpolation import Interpolation
-from simulator.frameworks.megatron.keys import OFF, add_key
+from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import EMPTY, Value, known_value
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
+from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
 from simulator.recipes.readers.nemo_runs import RESTORED, as_part, other_run, restored, reward_options
@@ -472,5 +473,5 @@ def _add_flag(given: Given, key: Key, lowered: str) -> bool:
         silent = name in PASSED | OWN_PASSED or lowered in OFF or (SECTIONS & set(key.path[:-1]))
         return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in given.known
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
-        add_key(given, name, key.values, key.line, key.file)
+        given.add_key(name, key.values, key.line, key.file)
     return True

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.frameworks.arguments import OFF
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import passed_of
-from simulator.frameworks.megatron.keys import OFF, add_defaults, add_key
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import Cause, known_value
 from simulator.recipes.readers.megatron import megatron_recipe
@@ -78,10 +78,10 @@ def read_neox(
     found |= {name: told[name] for name in used}
     for name, key in found.items():
         if name in _RENAMED:
-            add_key(given, _RENAMED[name], key.values, key.line)
+            given.add_key(_RENAMED[name], key.values, key.line)
         elif name in _DEGREES:
             _add(given, _DEGREES[name], key, "1" if _text(key) == "0" else _text(key))
-    add_defaults(given, _DEFAULTS, 1)
+    given.add_defaults(_DEFAULTS, 1)
     _add_shape(given, found)
     _add_state(given, found)
     _add_attention(given, found, document)

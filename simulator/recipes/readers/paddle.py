@@ -15,13 +15,13 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import plain_path
 from simulator.frameworks.named import QUANTIZED, known_model, with_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.run import finished
 from simulator.frameworks.values import Value, known_value
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.megatron import finished
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
 from simulator.recipes.recipe import Recipe
