@@ -17,7 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
 from simulator.frameworks.names import is_irrelevant, misspelled, plain
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
-from simulator.frameworks.values import Cause, Value, known_value
+from simulator.frameworks.values import Cause, PlainValue, known_value
 
 OFF: Final = ("false", "none", "null", "", "0")
 """Values of a key that is as if it were not there, in lower case."""
@@ -39,7 +39,7 @@ class Argument:
     """As the tables spell it."""
     spelled: str
     """As the run spells it."""
-    values: tuple[Value, ...]
+    values: tuple[PlainValue, ...]
     place: Place
     """Of the flag."""
 
@@ -98,12 +98,12 @@ class Arguments:
 
     # What is there.
 
-    def add(self, name: str, values: Sequence[Value], line: int, file: str = "") -> None:
+    def add(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Take one flag or key, of another file where one is named."""
         place = Place(file or self.file, max(line, 1))
         self.entries.setdefault(plain(name), []).append(Argument(plain(name), name[:80], tuple(values), place))
 
-    def add_key(self, name: str, values: Sequence[Value], line: int, file: str = "") -> None:
+    def add_key(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Take a flag that is given as a key with a value: `true` is a switch, and one that is off is not there."""
         name = plain(name)
         flag = self.table.get(name)

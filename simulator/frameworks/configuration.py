@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.home import told
-from simulator.frameworks.launch import Launch
+from simulator.frameworks.launch import LaunchCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Configuration:
     keys: tuple[Key, ...]
 
 
-def configuration(launch: Launch, file: str, name: str, line: int) -> Configuration | None:
+def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Configuration | None:
     """The file as the launch names it; None where the script writes one of several and only the run knows which.
 
     Raises InputError where it is neither written nor beside the recipe, or is no such file.

@@ -18,7 +18,7 @@ from typing import Any, Final
 from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.frameworks.home import kept_inside, root_of, told
-from simulator.frameworks.values import Value, known_value
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 
 _MAXIMUM_NAME: Final = 1000
@@ -47,7 +47,7 @@ class Key:
     """One value of a file."""
 
     path: tuple[str, ...]
-    values: tuple[Value, ...]
+    values: tuple[PlainValue, ...]
     """The value, or the items of a list."""
     line: int
     content: Any
@@ -143,7 +143,7 @@ def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
     return _keys(str(path), document, read_text(path), 1)
 
 
-def written_keys(where: str, name: str, content: Value) -> list[Key]:
+def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     """Every value of a file that a script writes, with its line in the script. Raises InputError.
 
     A value that only the run knows is one.
@@ -160,16 +160,16 @@ def written_keys(where: str, name: str, content: Value) -> list[Key]:
     return found
 
 
-def _marked(content: Value, *, quotes: bool) -> tuple[str, dict[str, Value]]:
+def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainValue]]:
     """The text with a word for every part that is not known, in quotes where it stands outside them."""
     text = ""
-    holes: dict[str, Value] = {}
+    holes: dict[str, PlainValue] = {}
     for piece in content.pieces:
         if piece.known:
             text += piece.text
             continue
         mark = f"unknown-{len(holes)}-"
-        holes[mark] = Value((piece,))
+        holes[mark] = PlainValue((piece,))
         text += f'"{mark}"' if quotes and text.count('"') % 2 == 0 else mark
     return text, holes
 

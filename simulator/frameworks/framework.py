@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.launch import Launch
-from simulator.frameworks.run import Run
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.logs import LogForm
+from simulator.frameworks.run import TrainingRun
+from simulator.question.vocabulary import FrameworkName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,8 @@ class LaunchForm:
     """How recipes of this form are called, such as `megatron-shell`."""
     order: int
     """Place among the forms that are asked in turn whose a launch is: the surest marks first."""
-    is_own: Callable[[Launch], bool]
-    read: Callable[[Arguments, Launch], Run]
+    is_own: Callable[[LaunchCommand], bool]
+    read: Callable[[Arguments, LaunchCommand], TrainingRun]
     """The run, before what was not read is remarked."""
 
 
@@ -35,7 +37,7 @@ class Extension:
 
     prepare: Callable[[Arguments], None] = lambda _: None
     """Changes arguments before they are read."""
-    extend: Callable[[Arguments, Run, Launch | None], Run]
+    extend: Callable[[Arguments, TrainingRun, LaunchCommand | None], TrainingRun]
     """The run as this stack has it; without a launch its words are a log's."""
 
 
@@ -45,6 +47,8 @@ class Framework:
 
     title: str
     """Its name in answers: `Megatron-LM`."""
+    profile: FrameworkName
+    """The profile that its runs are priced with."""
     tables: tuple[str, ...]
     """Its tables of flags, of which the first that has a name decides."""
     extends: str = ""
@@ -52,4 +56,5 @@ class Framework:
     order: int = 50
     """Place of its tables and of its extension among those of one framework."""
     launches: tuple[LaunchForm, ...] = ()
+    log: LogForm | None = None
     extension: Extension | None = None

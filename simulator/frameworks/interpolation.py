@@ -14,7 +14,7 @@ from typing import Final
 from simulator.budget import charge
 from simulator.frameworks.documents import Key
 from simulator.frameworks.purpose import STAGES
-from simulator.frameworks.values import Cause, Value, joined, known_value, unknown_value
+from simulator.frameworks.values import Cause, PlainValue, joined, known_value, unknown_value
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
@@ -58,7 +58,7 @@ class Interpolation:
             for key in self._keys.values()
         ]
 
-    def _filled(self, key: Key, value: Value) -> Value:
+    def _filled(self, key: Key, value: PlainValue) -> PlainValue:
         """One value, filled in."""
         text = value.text
         if text == _MISSING or _PLACEHOLDER.fullmatch(text):
@@ -72,7 +72,7 @@ class Interpolation:
         name = self._open(text, key.path) or text[:80]
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
 
-    def _asked(self, name: str, line: int) -> Value | None:
+    def _asked(self, name: str, line: int) -> PlainValue | None:
         if name not in self._settings:
             return None
         self.used.add(name)

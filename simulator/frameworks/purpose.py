@@ -15,9 +15,9 @@ from typing import Final
 from simulator.errors import NoRecipeError
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key
-from simulator.frameworks.launch import Launch
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.names import plain
-from simulator.frameworks.values import Value
+from simulator.frameworks.values import PlainValue
 
 _TRAINS: Final = re.compile(
     r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
@@ -101,7 +101,7 @@ def no_training(what: str, file: str, line: int = 0) -> NoRecipeError:
     return NoRecipeError(f"{file}{f':{line}' if line else ''}: starts no training: {what}")
 
 
-def require_training(launch: Launch, file: str) -> None:
+def require_training(launch: LaunchCommand, file: str) -> None:
     """Raise NoRecipeError for a launch that trains nothing."""
     program = _program(launch)
     stem = program.lower().removesuffix(".py")
@@ -118,7 +118,7 @@ def require_training(launch: Launch, file: str) -> None:
         raise no_training(does[:200], file, launch.line)
 
 
-def encoder_task(launch: Launch) -> str:
+def encoder_task(launch: LaunchCommand) -> str:
     """What to say of a launch of `tasks/main.py` that trains another model than a decoder; else empty."""
     task = _task(launch, _ENCODERS)
     return f"{_program(launch)} --task {task}: models with an encoder are not modelled" if task else ""
@@ -179,7 +179,7 @@ def _named(words: str, stem: str) -> bool:
     return re.search(rf"(?<![a-z])(?:{words})(?![a-z])", stem) is not None
 
 
-def _program(launch: Launch) -> str:
+def _program(launch: LaunchCommand) -> str:
     """The program's file name; empty where there is none that is known."""
     if launch.program in _SUBCOMMANDS:
         return f"{launch.program} {launch.script.text}"
@@ -191,7 +191,7 @@ def _program(launch: Launch) -> str:
     return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]
 
 
-def _on(arguments: Iterable[Value], name: str) -> bool:
+def _on(arguments: Iterable[PlainValue], name: str) -> bool:
     """Whether a switch is among the arguments, alone or with a value that is not false."""
     words = [value.text for value in arguments]
     for word, following in zip(words, [*words[1:], ""], strict=False):
@@ -201,7 +201,7 @@ def _on(arguments: Iterable[Value], name: str) -> bool:
     return False
 
 
-def _told(arguments: Iterable[Value]) -> bool:
+def _told(arguments: Iterable[PlainValue]) -> bool:
     """Whether flags say that the run trains, or a text that nothing tells may hold such a flag."""
     arguments = list(arguments)
     texts = ["", *(value.text for value in arguments)]
@@ -212,7 +212,7 @@ def _told(arguments: Iterable[Value]) -> bool:
     return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
 
 
-def _task(launch: Launch, tasks: Iterable[str]) -> str:
+def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
     """The task of `main.py`, if it is one of these."""
     words = [value.text for value in launch.arguments]
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
@@ -220,7 +220,7 @@ def _task(launch: Launch, tasks: Iterable[str]) -> str:
     return found if PurePath(launch.script.text).name == "main.py" else ""
 
 
-def _idle_stages(launch: Launch) -> str:
+def _idle_stages(launch: LaunchCommand) -> str:
     """The stages that a command line of NeMo's launcher asks for, where none of them trains."""
     chosen = next((found[1] for value in launch.arguments if (found := _CHOSEN.fullmatch(value.text))), "")
     names = re.findall(r"\w+", chosen)

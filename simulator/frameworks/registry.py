@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
 from simulator.frameworks.framework import Framework, LaunchForm
-from simulator.frameworks.launch import Launch
-from simulator.frameworks.run import Run, finished
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.logs import LogForm
+from simulator.frameworks.run import TrainingRun, finished
+from simulator.question.vocabulary import FrameworkName
 
 
 @functools.cache
@@ -40,12 +42,39 @@ def launch_forms() -> tuple[tuple[str, LaunchForm], ...]:
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
-def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: Launch) -> Run:
+def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> TrainingRun:
     """The run of a launch, with what the stacks on its framework change and what reading it leaves to say."""
+    return _extended(name, arguments, launch, lambda: form.read(arguments, launch))
+
+
+def log_forms() -> Mapping[str, LogForm]:
+    """Every form of log, by its framework's name."""
+    return {name: framework.log for name, framework in frameworks().items() if framework.log}
+
+
+def log_table(name: str) -> FlagTable:
+    """The flags of a framework by the names that its logs have."""
+    form = log_forms()[name]
+    return table_of(*form.tables, *tables(name))
+
+
+def read_log(name: str, arguments: Arguments) -> TrainingRun:
+    """The run that the words of a log ask for, likewise."""
+    return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
+
+
+def _extended(
+    name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], TrainingRun]
+) -> TrainingRun:
     extensions = [other.extension for other in frameworks().values() if other.extends == name and other.extension]
     for extension in extensions:
         extension.prepare(arguments)
-    run = form.read(arguments, launch)
+    run = read()
     for extension in extensions:
         run = extension.extend(arguments, run, launch)
     return finished(arguments, run)
+
+
+def framework_of(name: str) -> FrameworkName:
+    """The profile that runs of a framework are priced with."""
+    return frameworks()[name].profile

@@ -17,7 +17,7 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """Model, workload and layout of one run, as far as its words fix them, with the line of each."""
 
     framework: FrameworkName
@@ -25,6 +25,8 @@ class Run:
     """A shipped spec's name or a config path; None when the words only give shapes or name nothing known."""
     model_fields: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields that the words set themselves (Megatron's shapes); they replace the model's."""
+    shape: Mapping[str, object] = field(default_factory=dict)
+    """All ModelSpec fields that the words state, whatever model they are those of."""
     seq_length: int | None = None
     global_batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
@@ -47,7 +49,7 @@ class Run:
     remarks: tuple[Remark, ...] = ()
 
 
-AnyRun = TypeVar("AnyRun", bound=Run)
+AnyRun = TypeVar("AnyRun", bound=TrainingRun)
 
 
 def finished(arguments: Arguments, run: AnyRun) -> AnyRun:

@@ -1,6 +1,6 @@
 """A text in pieces, each with the line it was written on, and pieces that only the run could fill in.
 
-`--tp $TP` on line 7 has the value ``Value((Piece("$TP", 7, causes={Cause(3, "TP")}),))``: not known, because line 3
+`--tp $TP` on line 7 has the value ``PlainValue((PlainPiece("$TP", 7, {Cause(3, "TP")}),))``: not known, because line 3
 takes `TP` from the environment. A configuration file and a log have values of one known piece.
 """
 
@@ -37,7 +37,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlainPiece:
     """Text of one line, or a hole (`causes`) whose text only the run knows."""
 
     text: str
@@ -53,10 +53,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PlainValue:
     """A text as a sequence of pieces. Raises TooLargeError for one that outgrew its bound."""
 
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[PlainPiece, ...] = ()
 
     def __post_init__(self) -> None:
         """Charge for the characters and pieces that are held."""
@@ -105,21 +105,21 @@ class Value:
         return dataclasses.replace(self, pieces=tuple(pieces))
 
 
-EMPTY: Final = Value()
+EMPTY: Final = PlainValue()
 
 
-def known_value(text: str, line: int) -> Value:
+def known_value(text: str, line: int) -> PlainValue:
     """Known text that starts on `line`, one piece a line."""
     parts = text.split("\n")
     ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
-    return Value(tuple(Piece(part, line + number) for number, part in enumerate(ends) if part))
+    return PlainValue(tuple(PlainPiece(part, line + number) for number, part in enumerate(ends) if part))
 
 
-def unknown_value(shown: str, line: int, causes: Iterable[Cause]) -> Value:
+def unknown_value(shown: str, line: int, causes: Iterable[Cause]) -> PlainValue:
     """A value that is not known at all; `shown` is how the file writes it."""
-    return Value((Piece(shown, line, frozenset(causes)),))
+    return PlainValue((PlainPiece(shown, line, frozenset(causes)),))
 
 
-def joined(values: Iterable[Value]) -> Value:
+def joined(values: Iterable[PlainValue]) -> PlainValue:
     """The values one after another."""
-    return Value(tuple(piece for value in values for piece in value.pieces))
+    return PlainValue(tuple(piece for value in values for piece in value.pieces))

@@ -10,7 +10,11 @@ from tests.recipes.seeds import ROOT
 from tools import flags_page
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator" / "recipes").rglob("*.py"))
+SOURCES = "\n".join(
+    path.read_text(encoding="utf-8")
+    for wing in ("recipes", "frameworks")
+    for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
+)
 
 
 @pytest.mark.parametrize("heading", TABLES)

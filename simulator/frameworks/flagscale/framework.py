@@ -4,4 +4,4 @@ from typing import Final
 
 from simulator.frameworks.framework import Framework
 
-FRAMEWORK: Final = Framework(title="FlagScale", tables=("flagscale",), extends="megatron", order=40)
+FRAMEWORK: Final = Framework(title="FlagScale", profile="megatron", tables=("flagscale",), extends="megatron", order=40)

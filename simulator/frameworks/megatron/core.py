@@ -10,8 +10,8 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import Launch
-from simulator.frameworks.run import Run
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.run import TrainingRun
 
 _CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_]([rv])0\.([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9])", re.ASCII)
 """Names of Megatron-LM's branches and tags: core_r0.8.0, core_v0.12.1."""
@@ -36,7 +36,7 @@ _CONNECTIONS_SINCE: Final = 12
 """Cores from which one connection to a device is an error, see `_remark_connections`."""
 
 
-def core_of(launch: Launch) -> tuple[int, int] | None:
+def core_of(launch: LaunchCommand) -> tuple[int, int] | None:
     """(MINOR, PATCH) of a launch's megatron-core by the paths that Python looks in; None where they do not tell."""
     paths = [launch.script.text]
     if "PYTHONPATH" in launch.environment:
@@ -56,7 +56,7 @@ def _needed(arguments: Arguments) -> int:
     return max((int(core[2]) for core in releases if core), default=0)
 
 
-def with_core(arguments: Arguments, run: Run, launch: Launch | None) -> Run:
+def with_core(arguments: Arguments, run: TrainingRun, launch: LaunchCommand | None) -> TrainingRun:
     """The run with what an older core does in its own way; MindSpeed's releases have their own."""
     if launch is None or run.stack is not None:
         return run
@@ -70,7 +70,7 @@ def with_core(arguments: Arguments, run: Run, launch: Launch | None) -> Run:
     return dataclasses.replace(run, options={**run.options, **older})
 
 
-def _remark_connections(arguments: Arguments, launch: Launch, core: tuple[int, int] | None) -> None:
+def _remark_connections(arguments: Arguments, launch: LaunchCommand, core: tuple[int, int] | None) -> None:
     """Say where FSDP is left with one connection to a device, which cores from 0.12 on refuse.
 
     Megatron-LM core_v0.12.0, megatron/training/arguments.py:527 and 567; cores 0.10 and 0.11 only warn.

@@ -8,11 +8,13 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import Extension, Framework, LaunchForm
-from simulator.frameworks.launch import Launch
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.logs import LogForm
+from simulator.frameworks.megatron import log
 from simulator.frameworks.megatron.core import with_core
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.purpose import encoder_task
-from simulator.frameworks.run import Run
+from simulator.frameworks.run import TrainingRun
 
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
 """Parts of the names of Megatron's scripts that train no decoder alone."""
@@ -20,13 +22,13 @@ _MARKS: Final = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-
 """Flags of which every run of Megatron has some."""
 
 
-def is_megatron(launch: Launch) -> bool:
+def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a launch has the flags that every Megatron run has."""
     flags = " ".join(value.text for value in launch.arguments)
     return any(mark in flags for mark in _MARKS)
 
 
-def read_launch(arguments: Arguments, launch: Launch) -> Run:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> TrainingRun:
     """The run of one launch."""
     script = PurePath(launch.script.text)
     folder = script.parent.name
@@ -44,9 +46,11 @@ def no_decoder(title: str) -> str:
 
 FRAMEWORK: Final = Framework(
     title="Megatron-LM",
+    profile="megatron",
     tables=("megatron",),
     extends="megatron",
     order=10,
     launches=(LaunchForm(dialect="megatron-shell", order=70, is_own=is_megatron, read=read_launch),),
+    log=LogForm(is_own=log.is_megatron, tables=("megatron_dump",), runs=log.runs_of, read=log.read_dump, rate="tflops"),
     extension=Extension(extend=with_core),
 )

@@ -22,15 +22,15 @@ _PATTERN: Final = "hybrid-layer-pattern"
 _RATIOS: Final = ("hybrid-attention-ratio", "hybrid-mlp-ratio")
 _DELTA_SPEC: Final = "qwen3_next_spec"
 _VARIANT: Final = "experimental-attention-variant"
-_PLACES: Final = "linear-attention-freq"
-_DECIDING: Final = (_PATTERN, *_RATIOS, _VARIANT, _PLACES)
+_PLACES: Final = ("linear-attention-freq", "full-attention-interval")
+_DECIDING: Final = (_PATTERN, *_RATIOS, _VARIANT, *_PLACES)
 """Flags that change what the layers are; sizes of mixers that no layer has change nothing."""
 _OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
 _CHUNK: Final = 64
 """Tokens that the kernels of the gated delta rule treat at once (fla.ops.gated_delta_rule, which both call)."""
 _MOST_LAYERS: Final = 10_000
-Fields = dict[str, Any]
-"""Fields of a model's spec."""
+MixerFields = dict[str, Any]
+"""MixerFields of a model's spec."""
 
 
 def is_known_spec(spec: str) -> bool:
@@ -53,14 +53,14 @@ def count_layers(arguments: Arguments) -> None:
         arguments.add("--num-layers", [known_value(count, entry.value_line)], entry.value_line)
 
 
-def mixers_of(arguments: Arguments, fields: Fields, sizes: Fields) -> Fields:
+def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
     """The fields of layers whose mixer is no attention, or that have a mixer or a network alone.
 
     `fields` are those of the whole model, `sizes` all that the flags give, those of mixers among them.
     """
     own, stack = _spec(arguments, "own"), _spec(arguments, "stack")
     delta = own == _DELTA_SPEC or arguments.text("mixers", _VARIANT) == "gated_delta_net"
-    found: Fields = {}
+    found: MixerFields = {}
     read: tuple[str, ...] = ()
     if own == "mamba_spec" and "hidden_size" in fields:
         inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
@@ -70,7 +70,8 @@ def mixers_of(arguments: Arguments, fields: Fields, sizes: Fields) -> Fields:
         found, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
     elif delta:
         found = _delta(arguments, fields, sizes, own=own == _DELTA_SPEC)
-        read = (_PLACES,) if arguments.text("mixers", _VARIANT) != "gated_delta_net" else (_VARIANT, _PLACES)
+        named = arguments.text("mixers", _VARIANT) == "gated_delta_net"
+        read = (*((_VARIANT,) if named else ()), next((name for name in _PLACES if arguments.has(name)), ""))
     _remark_others(arguments, (*_DECIDING, *(("mamba-expand",) if stack else ())), read)
     arguments.forget("mixers")
     return _agreeing(arguments, fields, found)
@@ -87,7 +88,7 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
             arguments.not_modelled(said, name)
 
 
-def _agreeing(arguments: Arguments, fields: Fields, found: Fields) -> Fields:
+def _agreeing(arguments: Arguments, fields: MixerFields, found: MixerFields) -> MixerFields:
     """The fields, without networks that have experts where the flags give none, or none where they give some."""
     networks, count = found.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
@@ -99,7 +100,7 @@ def _agreeing(arguments: Arguments, fields: Fields, found: Fields) -> Fields:
     return {}
 
 
-def _mamba(sizes: Fields, inner: int, groups: int, chunk: int) -> Fields:
+def _mamba(sizes: MixerFields, inner: int, groups: int, chunk: int) -> MixerFields:
     """Sizes of Mamba-2 where `inner` features follow from the hidden size; `groups` and `chunk` are the defaults."""
     size = sizes.get("mamba_head_dim") or 64
     return {
@@ -114,7 +115,7 @@ def _mamba(sizes: Fields, inner: int, groups: int, chunk: int) -> Fields:
     }
 
 
-def _stack(arguments: Arguments, fields: Fields, sizes: Fields) -> Fields:
+def _stack(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
     """One part a layer, by the pattern's marks; Mamba-2 as megatron/core/ssm/mamba_mixer.py of d98e8a6 has it."""
     layers = fields.get("num_hidden_layers")
     if not layers or "hidden_size" not in fields:
@@ -157,19 +158,19 @@ def _by_ratios(arguments: Arguments, layers: int) -> str:
     return "".join(marks)
 
 
-def _delta(arguments: Arguments, fields: Fields, sizes: Fields, *, own: bool) -> Fields:
+def _delta(arguments: Arguments, fields: MixerFields, sizes: MixerFields, *, own: bool) -> MixerFields:
     """The gated delta rule but in every n-th layer, or as a list says: `get_linear_attention_pattern` of d98e8a6.
 
     MindSpeed's Qwen3-Next (MindSpeed-LLM v2.2.0, qwen3_next_feature.py) counts alike and gates the attention's output.
     """
     layers = fields.get("num_hidden_layers")
-    text = (arguments.text("mixers", _PLACES) or "").replace(" ", "").strip("\"'")
+    text = (arguments.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
     digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in arguments.incomplete:
             said = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
-            arguments.not_modelled(said, _PLACES)
+            arguments.not_modelled(said, *_PLACES)
         return {}
     if own and not arguments.switch("mixers", "use-triton-gdn"):
         said = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"

@@ -11,13 +11,13 @@ from simulator.frameworks.megatron import special
 from simulator.frameworks.megatron.cut import cut_of
 from simulator.frameworks.megatron.mixers import count_layers
 from simulator.frameworks.megatron.model import fields_of, model_of
-from simulator.frameworks.run import Run
+from simulator.frameworks.run import TrainingRun
 from simulator.frameworks.take import part, take
-from simulator.frameworks.values import Value
+from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
 
 
-def read(arguments: Arguments, environment: Mapping[str, Value] | None, *, own: bool = False) -> Run:
+def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> TrainingRun:
     """The run that Megatron's flags ask for, before what was not read is remarked.
 
     `environment` is None where the recipe says nothing about it; `own` says that Megatron-LM itself reads the flags, so
@@ -27,8 +27,10 @@ def read(arguments: Arguments, environment: Mapping[str, Value] | None, *, own: 
     targets = take(arguments)
     layers: int | None = targets.get("model.num_hidden_layers")
     tensor = targets.get("layout.tensor_parallel", 1)
-    model, fields = model_of(arguments, fields_of(arguments, targets), tensor)
-    layers = layers or (models.load_model(model).num_hidden_layers if model else None)
+    shape = fields_of(arguments, targets)
+    model, fields = model_of(arguments, shape, tensor)
+    spec = models.load_model(model) if model else None
+    layers = layers or (spec.num_hidden_layers if spec else None)
     cut = cut_of(arguments, layers, targets.get("layout.pipeline_parallel", 1), targets.get("layout.virtual_stages", 1))
     special.set_layout(arguments, targets, layers, cut.chunks)
     sizes: dict[str, Any] = part(targets, "layout") | {
@@ -44,10 +46,11 @@ def read(arguments: Arguments, environment: Mapping[str, Value] | None, *, own: 
     batch = targets.get("workload.global_batch_size") or special.largest_batch(arguments)
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
-    return Run(
+    return TrainingRun(
         framework="megatron",
         model=model,
         model_fields=fields,
+        shape=shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields,
         seq_length=targets.get("workload.seq_length"),
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch or "global_batch_size" in arguments.incomplete else 1,

@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.take import Targets
-from simulator.frameworks.values import Value
+from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP8_RECIPES
@@ -183,7 +183,7 @@ def check_adapters(arguments: Arguments, rank: int | None) -> None:
 
 
 def set_options(
-    arguments: Arguments, targets: Targets, environment: Mapping[str, Value] | None, layout: Layout
+    arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue] | None, layout: Layout
 ) -> None:
     """Correct the switches; `environment` is None where the recipe says nothing about it."""
     if environment is not None:
@@ -206,7 +206,7 @@ def set_options(
         targets["option.overlap_tensor_gradients"] = "false"
 
 
-def _set_by_environment(arguments: Arguments, targets: Targets, environment: Mapping[str, Value]) -> None:
+def _set_by_environment(arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue]) -> None:
     """Whether the allocator grows its segments, HCCL's buffer in MiB, whether the host waits for every kernel."""
     allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
     if allocator is not None and not allocator.known:
@@ -221,7 +221,7 @@ def _set_by_environment(arguments: Arguments, targets: Targets, environment: Map
         targets["option.blocking_launches"] = "true"
 
 
-def _is_fused(arguments: Arguments, environment: Mapping[str, Value]) -> bool:
+def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bool:
     """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
     if arguments.switch("flash_attention", "use-flash-attn"):
         return True

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path, PurePath
+from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.question.specs.documents import read_yaml
 
-_DEFAULT = "gpt2bpetokenizer"
+_DEFAULT: Final = "gpt2bpetokenizer"
 """The tokenizer that pretrain_gpt.py takes by itself."""
+_WHOLE: Final = ("padded-vocab-size", "pad-vocab-size-to")
 
 
 @functools.cache
@@ -26,13 +28,15 @@ def padded(count: int, multiple: int) -> int:
 
 
 def padding(arguments: Arguments, tensor_parallel: int) -> int:
-    """What Megatron pads a vocabulary to a multiple of."""
+    """What Megatron pads a vocabulary to a multiple of; one that is given with its padding stays as it is."""
+    if arguments.has(*_WHOLE):
+        return 1
     return (arguments.integer("vocab_size", "make-vocab-size-divisible-by") or 128) * tensor_parallel
 
 
 def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
     """Entries of the vocabulary, and the tokenizer that they are assumed from."""
-    whole = arguments.integer("vocab_size", "padded-vocab-size", "pad-vocab-size-to")
+    whole = arguments.integer("vocab_size", *_WHOLE)
     if whole:
         return whole, ""
     # MindSpeed builds the table of the tokenizer it loads, whatever --vocab-size says.

@@ -7,6 +7,7 @@ from simulator.frameworks.mindspeed.special import extended
 
 FRAMEWORK: Final = Framework(
     title="MindSpeed and MindSpeed-LLM",
+    profile="megatron",
     tables=("mindspeed",),
     extends="megatron",
     order=20,

@@ -14,8 +14,8 @@ from typing import Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import Launch
-from simulator.frameworks.run import Run
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.run import TrainingRun
 from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
 
@@ -36,7 +36,7 @@ Options = dict[str, str]
 """Switches as text, by name."""
 
 
-def extended(arguments: Arguments, run: Run, _: Launch | None) -> Run:
+def extended(arguments: Arguments, run: TrainingRun, _: LaunchCommand | None) -> TrainingRun:
     """The run with what MindSpeed does; other runs as they are."""
     if not is_mindspeed(arguments) or run.layout is None:
         return run
@@ -128,8 +128,10 @@ def _kernels(facts: _Facts) -> Options:
     are what `--moe-permutation-async-comm` gives the all-gather dispatcher there.
     """
     arguments = facts.arguments
-    older = ("fused_rms_norm", "fused_swiglu") if facts.is_legacy else ()
-    own = dict.fromkeys(("fused_rotary", *older), "false")
+    own = {"fused_rotary": "false"}
+    if facts.is_legacy:
+        for switch, flag in (("fused_rms_norm", "use-fused-rmsnorm"), ("fused_swiglu", "use-fused-swiglu")):
+            own[switch] = str(arguments.switch(switch, flag)).lower()
     if arguments.has("num-experts") and facts.is_oldest:
         own["sliced_experts"] = str(not arguments.has("moe-grouped-gemm")).lower()
         own["indexed_dispatch"] = str(_gathers(arguments)).lower()
@@ -142,7 +144,7 @@ def _gathers(arguments: Arguments) -> bool:
     return kind == "allgather" and arguments.switch("indexed_dispatch", "moe-permutation-async-comm")
 
 
-def _exchange(facts: _Facts, run: Run, options: Options) -> Options:
+def _exchange(facts: _Facts, run: TrainingRun, options: Options) -> Options:
     """How context parallelism exchanges where no flag tells it, and whether key-value heads are repeated for it.
 
     Tokens for heads up to v2.0, later in a ring: `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0,

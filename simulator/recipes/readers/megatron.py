@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.run import finished
-from simulator.frameworks.values import Value
+from simulator.frameworks.values import PlainValue
 from simulator.recipes.recipe import Recipe, recipe_of
 
 
 def megatron_recipe(  # noqa: PLR0913, PLR0917  what a launch and a configuration file have in common
     arguments: Arguments,
-    environment: Mapping[str, Value] | None,
+    environment: Mapping[str, PlainValue] | None,
     dialect: str,
     title: str,
     nodes: int | None,

@@ -15,7 +15,7 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.names import plain
-from simulator.frameworks.values import Value, known_value
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
@@ -55,7 +55,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     for key in keys:
         (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else kept).append(key)
     variables = Variables({**told, **settings})
-    environment: dict[str, Value] = {}
+    environment: dict[str, PlainValue] = {}
     devices: int | None = None
     for key in variables.keys(kept):
         if key.path == _PROCESSES and isinstance(key.content, int) and key.content > 0:
@@ -82,7 +82,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 
 
-def _add(given: Given, name: str, values: tuple[Value, ...], line: int) -> None:
+def _add(given: Given, name: str, values: tuple[PlainValue, ...], line: int) -> None:
     """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
     off = [value.text for value in values] == ["false"] and values[0].known
     given.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
@@ -112,7 +112,7 @@ def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> t
     return told, {name: text for name, text in words.items() if name not in told}
 
 
-def _unwrapped(values: tuple[Value, ...]) -> tuple[Value, ...]:
+def _unwrapped(values: tuple[PlainValue, ...]) -> tuple[PlainValue, ...]:
     """The values of a text such as `[moe_act layernorm]`."""
     if len(values) == 1 and values[0].known:
         match = re.fullmatch(r"\[([^\[\]+*|]+)\]", values[0].text.strip())

@@ -18,7 +18,7 @@ from simulator.frameworks.flags import Flag, flags_of
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.unread import remark_keys
-from simulator.frameworks.values import EMPTY, Value, known_value
+from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
@@ -146,7 +146,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
 
 def _base(given: Given, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
     """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
-    words: dict[str, Value] = {}
+    words: dict[str, PlainValue] = {}
     for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
         name, equals, _ = value.text.partition("=")
         if name in ("--config-name", "--config-path"):

@@ -16,7 +16,7 @@ from simulator.frameworks.launch import plain_path
 from simulator.frameworks.named import QUANTIZED, known_model, with_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import finished
-from simulator.frameworks.values import Value, known_value
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
@@ -103,7 +103,7 @@ def _environment_count(launch: TrainingCommand, name: str) -> int | None:
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _add_file(given: Given, launch: TrainingCommand, file: str, word: Value) -> None:
+def _add_file(given: Given, launch: TrainingCommand, file: str, word: PlainValue) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}

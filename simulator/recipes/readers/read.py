@@ -18,7 +18,7 @@ from simulator.frameworks.framework import LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.values import Value
+from simulator.frameworks.values import PlainValue
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
@@ -29,7 +29,6 @@ from simulator.recipes.readers.llamafactory import (
     read_llamafactory,
     read_llamafactory_launch,
 )
-from simulator.recipes.readers.megatron_deepspeed import is_engine, read_engine
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.neox import is_neox, read_neox
@@ -224,7 +223,7 @@ def _variable(placeholder: re.Match[str]) -> str:
     return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
 
-def _named(value: Value) -> tuple[str, ...]:
+def _named(value: PlainValue) -> tuple[str, ...]:
     """The file that `--flag=FILE` names."""
     return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
 
@@ -275,7 +274,6 @@ _COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[Traini
     (is_swift, read_swift),
     (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
-    (is_engine, read_engine),
 )
 """Launches that their program or their words tell, each with its reader."""
 

@@ -15,12 +15,13 @@ from typing import Final
 from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import FLAGS as TRAINER_FLAGS
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.flags import Flag, FlagTable, passed_of, read_of
 from simulator.frameworks.megatron.keys import add_layers, settle, with_model
 from simulator.frameworks.named import named_model, with_fewer_bits
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
-from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
+from simulator.recipes.readers.deepspeed import note_samples, trainer_recipe
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand

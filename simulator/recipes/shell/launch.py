@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from simulator.frameworks.launch import Launch, LauncherName
+from simulator.frameworks.launch import LaunchCommand, LauncherName
 from simulator.recipes.shell.values import Cause, Value
 from simulator.recipes.shell.wrappers import WRAPPERS
 
@@ -73,7 +73,7 @@ _WITHOUT_VALUE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingCommand(Launch):
+class TrainingCommand(LaunchCommand):
     """A command that starts training, with what its launcher and its script say of how."""
 
     arguments: tuple[Value, ...]

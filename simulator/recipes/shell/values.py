@@ -13,9 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulator.budget import charge
-from simulator.frameworks.values import LOOK_WORK, MAXIMUM_CHARACTERS, MAXIMUM_PIECES, Cause, TooLargeError
-from simulator.frameworks.values import Piece as PlainPiece
-from simulator.frameworks.values import Value as PlainValue
+from simulator.frameworks.values import (
+    LOOK_WORK,
+    MAXIMUM_CHARACTERS,
+    MAXIMUM_PIECES,
+    Cause,
+    PlainPiece,
+    PlainValue,
+    TooLargeError,
+)
 
 __all__ = [
     "EMPTY",
