@@ -31,7 +31,7 @@ as a whole (what fits without it fits with it), or may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
 """What follows a flag: one value, nothing, a value or nothing, or several."""
 TargetKind = Literal["layout", "option", "model", "workload"]
-"""A field of `Layout`, a switch of `FrameworkProfile`, a field of `ModelSpec`, a field of `TrainingRun`."""
+"""A field of `Layout`, a switch of `FrameworkProfile`, a field of `ModelSpec`, a field of `AskedRun`."""
 FOLDER: Final = Path(__file__).resolve().parent
 """Where each framework has its folder."""
 OWN_TABLE: Final = "words"

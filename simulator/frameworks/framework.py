@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.question.vocabulary import FrameworkName
 
 
@@ -27,7 +27,7 @@ class LaunchForm:
     order: int
     """Place among the forms that are asked in turn whose a launch is: the surest marks first."""
     is_own: Callable[[LaunchCommand], bool]
-    read: Callable[[Arguments, LaunchCommand], TrainingRun]
+    read: Callable[[Arguments, LaunchCommand], AskedRun]
     """The run, before what was not read is remarked."""
 
 
@@ -37,7 +37,7 @@ class Extension:
 
     prepare: Callable[[Arguments], None] = lambda _: None
     """Changes arguments before they are read."""
-    extend: Callable[[Arguments, TrainingRun, LaunchCommand | None], TrainingRun]
+    extend: Callable[[Arguments, AskedRun, LaunchCommand | None], AskedRun]
     """The run as this stack has it; without a launch its words are a log's."""
 
 

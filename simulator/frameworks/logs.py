@@ -15,7 +15,7 @@ from typing import Final, Literal
 from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.question.units import GIB, KIB
 
 OUT_OF_MEMORY: Final = re.compile(
@@ -100,7 +100,7 @@ class LogForm:
     """Tables of what only logs call so, which stand before the framework's own."""
     runs: Callable[[Iterable[LogLine], FlagTable], Iterable[LoggedRun]]
     """The runs of a log that logged steps or ran out of memory. Raises InputError naming the line."""
-    read: Callable[[Arguments], TrainingRun]
+    read: Callable[[Arguments], AskedRun]
     """The run that the printed words ask for, before what was not read is remarked."""
     rate: Literal["tflops", "tokens"]
     """Unit of a step's logged speed: model TFLOP/s, or tokens a second, of a device."""

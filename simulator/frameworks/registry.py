@@ -11,7 +11,7 @@ from simulator.frameworks.flags import FOLDER, FlagTable, table_of
 from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
-from simulator.frameworks.run import TrainingRun, finished
+from simulator.frameworks.run import AskedRun, finished
 from simulator.question.vocabulary import FrameworkName
 
 
@@ -42,7 +42,7 @@ def launch_forms() -> tuple[tuple[str, LaunchForm], ...]:
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
-def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> TrainingRun:
+def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of a launch, with what the stacks on its framework change and what reading it leaves to say."""
     return _extended(name, arguments, launch, lambda: form.read(arguments, launch))
 
@@ -58,14 +58,12 @@ def log_table(name: str) -> FlagTable:
     return table_of(*form.tables, *tables(name))
 
 
-def read_log(name: str, arguments: Arguments) -> TrainingRun:
+def read_log(name: str, arguments: Arguments) -> AskedRun:
     """The run that the words of a log ask for, likewise."""
     return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
 
 
-def _extended(
-    name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], TrainingRun]
-) -> TrainingRun:
+def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], AskedRun]) -> AskedRun:
     extensions = [other.extension for other in frameworks().values() if other.extends == name and other.extension]
     for extension in extensions:
         extension.prepare(arguments)

@@ -17,7 +17,7 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
+class AskedRun:
     """Model, workload and layout of one run, as far as its words fix them, with the line of each."""
 
     framework: FrameworkName
@@ -49,7 +49,7 @@ class TrainingRun:
     remarks: tuple[Remark, ...] = ()
 
 
-AnyRun = TypeVar("AnyRun", bound=TrainingRun)
+AnyRun = TypeVar("AnyRun", bound=AskedRun)
 
 
 def finished(arguments: Arguments, run: AnyRun) -> AnyRun:

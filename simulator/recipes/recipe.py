@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 
 __all__ = ["GivenFlag", "Place", "Recipe", "Remark", "Severity", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(TrainingRun):
+class Recipe(AskedRun):
     """Workload, layout and cluster of one launch, as far as the recipe fixes them."""
 
     file: str
@@ -29,6 +29,6 @@ class Recipe(TrainingRun):
         return self.dialect in ("options", "estimate")
 
 
-def recipe_of(run: TrainingRun, file: str, **launch: Any) -> Recipe:
+def recipe_of(run: AskedRun, file: str, **launch: Any) -> Recipe:
     """A run as the recipe of a file, with what its launch says: title, dialect, nodes, devices of a node."""
-    return Recipe(file=file, **{field.name: getattr(run, field.name) for field in fields(TrainingRun)}, **launch)
+    return Recipe(file=file, **{field.name: getattr(run, field.name) for field in fields(AskedRun)}, **launch)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
@@ -36,7 +36,7 @@ def asked_columns(
     }
 
 
-def run_columns(run: TrainingRun, devices: int | None) -> dict[str, Any]:
+def run_columns(run: AskedRun, devices: int | None) -> dict[str, Any]:
     """Columns of what a logged run's words ask for, but for its model."""
     columns = {name: getattr(run, name) for name in ("framework", "stack", *_WORKLOAD[1:])} | {"devices": devices}
     layout = run.layout

@@ -18,7 +18,7 @@ from simulator.evidence.measurements.steady import steady
 from simulator.evidence.measurements.step_logs import FORMATS, Format, read_steps
 from simulator.frameworks import registry
 from simulator.frameworks.logs import LogForm, LoggedRun, LogLine, log_lines
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.profiles import profile_of
 from simulator.question.frameworks.stacks import stack_for, stacks_of
 from simulator.question.specs.catalogue import load_hardware
@@ -100,7 +100,7 @@ def _rows(name: str, form: LogForm, lines: Iterable[LogLine], context: LogContex
 
 def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, number: int) -> MeasuredRow:
     where = logged.begin.where
-    run = TrainingRun(framework=registry.framework_of(name))
+    run = AskedRun(framework=registry.framework_of(name))
     if logged.arguments is not None:
         run = registry.read_log(name, logged.arguments)
     stated = {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= run.shape.keys()
@@ -139,7 +139,7 @@ _PADDED: Final = 128
 """Rows to a multiple of which, times tensor parallel, a vocabulary is padded."""
 
 
-def _options(run: TrainingRun, hardware: str) -> dict[str, str]:
+def _options(run: AskedRun, hardware: str) -> dict[str, str]:
     """The switches of a run, without those that have no effect on its layout.
 
     A log says all of them but the allocator's setting: those that the usual runs of its hardware set, and this one did
@@ -156,7 +156,7 @@ def _options(run: TrainingRun, hardware: str) -> dict[str, str]:
     return options
 
 
-def _notes(run: TrainingRun) -> Iterator[str]:
+def _notes(run: AskedRun) -> Iterator[str]:
     """What of the run's words is not read, or priced otherwise, as a script's would be told."""
     for remark in run.remarks:
         if remark.severity == "error" or remark.rule in _BOUNDS:

@@ -14,7 +14,7 @@ from simulator.frameworks.megatron import log
 from simulator.frameworks.megatron.core import with_core
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.purpose import encoder_task
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
 """Parts of the names of Megatron's scripts that train no decoder alone."""
@@ -28,7 +28,7 @@ def is_megatron(launch: LaunchCommand) -> bool:
     return any(mark in flags for mark in _MARKS)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> TrainingRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of one launch."""
     script = PurePath(launch.script.text)
     folder = script.parent.name

@@ -27,7 +27,7 @@ from simulator.frameworks.logs import (
 )
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.units import GIB, MIB
 
@@ -276,6 +276,6 @@ def _note_devices(run: _RunLines, arguments: Arguments) -> None:
 _REPLICA: Final = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
 
 
-def read_dump(arguments: Arguments) -> TrainingRun:
+def read_dump(arguments: Arguments) -> AskedRun:
     """The run that a dump asks for."""
     return read(arguments, None, own=True)

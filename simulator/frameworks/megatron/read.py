@@ -11,13 +11,13 @@ from simulator.frameworks.megatron import special
 from simulator.frameworks.megatron.cut import cut_of
 from simulator.frameworks.megatron.mixers import count_layers
 from simulator.frameworks.megatron.model import fields_of, model_of
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
 
 
-def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> TrainingRun:
+def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> AskedRun:
     """The run that Megatron's flags ask for, before what was not read is remarked.
 
     `environment` is None where the recipe says nothing about it; `own` says that Megatron-LM itself reads the flags, so
@@ -46,7 +46,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     batch = targets.get("workload.global_batch_size") or special.largest_batch(arguments)
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
-    return TrainingRun(
+    return AskedRun(
         framework="megatron",
         model=model,
         model_fields=fields,

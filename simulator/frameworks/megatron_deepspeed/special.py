@@ -15,7 +15,7 @@ from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.deepspeed.configuration import FLAGS, add_deepspeed
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Remark
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import known_value
 
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
@@ -40,7 +40,7 @@ def prepare(arguments: Arguments) -> None:
         arguments.not_modelled(said, "pp-partition-method")
 
 
-def extended(arguments: Arguments, run: TrainingRun, launch: LaunchCommand | None) -> TrainingRun:
+def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
     """The run with what the engine's configuration says, else `--zero-stage`; other runs as they are."""
     if not arguments.has("deepspeed"):
         return run

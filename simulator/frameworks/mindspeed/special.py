@@ -15,7 +15,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import TrainingRun
+from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
 
@@ -36,7 +36,7 @@ Options = dict[str, str]
 """Switches as text, by name."""
 
 
-def extended(arguments: Arguments, run: TrainingRun, _: LaunchCommand | None) -> TrainingRun:
+def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> AskedRun:
     """The run with what MindSpeed does; other runs as they are."""
     if not is_mindspeed(arguments) or run.layout is None:
         return run
@@ -144,7 +144,7 @@ def _gathers(arguments: Arguments) -> bool:
     return kind == "allgather" and arguments.switch("indexed_dispatch", "moe-permutation-async-comm")
 
 
-def _exchange(facts: _Facts, run: TrainingRun, options: Options) -> Options:
+def _exchange(facts: _Facts, run: AskedRun, options: Options) -> Options:
     """How context parallelism exchanges where no flag tells it, and whether key-value heads are repeated for it.
 
     Tokens for heads up to v2.0, later in a ring: `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0,
