@@ -1,4 +1,4 @@
-"""What the whole suite shares: one thread a process, no deadlines of single examples, and lanes for launches.
+"""What the whole suite shares: one thread a process, the same examples every time, and lanes for launches.
 
 With `-n 4` a file is a worker's as a whole. Files that launch processes, and files that share what takes long to make,
 stand in four lanes, each a worker's from the start: no more launches run at a time than there are lanes of them.
@@ -16,15 +16,17 @@ from xdist.scheduler import LoadScopeScheduling
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-# How long one example takes says how busy the machine is.
-settings.register_profile("suite", deadline=None)
+# How long one example takes says how busy the machine is. The suite tries the same examples every time, so that only a
+# change can make it red; `--hypothesis-profile free` tries new ones, and more of them.
+settings.register_profile("suite", deadline=None, max_examples=100, derandomize=True)
+settings.register_profile("free", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("suite")
 
 LANES: Final = {
     "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
     "accuracy": ("calibration/test_pages.py", "calibration/test_sources.py", "calibration/test_accuracy.py"),
-    "traces": ("trace/", "docs/test_traced.py"),
+    "traces": ("trace/", "project/test_regenerate.py"),
 }
 """Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
 LONG: Final = ("calibration/", "probe/test_run.py", "answers/test_sweep.py", "project/")

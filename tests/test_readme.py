@@ -1,43 +1,23 @@
-"""The README is true: its output is the program's, its Python runs, its accuracy figures are the recorded ones."""
+"""The README is true and short: its questions and its Python run, its links lead somewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+import shlex
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-WIDE = {**os.environ, "COLUMNS": "120"}
-"""As where stdout is no terminal and nobody says how wide it is."""
-TIMED = re.compile(r"in (?:under )?[0-9.]+ s:")
+import pytest
 
+from tests.cli.running import run
+from tests.docs.pages import blocks
+from tests.docs.readme import PAGE, ROOT
 
-def block(name: str, text: str) -> str:
-    """What stands between the markers of `name`."""
-    found = re.search(rf"<!-- {name}:start -->\n(.*?)<!-- {name}:end -->", text, re.DOTALL)
-    assert found, f"README.md has no {name} markers"
-    return found.group(1)
-
-
-def main_job_output() -> str:
-    """The output block as it should stand, the elapsed time masked."""
-    command = [sys.executable, "-m", "simulator", "--model", "llama3.1-70b", "--nodes", "8"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=WIDE)
-    lines = "\n".join(line.rstrip() for line in TIMED.sub("in 0.03 s:", result.stdout).splitlines())
-    return f"```text\n{lines}\n```\n"
-
-
-def test_output_is_the_programs() -> None:
-    assert block("output", README.read_text(encoding="utf-8")) == main_job_output()
+QUESTIONS = [line.partition("#")[0] for line in blocks(PAGE.read_text(encoding="utf-8"), "sh")[1].splitlines()]
 
 
 def test_python_example_runs() -> None:
-    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -45,13 +25,24 @@ def test_python_example_runs() -> None:
     assert "Layout(" in printed.getvalue()
 
 
+def test_the_readme_is_short() -> None:
+    assert len(PAGE.read_text(encoding="utf-8").split()) <= 1000
+
+
+def test_there_are_five_questions() -> None:
+    assert len(QUESTIONS) == 5
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered(question: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    program, *words = shlex.split(question)
+    paths = [str(path) for word in words if "*" in word for path in sorted(ROOT.glob(word))]
+    result = run(*(word for word in words if "*" not in word), *paths)
+    assert program == "simulate"
+    assert result.exit_code == 0, result.stderr
+
+
 def test_pages_exist() -> None:
-    for page in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
+    for page in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8")):
         assert (ROOT / page).is_file(), page
-
-
-if __name__ == "__main__":
-    page = README.read_text(encoding="utf-8")
-    start, end = "<!-- output:start -->\n", "<!-- output:end -->"
-    before, after = page.split(start)[0], page.split(end)[1]
-    README.write_text(f"{before}{start}{main_job_output()}{end}{after}", encoding="utf-8")

@@ -1,8 +1,8 @@
-"""docs/flags.md, made of the tables of flags: `python -m tools.flags_page` writes it."""
+"""docs/flags.md, made of the tables of flags: `python -m tools.regenerate flags` writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from simulator.frameworks import registry
@@ -93,5 +93,6 @@ def _versions(flags: Iterable[Flag]) -> str:
     return "Versions " + ", ".join(sorted(named))
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    """The page."""
+    return {PAGE: page()}

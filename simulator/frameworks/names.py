@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.budget import charge
 
-_WORDS: Final = Path(__file__).with_name("idle_words.csv")
+_WORDS: Final = Path(__file__).with_name("_idle_words.csv")
 """Words of names that change neither memory nor speed: `idle` unless another word of the name says that it may
 (`_RELEVANT`), `surely_idle` whatever the others are, and `idle_name` for whole names whose words say nothing."""
 _RELEVANT: Final = re.compile(

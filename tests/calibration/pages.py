@@ -20,12 +20,13 @@ from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
 from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration, shipped_calibration
 from simulator.evidence.calibration.vendors import published_layouts
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import accuracy_text, targets_table
-from simulator.show.report.accuracy_sources import class_table, sources_text
+from simulator.show.report.accuracy import accuracy_text
+from simulator.show.report.accuracy_sources import sources_text
 from simulator.show.report.as_json import dumps
 from simulator.show.report.calibration import meaning_table, value_table
 from tests.calibration.measured import all_rows, shipped_rows
 from tests.docs import walk
+from tests.docs.readme import accuracy_line
 from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS
 from tests.specs.test_public_configs import counted
 
@@ -65,7 +66,7 @@ def blocks(assessed: Assessment, judged: Sequence[SourcesJudged]) -> dict[Path, 
             "frameworks": frameworks_table(judged, recorded("ascend_runs"), recorded("configurations")),
         },
         ROOT / "docs" / "calibration.md": calibration_blocks(),
-        ROOT / "README.md": {"accuracy": targets_table(assessed), "sources": class_table(judged)},
+        ROOT / "README.md": {"accuracy": accuracy_line(assessed, judged)},
     }
 
 

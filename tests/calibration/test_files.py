@@ -200,9 +200,7 @@ VALUES = st.recursive(
 PLACES = places(document())
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES | st.just(...)), min_size=1, max_size=3))
 def test_no_file_ends_in_a_traceback(tmp_path: Path, changes: list[tuple[tuple[str | int, ...], Any]]) -> None:
     whole: Any = document()
@@ -229,7 +227,7 @@ def test_no_file_ends_in_a_traceback(tmp_path: Path, changes: list[tuple[tuple[s
     assert found.memory.fit_probability is None or 0.0 <= found.memory.fit_probability <= 1.0
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
 def test_no_text_ends_in_a_traceback(tmp_path: Path, text: str) -> None:
     file = tmp_path / "own.yaml"

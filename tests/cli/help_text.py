@@ -1,10 +1,11 @@
-"""Options of every command as `docs/cli.md` holds them; `python -m tests.cli.help_text` writes them anew.
+"""Options of every command as `docs/cli.md` holds them; `python -m tools.regenerate help` writes them.
 
 What many commands share stands once, in the block `shared`; under a command stand its own options, and of each shared
 section which of its options it takes.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -102,5 +103,5 @@ def written_anew(page: str) -> str:
     return _BLOCK.sub(lambda found: f"<!-- help:{found[1]} -->\n```text\n{text_of(found[1])}```\n", page)
 
 
-if __name__ == "__main__":
-    PAGE.write_text(written_anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    return {PAGE: written_anew(PAGE.read_text(encoding="utf-8"))}

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from simulator.question.specs.folders import hardware_names, model_names
+from simulator.question.specs.catalogue import hardware_names, model_names, spec_text
 from simulator.show.cli.options import FORMATS
 from simulator.show.report.as_json import schema
 from tests.cli.running import TINY, refusal, run
@@ -89,6 +89,17 @@ def test_one_is_shown(command: str, name: str, said: str) -> None:
     assert result.stdout.startswith(name)
     assert said in result.stdout
     assert not run(command, name, "-q").stdout.startswith(name)
+
+
+def test_a_spec_is_written_as_yaml() -> None:
+    assert run("hardware", "gb300-nvl72", "--format", "yaml").stdout == spec_text("hardware", "gb300-nvl72")
+    assert run("models", "qwen3-8b", "--format", "yaml").stdout == spec_text("model", "qwen3-8b")
+    several = run("hardware", "--format", "yaml")
+    assert (several.exit_code, several.stderr) == (
+        2,
+        "simulate: error: --format yaml writes one file: name what to start from\n",
+    )
+    assert run("frameworks", "torch", "--format", "yaml").exit_code == 2
 
 
 def test_an_own_file_is_shown(tmp_path: Path) -> None:

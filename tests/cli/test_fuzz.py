@@ -33,7 +33,7 @@ ARGUMENTS = st.lists(
     max_size=6,
 )
 NOT_FINITE = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def check(args: list[str]) -> str:

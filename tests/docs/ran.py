@@ -1,10 +1,11 @@
-"""Commands on the pages with what they print; `python -m tests.docs.ran` writes the output anew.
+"""Commands on the pages with what they print; `python -m tools.regenerate commands` writes the output anew.
 
 On a page a command and its output are two fenced blocks, `sh` and `text`, right behind `<!-- ran -->`.
 """
 
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +32,6 @@ def written_anew(page: str) -> str:
     return BLOCK.sub(lambda b: f"<!-- ran -->\n```sh\n{b[1]}```\n\n```text\n{printed(b[1])}```\n", page)
 
 
-if __name__ == "__main__":
-    for path in sorted(DOCS.glob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(written_anew(text), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+    return {path: written_anew(text) for path, text in pages.items() if BLOCK.search(text)}

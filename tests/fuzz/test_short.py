@@ -1,4 +1,4 @@
-"""A short run of the fuzz: another seed each time, printed where it fails; SIMULATE_FUZZ_SEED repeats one."""
+"""A short run of the fuzz with a fixed seed; SIMULATE_FUZZ_SEED takes another, and `python -m tests.fuzz` a new one."""
 
 import os
 import random
@@ -11,12 +11,10 @@ from tests.fuzz.cases import CLASSES, cases, tried
 from tests.fuzz.oracle import Answer, WrongAnswerError, judge
 
 INPUTS = 400
-SEED = int(os.environ.get("SIMULATE_FUZZ_SEED") or random.SystemRandom().randrange(10**9))
+SEED = int(os.environ.get("SIMULATE_FUZZ_SEED", "20261123"))
 
 
-def test_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(f"\nfuzz: seed {SEED}")  # noqa: T201  the seed belongs into the log of every run
+def test_a_short_run(tmp_path: Path) -> None:
     for place, (name, rng) in enumerate(islice(cases(SEED), INPUTS)):
         try:
             tried(name, rng, tmp_path / "work")

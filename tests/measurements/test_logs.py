@@ -296,7 +296,7 @@ def read_or_refuse(path: Path) -> None:
     assert read_rows(path.with_suffix(".csv")) == rows
 
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

@@ -58,7 +58,7 @@ def test_measurements_have_not_changed(table: str) -> None:
 
 def test_every_row_is_there() -> None:
     assert set(DIGESTS) == set(TABLES)
-    assert len(ALL) == 394
+    assert len(ALL) == 472
 
 
 def test_rows_are_those_of_the_shared_table() -> None:
@@ -85,12 +85,13 @@ def test_rows_are_those_of_the_shared_table() -> None:
         assert (row["outcome"] == "oom") == (given[line]["mem_kind"] == "OOM")
 
 
-def test_questions_are_those_of_the_shared_file() -> None:
-    if not (SHARED / "questions.json").is_file():
+@pytest.mark.parametrize(("folder", "named"), [("public", "questions"), ("public2", "further questions")])
+def test_questions_are_those_of_the_shared_file(folder: str, named: str) -> None:
+    file = FOLDER / folder / "questions.json"
+    if not file.is_file():
         pytest.skip("no shared tables; SIMULATE_SHARED names the folder that holds them")
-    document = json.loads((SHARED / "questions.json").read_text(encoding="utf-8"))
-    given = {case["id"]: case for case in document["cases"]}
-    ours = {row.source_ref.split()[0]: row for row in ALL.values() if "of the questions" in row.source_ref}
+    given = {case["id"]: case for case in json.loads(file.read_text(encoding="utf-8"))["cases"]}
+    ours = {row.source_ref.split()[0]: row for row in ALL.values() if f" of the {named}" in row.source_ref}
     assert set(ours) == set(given)
     for name, case in given.items():
         row = ours[name]
@@ -104,13 +105,29 @@ def test_questions_are_those_of_the_shared_file() -> None:
             *((row.micro_batch_size, case["mbs"]), (row.global_batch_size, case["gbs"]), (row.seq_length, case["seq"])),
             *(
                 (row.precision, case["precision"]),
-                # What keeps single operations had no word when the questions were put.
-                ({"operations": "selective"}.get(row.recompute, row.recompute), case["recompute"]),
+                # What keeps single operations had no word when the first questions were put.
+                (row.recompute, case["recompute"] if row.recompute != "operations" else row.recompute),
                 (row.step_time_s, case["step_s"]),
             ),
-            *((row.tokens_per_second_per_device, case["tok_s"]), (row.memory_gib, case["mem_gib"])),
+            *((row.tokens_per_second_per_device, case["tok_s"]), (row.memory_gib, case["mem_gib"] or None)),
         )
         assert [pair for pair in pairs if pair[0] != pair[1]] == [], name
+
+
+def test_published_rows_are_those_of_the_shared_table() -> None:
+    file = FOLDER / "public2" / "bridge.csv"
+    if not file.is_file():
+        pytest.skip("no shared tables; SIMULATE_SHARED names the folder that holds them")
+    printed = {
+        (row["container"], row["model"], row["system"], float(row["tok_s_gpu"]), int(row["gpus"]))
+        for row in cells(file)
+    }
+    bridge = (row for row in ALL.values() if row.table.startswith("megatron-bridge"))
+    ours = [row for row in bridge if "LLAMA3_70B" in row.model_as_stated]
+    assert len(ours) == 6
+    for row in ours:
+        container, speed = row.source_ref.split()[0], row.tokens_per_second_per_device
+        assert (f"{container} NeMo Container", "LLAMA3_70B", "DGX-H100", speed, row.devices) in printed
 
 
 @pytest.mark.parametrize("row", ALL.values(), ids=ALL)

@@ -1,7 +1,8 @@
-"""The flag tables of docs/recipes.md, made of the readers' own; run as a script, it writes them into the page."""
+"""The flag tables of docs/recipes.md, made of the readers' own; `python -m tools.regenerate keys` writes them."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from simulator.frameworks.deepspeed import configuration
 from simulator.frameworks.flags import Flag
@@ -23,10 +24,10 @@ def rendered(heading: str) -> str:
     return "\n".join(["| name | read as |", "|---|---|", *rows])
 
 
-if __name__ == "__main__":
+def generated() -> Mapping[Path, str]:
     text = PAGE.read_text(encoding="utf-8")
     for name in TABLES:
         start, rest = text.split(f"\n### {name}\n\n", 1)
         _, table, end = re.split(r"((?:^\|.*\n)+)", rest, maxsplit=1, flags=re.MULTILINE)
         text = f"{start}\n### {name}\n\n{rest[: rest.index(table)]}{rendered(name)}\n{end}"
-    PAGE.write_text(text, encoding="utf-8")
+    return {PAGE: text}

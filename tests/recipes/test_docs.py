@@ -2,12 +2,8 @@
 
 import re
 
-import pytest
-
 from simulator.recipes.recipe import Recipe
-from tests.recipes.flag_tables import TABLES, rendered
 from tests.recipes.seeds import ROOT
-from tools import flags_page
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 SOURCES = "\n".join(
@@ -15,16 +11,6 @@ SOURCES = "\n".join(
     for wing in ("recipes", "frameworks")
     for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
 )
-
-
-@pytest.mark.parametrize("heading", TABLES)
-def test_flag_tables_are_the_readers_own(heading: str) -> None:
-    section = PAGE.split(f"\n### {heading}\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
-    assert rendered(heading) in section, "run `python -m tests.recipes.flag_tables`"
-
-
-def test_the_page_of_flags_is_current() -> None:
-    assert flags_page.PAGE.read_text(encoding="utf-8") == flags_page.page(), "run `python -m tools.flags_page`"
 
 
 def test_every_remark_is_listed() -> None:

@@ -71,7 +71,7 @@ WORDS = [
     "???",
 ]
 EDIT = st.tuples(st.floats(0, 1), st.integers(0, 40), st.sampled_from(["", *SIGNS, *WORDS]))
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(suppress_health_check=list(HealthCheck))
 
 
 def edited(text: str, edits: list[tuple[float, int, str]]) -> str:

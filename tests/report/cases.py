@@ -1,6 +1,6 @@
-"""Reports whose exact text is kept in `snapshots`; `python -m tests.report.cases` writes it anew."""
+"""Reports whose exact text is kept in `snapshots`; `python -m tools.regenerate reports` writes it anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
@@ -31,6 +31,6 @@ CASES: dict[str, Callable[[], str]] = {
     "estimate.json": lambda: ESTIMATE_REPORTERS["json"](samples.estimate(), _RUN),
 }
 
-if __name__ == "__main__":
-    for name, text in CASES.items():
-        (FOLDER / name).write_text(text(), encoding="utf-8")
+
+def generated() -> Mapping[Path, str]:
+    return {FOLDER / name: text() for name, text in CASES.items()}

@@ -7,16 +7,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner.launch import Launch
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.processes import with_package
 from tests.cli.running import refusal
-from tests.runner.fakes import ROOT, TINY, narrow_hardware
+from tests.runner.fakes import ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
 from tests.runner.ports import held_ports
 from tests.runner.trees import PATIENCE_SECONDS, none_left
 
@@ -69,10 +71,23 @@ def test_a_work_folder_serves_once(left: str, tmp_path: Path) -> None:
 @pytest.mark.launch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_two_nodes_train_together(tmp_path: Path) -> None:
-    found = on_both("simulator", tmp_path, "--tp", "2", "--top", "1", "--repeat", "2", "--steps", "2", "--warmup", "1")
+    split = ("--pp", "2", "--vpp", "1", "--micro-batch-size", "1", "--top", "1", "--format", "json")
+    found = on_both("simulator", tmp_path, *split, "--steps", "2", "--warmup", "1")
     assert [code for code, _, _ in found] == [0, 0], found
-    rows = read_rows(tmp_path / "rows.csv")
-    assert [(row.outcome, row.tensor_parallel, row.step_samples) for row in rows] == [("ok", 2, 2)] * 2
+    for _, out, _ in found:
+        [one] = json.loads(out)["layouts"]
+        assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
+        assert [abs(rank["error"]) < 0.03 for rank in one["ranks"]] == [True, True], one["ranks"]
+    [row] = read_rows(tmp_path / "rows.csv")
+    assert (row.outcome, row.pipeline_parallel, row.step_samples) == ("ok", 2, 2)
+
+
+def test_each_launch_takes_the_next_port(tmp_path: Path) -> None:
+    command = FakeEngine().prepare(pick(layout=ranked()[0].layout), tmp_path)
+    launch = Launch(title="tiny", pick=pick(), estimate=ranked()[0], command=command, repeat=1, limit_seconds=1.0)
+    nodes = [LocalLauncher(endpoint="a:29500")._node(replace(launch, number=number), 0) for number in (1, 2)]
+    assert [node["MASTER_PORT"] for node in nodes] == ["29500", "29501"]
+    assert [node["PET_RDZV_ENDPOINT"] for node in nodes] == ["a:29500", "a:29501"]
 
 
 def test_nodes_must_know_of_each_other() -> None:

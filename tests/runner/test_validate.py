@@ -307,17 +307,16 @@ def test_the_model_must_be_named() -> None:
 
 @pytest.mark.launch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize(
-    ("split", "most"), [(("--tp", "2"), 0.10), (("--pp", "2", "--vpp", "1"), 0.03)], ids=["TP2", "PP2"]
-)
-def test_two_ranks_train(split: tuple[str, ...], most: float) -> None:
-    # With tensor parallelism a few tensors of the exchange may live longer in one launch than in another.
-    result = run(*QUESTION, *split, "--micro-batch-size", "1", "--top", "1", "--format", "json", *SHORT)
+def test_two_ranks_train() -> None:
+    """Tensor parallel; a pipeline's ranks train in test_nodes."""
+    split = ("--tp", "2", "--micro-batch-size", "1")
+    result = run(*QUESTION, *split, "--top", "1", "--format", "json", *SHORT)
     assert result.exit_code == 0, result.stdout + result.stderr
     [one] = json.loads(result.stdout)["layouts"]
     assert (one["runs"], one["failures"]) == (1, [])
     assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
-    assert [abs(rank["error"]) < most for rank in one["ranks"]] == [True, True], one["ranks"]
+    # A few tensors of the exchange may live longer in one launch than in another.
+    assert [abs(rank["error"]) < 0.10 for rank in one["ranks"]] == [True, True], one["ranks"]
     assert one["step_time_s"]["measured"] > 0.0
     [row] = read_rows(Path("simulate-validate/local-cpu.csv"))
     assert (row.outcome, row.step_samples, row.memory_kind) == ("ok", 2, "allocated")

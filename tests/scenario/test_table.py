@@ -16,15 +16,10 @@ from simulator.question.scenario.layout import (
     sizes_text,
 )
 from simulator.question.scenario.settings import LayoutSetting
-from tests.scenario import typed_fields
 
 LAYOUT = Layout(
     tensor_parallel=2, pipeline_parallel=2, data_parallel=3, recompute="full", stage_layers=(3, 5), zero_stage=2
 )
-
-
-def test_types_are_written_from_the_table() -> None:
-    assert typed_fields.FILE.read_text(encoding="utf-8") == typed_fields.text(), "python -m tests.scenario.typed_fields"
 
 
 def test_names_and_keys_tell_the_fields_apart() -> None:

@@ -1,5 +1,6 @@
-"""Writes `simulator/question/scenario/typed.py` from the layout fields: `python -m tests.scenario.typed_fields`."""
+"""The text of `simulator/question/scenario/typed.py`; `python -m tools.regenerate types` writes it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import simulator
@@ -10,7 +11,7 @@ FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
 _HEAD = '''"""The layout fields as type checkers need them spelled.
 
-Written from the fields of `Layout` by `python -m tests.scenario.typed_fields`, and held to them by a test.
+Written from the fields of `Layout` by `python -m tools.regenerate types`, and held to them by a test.
 """
 
 from __future__ import annotations
@@ -74,5 +75,5 @@ def text() -> str:
     return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given()]) + "\n"
 
 
-if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+def generated() -> Mapping[Path, str]:
+    return {FILE: text()}

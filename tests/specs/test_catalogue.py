@@ -1,5 +1,6 @@
 """Specs are found by name or path, fast, and unknown names are answered with known ones."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.question.specs import folders
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 
 
 def test_own_yaml_by_path(tmp_path: Path) -> None:
@@ -19,6 +20,46 @@ def test_own_yaml_by_path(tmp_path: Path) -> None:
     assert load_model(str(own)) == load_model("qwen3-4b")
     shutil.copy(folders.spec_folder("hardware") / "h20.yaml", own)
     assert load_hardware(str(own)) == load_hardware("h20")
+
+
+def test_a_spec_is_written_as_a_file_to_start_from(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    for name in hardware_names():
+        own.write_text(spec_text("hardware", name), encoding="utf-8")
+        assert load_hardware(str(own)) == load_hardware(name)
+    booked = spec_text("hardware", "h100-sxm-80g@network=200Gbit/s@leaf=32").replace(
+        "h100-sxm-80g@network", "own-network"
+    )
+    own.write_text(booked.replace("=", "-").replace("200Gbit/s@leaf-32", "200").replace("/s@", "-"), encoding="utf-8")
+    assert load_hardware(str(own)).links[-1].bandwidth_bytes_per_second == 25e9
+    keys = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    keys |= {"num_key_value_heads": 2}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen3", "vocab_size": 128} | keys), encoding="utf-8")
+    own.write_text(spec_text("model", str(config)), encoding="utf-8")
+    assert load_model(str(own)).shape() == load_model(str(config)).shape()
+
+
+def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    text = spec_text("hardware", "h100-sxm-80g").replace('bf16: {value: "989 TFLOP/s"', 'bf16: {value: "989 TB"')
+    text = text.replace("vendor: NVIDIA\n", "vendor: NVIDIA\nwidth: 3\n").replace("memory_bandwidth:", "memory_rate:")
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_hardware(str(file))
+    told = str(caught.value)
+    assert told.startswith(f"{file}: 4 problems: width: unknown key; memory_rate: unknown key, did you mean ")
+    assert "memory_bandwidth: is missing" in told
+    assert "peak_flops.bf16: compute rate '989 TB'" in told
+    # What does not fit together is told together too.
+    text = spec_text("hardware", "h100-sxm-80g").replace(
+        '"81559 MiB", source: nvidia-smi, status: ver', '"9 GiB", source: memo, status: ver'
+    )
+    file.write_text(text.replace("devices: {value: 8", "devices: {value: 3"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_hardware(str(file))
+    for part in ("exceeds memory_capacity 9 GiB", "3 devices must be a part", "'memo' is not a key of sources"):
+        assert part in str(caught.value)
 
 
 def test_names_are_the_files() -> None:

@@ -18,7 +18,7 @@ from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import spec_folder
 from tests.specs.test_huggingface import CONFIGS
 
-FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(suppress_health_check=[HealthCheck.too_slow])
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -131,7 +131,7 @@ def test_mutated_specs(load: Callable[[str], Any], name: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(FUZZ, max_examples=150)
+@FUZZ
 @given(data=st.data())
 def test_mutated_configs(name: str, data: st.DataObject) -> None:
     document: Any = CONFIGS[name]

@@ -18,6 +18,13 @@ NAMES = {
     "h200-sxm",
     "h20",
     "b200-sxm",
+    "b300-sxm",
+    "gb200-nvl72",
+    "gb300-nvl72",
+    "rtx-4090",
+    "rtx-5090",
+    "rtx-pro-6000",
+    "l40s",
     "a100-sxm-80g",
     "a100-sxm-40g",
     "a800-sxm-80g",
@@ -34,7 +41,18 @@ NAMES = {
     "mi355x",
     "local-cpu",
 }
-FAMILIES = {"hopper", "ampere", "blackwell", "ascend-910", "iluvatar-bi", "cdna3", "cdna4", "cpu"}
+FAMILIES = {
+    "hopper",
+    "ampere",
+    "ada",
+    "blackwell",
+    "blackwell-rtx",
+    "ascend-910",
+    "iluvatar-bi",
+    "cdna3",
+    "cdna4",
+    "cpu",
+}
 
 each = pytest.mark.parametrize("name", sorted(NAMES))
 
@@ -114,6 +132,29 @@ def test_a_missing_peak_is_unsupported(name: str) -> None:
         else:
             with pytest.raises(UnsupportedError, match=f"'{name}' has no {precision} peak; it has: .*bf16"):
                 spec.peak(precision)
+
+
+def test_an_alias_is_one_device_s() -> None:
+    specs = [load_hardware(name) for name in hardware_names()]
+    names = [*hardware_names(), *(alias for spec in specs for alias in spec.aliases)]
+    assert len(set(names)) == len(names)
+    assert all(name == name.lower() for name in names)
+    known = {alias: spec.name for spec in specs for alias in spec.aliases}
+    assert known["h100"] == known["p5.48xlarge"] == known["nvidia-h100-80gb-hbm3"] == "h100-sxm-80g"
+    assert (known["b200"], known["gb300"], known["910b"]) == ("b200-sxm", "gb300-nvl72", "ascend-910b-64g-8")
+
+
+def test_a_rack_of_trays_joins_equal_parts_of_a_job() -> None:
+    rack = load_hardware("gb300-nvl72")
+    assert (rack.devices_per_node, [link.devices for link in rack.links]) == (4, [72, None])
+    used = {devices: rack.joined_devices(devices) for devices in (1, 4, 8, 36, 64, 72, 128, 144, 216, 256, 1152)}
+    # 64 trays: 16 of each of four racks; 36: 18 of two; 54: 18 of three; 288: 18 of sixteen.
+    assert used == {1: 4, 4: 4, 8: 8, 36: 36, 64: 64, 72: 72, 128: 64, 144: 72, 216: 72, 256: 64, 1152: 72}
+    # A prime number of trays over one rack has no equal parts but single trays.
+    assert rack.joined_devices(4 * 37) == 4
+    node = load_hardware("h100-sxm-80g")
+    assert {node.joined_devices(devices) for devices in (1, 8, 1024)} == {8}
+    assert load_hardware("h100-sxm-80g@leaf=32").joined_devices(1024) == 8
 
 
 def test_numbers_that_the_facts_single_out() -> None:

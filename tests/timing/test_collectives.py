@@ -196,3 +196,33 @@ def test_groups_of_so_many_shards() -> None:
         assert (only(routed.size), only(routed.stride)) == (8 if degree is None else 2, 8)
     ranks = collectives.expert_ranks_group(here)
     assert (only(ranks.size), only(ranks.stride)) == (8, 1)
+
+
+# GB300 NVL72: NVLink 900 GB/s x 0.75 = 675 and 2 us over a rack; an 800 Gbit/s adapter a device, 75 GB/s, and 10 us.
+
+
+def test_a_group_inside_a_rack_crosses_trays_at_full_rate() -> None:
+    job = scenario_of(small_dense(), "gb300-nvl72", devices=256, coefficients=ROUND)
+    sent = np.array([S])
+    # Sixteen trays: each member takes in 63/64 over its own links, wherever the others are.
+    assert only(gather_seconds(job, group(64), sent)) == pytest.approx(63 / 64 * S / 675e9 + 63 * 2 * US)
+    assert only(gather_seconds(job, group(8, 8), sent)) == pytest.approx(7 / 8 * S / 675e9 + 7 * 2 * US)
+    assert only(all_to_all_seconds(job, group(32), sent)) == pytest.approx(31 / 32 * S / 675e9 + 2 * US)
+    assert only(neighbour_seconds(job, group(16, 4), sent)) == pytest.approx(S / 675e9 + 2 * US)
+
+
+def test_a_group_over_racks_leaves_by_the_network() -> None:
+    job = scenario_of(small_dense(), "gb300-nvl72", devices=256, coefficients=ROUND)
+    sent = np.array([S])
+    # Four members 64 apart, one a rack: 3/4 over one adapter.
+    assert only(gather_seconds(job, group(4, 64), sent)) == pytest.approx(3 / 4 * S / 75e9 + 3 * 10 * US)
+    # All 256: 3/4 enters a rack over its 64 adapters, 63/64 goes round inside it.
+    inside, over = 63 / 64 * S / 675e9, 3 / 4 * S / (64 * 75e9)
+    assert only(gather_seconds(job, group(256), sent)) == pytest.approx(max(inside, over) + 63 * 2 * US + 3 * 10 * US)
+    # An exchange of 128 members: 64 of 128 parts leave the rack.
+    assert only(all_to_all_seconds(job, group(128), sent)) == pytest.approx(64 / 128 * S / 75e9 + 12 * US)
+
+
+def test_a_job_of_one_rack_has_all_of_it() -> None:
+    job = scenario_of(small_dense(), "gb300-nvl72", devices=72, coefficients=ROUND)
+    assert only(gather_seconds(job, group(72), np.array([S]))) == pytest.approx(71 / 72 * S / 675e9 + 71 * 2 * US)

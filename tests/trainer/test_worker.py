@@ -121,15 +121,10 @@ def test_tied_tables_on_two_pipeline_ranks_stay_equal(tensor_parallel: int, tmp_
     assert two.norms == pytest.approx(one.norms, rel=1e-4)
 
 
-def test_torchrun_starts_it_and_bf16_stays_near_fp32(alone: Trained, tmp_path: Path) -> None:
+def test_bf16_stays_near_fp32(alone: Trained, tmp_path: Path) -> None:
     layout = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3}
     job = job_of(layout, precision="bf16")
-    path = written(job, tmp_path)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "simulator.lab.trainer", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    for result in results(job, tmp_path):
+    for result in launch(job, tmp_path):
         assert result.losses == pytest.approx(alone.losses, abs=0.01)
         assert result.losses != pytest.approx(alone.losses, rel=1e-7)
         # Parameters rest in fp32, half of them on each rank.

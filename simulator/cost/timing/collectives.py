@@ -1,4 +1,4 @@
-"""Collectives on the real topology: a group inside a node, across nodes, on a mesh.
+"""Collectives on the real topology: a group inside a node, inside the nodes of one NVLink domain, across a network.
 
 A group is `size` ranks, `stride` device numbers apart. Ranks are numbered tensor parallel fastest, then context,
 data, pipeline (Megatron's default order); expert tensor parallel, then expert parallel, in the expert numbering.
@@ -91,9 +91,14 @@ class _Crossing(NamedTuple):
     latency: float
 
 
+def _links(scenario: Scenario) -> tuple[LinkLevel, ...]:
+    """The levels of links as the whole job uses them."""
+    return scenario.hardware.links_of(scenario.devices)
+
+
 def _crossings(scenario: Scenario, group: RankGroup) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
-    for level in scenario.hardware.links:
+    for level in _links(scenario):
         within = _within(level, group)
         yield _Crossing(members, within, _bandwidth(scenario, level, within), level.latency_seconds)
         members = within
@@ -157,7 +162,7 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
     wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
     """
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
-    for level, crossing in zip(scenario.hardware.links, _crossings(scenario, group), strict=True):
+    for level, crossing in zip(_links(scenario), _crossings(scenario, group), strict=True):
         # Without what NCCL's collectives reach of the level.
         rate = crossing.bandwidth / _efficiency(scenario, level) / scenario.coefficients.time.collective_slowdown
         islands = crossing.within / crossing.members
@@ -179,7 +184,7 @@ def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -
     """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
-    for level in scenario.hardware.links:
+    for level in _links(scenario):
         within = _within(level, group)
         rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
         crossed = within > members

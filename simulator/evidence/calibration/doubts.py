@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.evidence.calibration.fit import Fit
@@ -189,7 +190,7 @@ def hypotheses(sample: Sample, fitted: Coefficients, most: int = 6) -> list[Hypo
         near = np.abs(memory) <= MEMORY_TOLERANCE
         if not near.any():
             continue
-        priced, memory = price(scenario, sized.block.take(near)), memory[near]
+        priced, memory = price(Pricing(scenario, sized.block.take(near))), memory[near]
         speed = _tflops(scenario, priced.step.total) / (sample.measured_tflops or np.nan) - 1.0
         for index in np.flatnonzero(np.abs(speed) <= SPEED_TOLERANCE):
             layout = priced.block.layout(int(index))

@@ -143,9 +143,10 @@ class Gauss:
     def told(self, message: Message) -> Gauss:
         """With what a message says."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
-        covariance = np.asarray(np.linalg.solve(inner, self.covariance), dtype=np.float64)
-        mean = np.asarray(np.linalg.solve(inner, self.mean + self.covariance @ message.vector), dtype=np.float64)
-        return Gauss(mean, (covariance + covariance.T) / 2.0)
+        sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
+        solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
+        covariance = solved[:, :-1]
+        return Gauss(solved[:, -1], (covariance + covariance.T) / 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +158,11 @@ class Message:
 
     def passed(self, spread: float) -> Message:
         """What it says of the level above, from which these coefficients deviate by so many spreads."""
+        # Information A and spread s: (A^-1 + s^2)^-1 = (1 + s^2 A)^-1 A, for the two commute.
         inner = np.eye(len(self.vector)) + spread**2 * self.information
-        information = np.asarray(np.linalg.solve(inner.T, self.information.T).T, dtype=np.float64)
-        vector = np.asarray(np.linalg.solve(inner, self.vector), dtype=np.float64)
-        return Message((information + information.T) / 2.0, vector)
+        solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)
+        information = solved[:, :-1]
+        return Message((information + information.T) / 2.0, solved[:, -1])
 
     def __add__(self, other: Message) -> Message:
         return Message(self.information + other.information, self.vector + other.vector)
@@ -190,21 +192,16 @@ class Linearization:
     def shared(self, without: Collection[str], family: str) -> Gauss:
         """What all other families say of one, deviation included; sources in `without` are not asked."""
         count = len(self.design.names)
-        found = Gauss(np.zeros(count), np.eye(count))
-        for other, sources in self._sources(without).items():
+        said = Message(np.zeros((count, count)), np.zeros(count))
+        for other in self._by_family:
             if other != family:
-                said = Message(np.zeros((count, count)), np.zeros(count))
-                for source in sources:
-                    said += self._said[source]
-                found = found.told(said.passed(self.hyper.family))
-        return found.wider(self.hyper.family)
+                said += self._of_family(other, without)[1]
+        return Gauss(np.zeros(count), np.eye(count)).told(said).wider(self.hyper.family)
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
         """What is known of a family."""
         found = self.shared(without, name)
-        for source in self._sources(without).get(name, ()):
-            found = found.told(self._said[source])
-        return found
+        return found.told(self._of_family(name, without)[0]) if name in self._by_family else found
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
         """What is known of a cluster of a family that gave no row."""
@@ -223,9 +220,9 @@ class Linearization:
 
     def shares(self, family: str) -> dict[str, Vector]:
         """Information of each source on a family's coefficients, in units of the priors'."""
-        same = {source: self._pairs[source] == family for source in self._said}
+        same = self._by_family.get(family, ())
         return {
-            source: np.diag((said if same[source] else said.passed(2.0**0.5 * self.hyper.family)).information)
+            source: np.diag((said if source in same else said.passed(2.0**0.5 * self.hyper.family)).information)
             for source, said in self._said.items()
         }
 
@@ -246,16 +243,33 @@ class Linearization:
         return {str(s): self.message(sources == s).passed(self.hyper.cluster) for s in dict.fromkeys(sources)}
 
     @cached_property
-    def _pairs(self) -> dict[str, str]:
-        """Family of each source."""
-        return dict(zip(self.design.sources.tolist(), self.design.families.tolist(), strict=True))
-
-    def _sources(self, without: Collection[str]) -> dict[str, list[str]]:
+    def _by_family(self) -> dict[str, list[str]]:
+        """Sources of each family."""
         found: dict[str, list[str]] = {}
-        for source, family in self._pairs.items():
-            if source not in without:
-                found.setdefault(family, []).append(source)
+        for source, family in dict(
+            zip(self.design.sources.tolist(), self.design.families.tolist(), strict=True)
+        ).items():
+            found.setdefault(family, []).append(source)
         return found
+
+    def sources(self, family: str, without: Collection[str] = ()) -> list[str]:
+        """Sources of a family that are asked."""
+        return [source for source in self._by_family[family] if source not in without]
+
+    @cached_property
+    def _messages(self) -> dict[tuple[str, ...], tuple[Message, Message]]:
+        return {}
+
+    def _of_family(self, family: str, without: Collection[str]) -> tuple[Message, Message]:
+        """What the sources of a family say of it, and of the level above."""
+        asked = tuple(self.sources(family, without))
+        if asked not in self._messages:
+            count = len(self.design.names)
+            said = Message(np.zeros((count, count)), np.zeros(count))
+            for source in asked:
+                said += self._said[source]
+            self._messages[asked] = (said, said.passed(self.hyper.family))
+        return self._messages[asked]
 
 
 def noises(found: Design, hyper: Hyper) -> Vector:
@@ -276,7 +290,10 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
     for _ in range(rounds):
         left, about = _left(state, without)
         clusters, families = [], []
-        for family, sources in state._sources(without).items():  # noqa: SLF001  one module
+        for family in dict.fromkeys(state.design.families.tolist()):
+            sources = state.sources(family, without)
+            if not sources:
+                continue
             above = state.shared(without, family)
             families.append(_second_moment(above, state.family(family, without), state.hyper.family))
             for source in sources:

@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
+    Design,
     Gauss,
     Linearization,
     design,
@@ -20,6 +21,7 @@ from simulator.evidence.calibration.order import alike, kendall_tau
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.evidence.calibration.vendors import PublishedLayout, published_layouts
+from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -39,7 +41,7 @@ LEAST_LAYOUTS = 2
 """Layouts from which a group of rows is a choice."""
 MANY_LAYOUTS = (4, 3, 2)
 """Layouts from which choices are summed up: the more there are, the harder it is to choose by luck."""
-PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell"}
+PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
 """What the device families are called in reports."""
 
 
@@ -75,6 +77,8 @@ class RowJudged:
     sample: Sample
     sort: str
     """`dense` or `moe`; of memory the kind of figure."""
+    uncalibrated: float
+    """With the priors: predicted over measured, in the logarithm."""
     fitted: Residual
     known: Residual
     """With the other rows of its source, and not itself."""
@@ -147,25 +151,47 @@ def _judged_source(state: Linearization, source: str, random: np.random.Generato
     family, organisation = str(found.families[mine[0]]), found.organisations[mine[0]]
     alone = learned(state, RELEARNED, {source})
     theirs = set(found.sources[found.organisations == organisation].tolist())
-    without = learned(state, RELEARNED, theirs)
+    without = alone if theirs == {source} else learned(state, RELEARNED, theirs)
     fitted, apart, strange = state.cluster(source), alone.unseen(family, {source}), without.unseen(family, theirs)
-    few: dict[int, list[Residual]] = {int(i): [] for i in mine}
+    few: dict[int, list[Gauss]] = {int(i): [] for i in mine}
     for _ in range(DRAWS if len(mine) > FEW else 0):
         chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
         told = alone.cluster(source, chosen)
         for index in mine[~chosen[mine]]:
-            few[int(index)].append(judged(alone, told, int(index), known=False))
+            few[int(index)].append(told)
     for index in mine.tolist():
         others = (found.sources == source) & (np.arange(len(found.samples)) != index)
+        known = state.cluster(source, others)
+        levels = [(state, fitted, True), (state, known, True), (alone, apart, False), (without, strange, False)]
+        levels += [(alone, told, False) for told in few[index]]
+        prior, *errors = _errors(found, index, [found.centre, *(state.point(by) for _, by, _ in levels)])
+        residuals = [
+            Residual(error, _deviation(level, by, index, known=seen))
+            for error, (level, by, seen) in zip(errors, levels, strict=True)
+        ]
+        fitted_to, known_by, source_out, organisation_out, *with_few = residuals
         yield RowJudged(
             sample=found.samples[index],
             sort=found.sort(index),
-            fitted=judged(state, fitted, index, known=True),
-            known=judged(state, state.cluster(source, others), index, known=True),
-            source_out=judged(alone, apart, index, known=False),
-            organisation_out=judged(without, strange, index, known=False),
-            few=tuple(few[index]),
+            uncalibrated=prior,
+            fitted=fitted_to,
+            known=known_by,
+            source_out=source_out,
+            organisation_out=organisation_out,
+            few=tuple(with_few),
         )
+
+
+def _errors(found: Design, index: int, points: Sequence[Vector]) -> list[float]:
+    """How far off a row is predicted at each point, in the logarithm."""
+    errors: list[float] = (found.predicted(index, np.column_stack(points)) - found.logs[index]).tolist()
+    return errors
+
+
+def _deviation(state: Linearization, by: Gauss, index: int, *, known: bool) -> float:
+    """Standard deviation expected of a row; a `known` source's rows scatter as they were seen to."""
+    found = state.design
+    return state.deviation(by, index, str(found.groups[index]) if known else found.sort(index))
 
 
 def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> float:
@@ -185,14 +211,6 @@ def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> floa
             at = float(each[int(np.searchsorted(held, 0.9 * held[-1]))][0]) / NORMAL_90
             return float(np.clip(at, *FACTORS))
     return 1.0
-
-
-def judged(state: Linearization, by: Gauss, index: int, *, known: bool) -> Residual:
-    """A row predicted by some coefficients; a `known` source's rows scatter as they were seen to."""
-    found = state.design
-    error = float(found.predicted(index, state.point(by)[:, None])[0] - found.logs[index])
-    group = str(found.groups[index]) if known else found.sort(index)
-    return Residual(error, state.deviation(by, index, group))
 
 
 def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, price
 from simulator.evidence.calibration.sample import Sample, sample_of
 from simulator.evidence.measurements.row import MeasuredRow
@@ -45,7 +46,7 @@ def row_verdicts(
         if family is not None and sample.scenario.hardware.family != family:
             continue
         scenario = replace(sample.scenario, coefficients=coefficients)
-        priced = price(scenario, sample.block)
+        priced = price(Pricing(scenario, sample.block))
         code = int(priced.verdict[0])
         said: Said = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
         yield RowVerdict(sample, said, float(priced.device_bytes[0]), scenario.hardware.usable_memory_bytes)

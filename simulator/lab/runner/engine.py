@@ -97,6 +97,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """As `--engine` names it."""
 
+    @property
+    def experimental(self) -> str:
+        """Why its figures are not proven, in a clause; empty where the tests launch it for real."""
+
     def check(self) -> None:
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
 

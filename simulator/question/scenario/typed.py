@@ -1,6 +1,6 @@
 """The layout fields as type checkers need them spelled.
 
-Written from the fields of `Layout` by `python -m tests.scenario.typed_fields`, and held to them by a test.
+Written from the fields of `Layout` by `python -m tools.regenerate types`, and held to them by a test.
 """
 
 from __future__ import annotations

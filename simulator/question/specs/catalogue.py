@@ -4,8 +4,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from simulator.errors import InputError, did_you_mean
-from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.documents import read_limited, read_yaml
 from simulator.question.specs.folders import (
     CONFIG_FILE,
     SpecKind,
@@ -19,7 +21,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.network import BOOKED, with_network
 from simulator.question.specs.validation import validated
 
-__all__ = ["hardware_names", "load_hardware", "load_model", "model_names"]
+__all__ = ["hardware_names", "load_hardware", "load_model", "model_names", "spec_text"]
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
@@ -58,6 +60,22 @@ def load_hardware(name_or_path: str) -> HardwareSpec:
 def _shipped_hardware(file: Path) -> HardwareSpec:
     """Return a shipped spec; many questions in a row are asked of the same few."""
     return validated(str(file), HardwareSpec, read_yaml(file))
+
+
+def spec_text(kind: SpecKind, name_or_path: str) -> str:
+    """Return the YAML of a spec, a file to start from. Raises InputError as loading does.
+
+    A shipped spec and a file in YAML are returned as they are; what has another form is written in that of a spec.
+    """
+    file = spec_file(kind, name_or_path)
+    own = Path(name_or_path)
+    if file is None and own.suffix.lower() in _YAML:
+        file = own
+    if file is not None:
+        return read_limited(file)
+    spec = load_model(name_or_path) if kind == "model" else load_hardware(name_or_path)
+    values = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return yaml.safe_dump(values, sort_keys=False, width=120)
 
 
 def _own_file(kind: SpecKind, name_or_path: str) -> Path:

@@ -1,7 +1,7 @@
 """A kind of cluster node: its devices, their memory and the links between them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -10,11 +10,11 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, sourced_parts, undefined_source
+from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
 from simulator.question.vocabulary import AttentionKernel, ExpertDispatch, StackName
 
-PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 """Number formats a peak can be given for."""
 
 
@@ -99,6 +99,8 @@ class PeakFlops(Frozen):
     """16-bit floating point inputs, in FLOP/s."""
     fp8: ComputeRate | None = None
     """8-bit floating point inputs, in FLOP/s."""
+    fp4: ComputeRate | None = None
+    """4-bit floating point inputs (NVFP4, MXFP4), in FLOP/s."""
 
 
 class DeviceLink(Frozen):
@@ -106,10 +108,10 @@ class DeviceLink(Frozen):
 
     name: Name
     """What the level is called, for example ``nvlink``."""
-    topology: Literal["switch", "mesh", "pcie"]
-    """How it is wired: any pair at full rate, one direct link per pair, or a PCIe tree."""
+    topology: Literal["switch", "mesh", "pcie", "leaf"]
+    """How it is wired: any pair at full rate, one direct link per pair, a PCIe tree, or a layer of network switches."""
     devices: Count
-    """Consecutive devices that share this level."""
+    """Consecutive devices that share this level; those of several nodes where it joins nodes."""
     bandwidth: Bandwidth
     """What one device sends to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth: Bandwidth | None = None
@@ -144,8 +146,8 @@ class LinkLevel(NamedTuple):
 
     name: str
     """What the level is called."""
-    topology: Literal["switch", "mesh", "pcie", "network"]
-    """How it is wired; ``network`` is the level between nodes."""
+    topology: Literal["switch", "mesh", "pcie", "leaf", "network"]
+    """How it is wired; ``network`` is the level that joins everything."""
     devices: int | None
     """Consecutive devices that share the level; None for the network, which joins all."""
     bandwidth_bytes_per_second: float
@@ -169,6 +171,8 @@ class HardwareSpec(Frozen):
     """Name the hardware is asked for by."""
     title: Text
     """Full name for readers."""
+    aliases: tuple[Name, ...] = ()
+    """Other names that vendors and clouds give it."""
     vendor: Text
     """Maker of the device."""
     family: Name
@@ -192,6 +196,8 @@ class HardwareSpec(Frozen):
     allocator is taken from measurements of other platforms."""
     host_bandwidth: Bandwidth
     """Rate between one device and its host, one direction."""
+    host_memory: MemorySize | None = None
+    """Memory of the host of one node, all processors together; None where no document states it."""
     device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
     """Levels of links between devices, innermost first."""
     network: Network
@@ -213,9 +219,7 @@ class HardwareSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        problem = _problem(self)
-        if problem:
-            raise ValueError(problem)
+        refuse(_problems(self))
         return self
 
     def __hash__(self) -> int:
@@ -278,21 +282,51 @@ class HardwareSpec(Frozen):
     @cached_property
     def links(self) -> tuple[LinkLevel, ...]:
         """All levels of links, innermost first; the network comes last."""
-        return (*self._device_levels(), self._network_level())
+        return tuple(self._levels([link.devices.value for link in self.device_links]))
 
-    def _device_levels(self) -> Iterator[LinkLevel]:
-        """Yield the levels between devices in base units."""
-        for link in self.device_links:
+    def links_of(self, devices: int) -> tuple[LinkLevel, ...]:
+        """The levels of links as a job of so many devices uses them, innermost first; the network comes last."""
+        if devices not in self._links_by_devices:
+            spans = [self._used_span(link, devices) for link in self.device_links]
+            self._links_by_devices[devices] = tuple(self._levels(spans))
+        return self._links_by_devices[devices]
+
+    @cached_property
+    def _links_by_devices(self) -> dict[int, tuple[LinkLevel, ...]]:
+        return {}
+
+    def joined_devices(self, devices: int) -> int:
+        """Devices that reach each other without the network in a job of so many: those of a node at least."""
+        inner = (level.devices for level in self.links_of(devices) if level.topology not in ("leaf", "network"))
+        return max([self.devices_per_node, *(span for span in inner if span is not None)])
+
+    def _used_span(self, link: DeviceLink, devices: int) -> int:
+        """Consecutive devices of a job inside one level.
+
+        Where links join the nodes of a rack, launchers give a job equal parts of as few racks as they can, in whole
+        nodes: of 18 trays of an NVL72 rack, 16 for 64 trays (Megatron-Bridge 067f987,
+        scripts/performance/utils/executors.py, `--segment`).
+        """
+        span, node = link.devices.value, self.devices_per_node
+        if span <= node or link.topology == "leaf":
+            return span
+        nodes = max(devices // node, 1)
+        return node * max(part for part in range(1, span // node + 1) if nodes % part == 0)
+
+    def _levels(self, spans: Sequence[int]) -> Iterator[LinkLevel]:
+        """Yield the levels in base units, with the devices that each spans; the network comes last."""
+        for link, span in zip(self.device_links, spans, strict=True):
             pair = link.bandwidth if link.pair_bandwidth is None else link.pair_bandwidth
             yield LinkLevel(
                 name=link.name,
                 topology=link.topology,
-                devices=link.devices.value,
+                devices=span,
                 bandwidth_bytes_per_second=link.bandwidth.amount,
                 pair_bandwidth_bytes_per_second=pair.amount,
                 latency_seconds=link.latency.amount,
                 measured=link.bandwidth.status == "measured",
             )
+        yield self._network_level()
 
     def _network_level(self) -> LinkLevel:
         """Return the network in base units: the node's ports shared evenly by its devices."""
@@ -308,20 +342,20 @@ class HardwareSpec(Frozen):
         )
 
 
-def _problem(spec: HardwareSpec) -> str:
-    """Return what does not fit together in ``spec``, or an empty text."""
+def _problems(spec: HardwareSpec) -> Iterator[str]:
+    """Yield what does not fit together in ``spec``."""
     if not spec.peak_flops_per_second:
-        return f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
+        yield f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
     if spec.usable_memory.amount > spec.memory_capacity.amount:
-        return f"usable_memory {spec.usable_memory.value} exceeds memory_capacity {spec.memory_capacity.value}"
+        yield f"usable_memory {spec.usable_memory.value} exceeds memory_capacity {spec.memory_capacity.value}"
     spans = [link.devices.value for link in spec.device_links]
     for inner, outer in pairwise(spans):
         if outer <= inner or outer % inner:
-            return f"device_links: {outer} devices must be a larger multiple of the {inner} inside"
+            yield f"device_links: {outer} devices must be a larger multiple of the {inner} inside"
     node = spec.devices_per_node
     for span in spans:
         if max(span, node) % min(span, node):
-            return f"device_links: {span} devices must be a part or a multiple of the {node} of a node"
+            yield f"device_links: {span} devices must be a part or a multiple of the {node} of a node"
     if node > 1 and (not spans or spans[-1] < node):
-        return f"device_links must join all {node} devices of a node"
-    return undefined_source(sourced_parts(spec), spec.sources)
+        yield f"device_links must join all {node} devices of a node"
+    yield from undefined_sources(spec, spec.sources)

@@ -50,7 +50,7 @@ def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> Hard
         raise InputError(f"{where}: leaf must be 2 nodes at least")
     span = Count(value=nodes * spec.devices_per_node, source=(_SOURCE,), status="assumed")
     link = DeviceLink(
-        name="leaf", topology="switch", devices=span, bandwidth=_rate(per_device), latency=spec.network.latency
+        name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=spec.network.latency
     )
     return spec.model_copy(update={"device_links": (*spec.device_links, link)})
 

@@ -62,14 +62,19 @@ class Sourced(Frozen):
     """What a reader should know about it."""
 
 
-def undefined_source(parts: Iterable[tuple[str, Sourced]], sources: Mapping[str, str]) -> str:
-    """Return a message on the first part with a source key not in ``sources``, or ``""``."""
-    for path, part in parts:
+def refuse(problems: Iterable[str]) -> None:
+    """Raise the ValueError that pydantic waits for, with every problem; nothing where there is none."""
+    if listed := "; ".join(problems):
+        raise ValueError(listed)
+
+
+def undefined_sources(model: BaseModel, sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message on every source key inside ``model`` that is not in ``sources``."""
+    defined = ", ".join(sources) or "none"
+    for path, part in sourced_parts(model):
         for key in part.source:
             if key not in sources:
-                defined = ", ".join(sources) or "none"
-                return f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
-    return ""
+                yield f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
 
 
 def sourced_parts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Sourced]]:

@@ -11,7 +11,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def validated(where: str, model: type[ModelT], values: object) -> ModelT:
-    """Return ``values`` as a ``model``; an InputError names ``where``, the key path and what is allowed."""
+    """Return ``values`` as a ``model``; an InputError names ``where`` and every problem in it, by key path."""
     if not isinstance(values, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     try:
@@ -19,8 +19,9 @@ def validated(where: str, model: type[ModelT], values: object) -> ModelT:
     except ValidationError as error:
         problems = error.errors(include_url=False)
         problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise InputError(f"{where}: {_message(model, problems[0])}{more}") from error
+        messages = list(dict.fromkeys(_message(model, problem) for problem in problems))
+        count = f"{len(messages)} problems: " if len(messages) > 1 else ""
+        raise InputError(f"{where}: {count}{'; '.join(messages)}") from error
 
 
 def _message(model: type[BaseModel], problem: Any) -> str:

@@ -84,7 +84,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
-    _warn(values, hardware, plan, quiet=quiet)
+    _warn(values, hardware, engine, plan, quiet=quiet)
     keeper = record if values["node_rank"] == 0 else None
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     learned = None
@@ -188,17 +188,16 @@ def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
     yield from contradictions(found, hardware, hardware_names())
 
 
-def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: LaunchPlan, *, quiet: bool) -> None:
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Say what makes figures of this machine misleading, before anything is launched on it."""
+    warnings: Iterable[str] = ()
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
-    if values["launcher"] != "local" or values["engine"] != "reference" or not plan.launches:
-        return
-    first = plan.launches[0]
-    if hardware.family == "cpu":
-        warnings: Iterable[str] = filter(None, [crowded(first.pick.scenario.devices // first.nodes)])
-    else:
-        warnings = _device(values, hardware)
-    for text in warnings:
+    if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
+        first = plan.launches[0]
+        ranks = first.pick.scenario.devices // first.nodes
+        warnings = [crowded(ranks)] if hardware.family == "cpu" else _device(values, hardware)
+    unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
+    for text in filter(None, (*warnings, unproven)):
         note(text, quiet=quiet)
 
 

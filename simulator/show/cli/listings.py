@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 from simulator.show.cli.streams import verbosity_of, write
 from simulator.show.report.listing import (
     LISTING_REPORTERS,
@@ -30,6 +31,9 @@ def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _list(ctx, values, models_listing(load_model(name) for name in model_names()), ())
         return
     spec = load_model(values["name"])
+    if values["format"] == "yaml":
+        write(spec_text("model", values["name"]), values["output"])
+        return
     _list(ctx, values, model_facts(spec), listing_notes(spec.sources, spec.note), title=spec.name)
 
 
@@ -39,6 +43,9 @@ def hardware(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _list(ctx, values, hardware_listing(load_hardware(name) for name in hardware_names()), ())
         return
     spec = load_hardware(values["name"])
+    if values["format"] == "yaml":
+        write(spec_text("hardware", values["name"]), values["output"])
+        return
     title = f"{spec.name}: {spec.title} ({spec.vendor})"
     _list(ctx, values, hardware_facts(spec), listing_notes(spec.sources, spec.note), title=title)
 
@@ -60,7 +67,9 @@ def _list(
     notes: tuple[str, ...] | list[str],
     title: str = "",
 ) -> None:
-    """Write a listing; what stands around it is for people only."""
+    """Write a listing; what stands around it is for people only. Raises InputError for YAML of several."""
+    if values["format"] == "yaml":
+        raise InputError("--format yaml writes one file: name what to start from")
     text = LISTING_REPORTERS[values["format"]](records)
     if values["format"] in ("table", "markdown") and verbosity_of(ctx) >= 0:
         around = [title] if title else []

@@ -19,6 +19,7 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
+    FORMATS,
     GENERAL,
     Option,
     Sectioned,
@@ -219,7 +220,7 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
         callback=handled(name, "listings"),
         params=[
             click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
-            *listing_options(),
+            *listing_options((*FORMATS, "yaml") if isinstance(kind, SpecName) else FORMATS),
             *general_options(),
         ],
         help=text,

@@ -37,6 +37,8 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
         note(line, quiet=quiet)
 
     asked.check()
+    if asked.backend != "cpu":
+        tell("experimental: --probe has been walked on processors only, on no accelerator")
     probed = launch_all(prepare(asked, tell), tell)
     write(probe_json(probed) if form == "json" else probe_table(probed, form, verbosity_of(ctx)), None)
     signal = probed.campaign.interrupted_by

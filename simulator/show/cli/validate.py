@@ -75,7 +75,13 @@ def _launch_options() -> list[click.Parameter]:
     )
     return [
         Option("--top", LAUNCH, "Layouts to launch, the best of each split.", type=Whole(1, 1000), default=3),
-        Option("--engine", LAUNCH, "What trains.", type=Word(ENGINES), default="reference"),
+        Option(
+            "--engine",
+            LAUNCH,
+            "What trains; megatron and paddle are experimental.",
+            type=Word(ENGINES),
+            default="reference",
+        ),
         Option("--engine-path", LAUNCH, "Folder of the engine's own code.", metavar="DIR"),
         Option("--launcher", LAUNCH, "What starts the ranks.", type=Word(LAUNCHERS), default="local"),
         backend_option(LAUNCH),

@@ -12,7 +12,7 @@ from simulator.evidence.calibration.sample import Sample
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.scenario.layout import sizes_text
 from simulator.question.units import to_mib
-from simulator.show.report.grid import Style, grid
+from simulator.show.report.grid import Style
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import gib, words
 
@@ -22,12 +22,6 @@ _KINDS = {"memory": "Memory", "time": "TFLOPS"}
 def accuracy_text(found: Assessment, style: Style, *, table: str | None = None) -> str:
     """Return the report; with `table` only the groups and rows of that table."""
     return sections_text(accuracy_sections(found, table), style)
-
-
-def targets_table(found: Assessment) -> str:
-    """Return what is reached of each target as a table for a page."""
-    rows = [[target.text, target.achieved, target.limit] for target in found.targets]
-    return grid(("figure", "reached", "target"), rows, "markdown", text_columns=range(3))
 
 
 def accuracy_sections(found: Assessment, table: str | None) -> Iterator[Section]:

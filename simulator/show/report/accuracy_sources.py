@@ -15,7 +15,7 @@ from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.scenario.layout import layout_object
 from simulator.question.units import GIB
 from simulator.show.report.as_json import significant
-from simulator.show.report.grid import Style, grid
+from simulator.show.report.grid import Style
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import layout_text
 
@@ -60,16 +60,6 @@ def _table(rows: Sequence[RowJudged], key: GroupKey) -> list[list[str]]:
         shares = (part.coverage, part.half_width, part.known_coverage, part.known_half_width)
         lines.append([*name, str(part.rows), *map(_percent, errors), *(f"{100 * share:.0f}" for share in shares)])
     return lines
-
-
-def class_table(found: Sequence[SourcesJudged]) -> str:
-    """Return the errors by class as a table for a page."""
-    lines = []
-    for one in found:
-        named = _table(one.rows, lambda row: (row.platform, row.sort))
-        lines += [[_TITLES[one.kind], *cells[:7], *cells[7:9]] for cells in named]
-    headers = ("figure", "platform", "class", "rows", *_ERRORS, *_COVERAGE[:2])
-    return grid(headers, lines, "markdown", text_columns=(0, 1, 2))
 
 
 def _choices(found: SourcesJudged, table: str | None) -> Iterator[Section]:

@@ -1,4 +1,4 @@
-"""The accuracy report of the shipped rows with targets and rules of thumb: `python -m benchmarks.accuracy`."""
+"""The accuracy report of the shipped rows with targets and rules of thumb: `python -m benchmarks.own_table`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""What the README quotes: `python -m tools.regenerate readme` writes what the main job prints.
+
+The line on accuracy needs the fit: `tests.calibration.pages` writes it.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simulator.evidence.calibration.assessment import Assessment
+from simulator.evidence.calibration.sources import RowJudged, SourcesJudged, summary
+from simulator.question.coefficients.values import CoefficientKind
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "README.md"
+WIDE = {**os.environ, "COLUMNS": "120"}
+"""As where stdout is no terminal and nobody says how wide it is."""
+LEAST_ROWS = 5
+"""Rows of a platform and class below which its mean error is not quoted."""
+TIMED = re.compile(r"in (?:under )?[0-9.]+ s:")
+_START, _END = "<!-- output:start -->\n", "<!-- output:end -->"
+
+
+def main_job_output() -> str:
+    """The block as it should stand, the elapsed time masked."""
+    command = [sys.executable, "-m", "simulator", "--model", "llama3.1-70b", "--nodes", "8"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=WIDE)
+    lines = "\n".join(line.rstrip() for line in TIMED.sub("in 0.03 s:", result.stdout).splitlines())
+    return f"```text\n{lines}\n```\n"
+
+
+def generated() -> Mapping[Path, str]:
+    """The page with what the main job prints."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(_START)
+    return {PAGE: f"{before}{_START}{main_job_output()}{_END}{rest.split(_END, 1)[1]}"}
+
+
+def accuracy_line(assessed: Assessment, judged: Sequence[SourcesJudged]) -> str:
+    """How far off predictions are, in one sentence for the cluster of its own rows and one for all others."""
+    own = {target.id: target.value for target in assessed.targets}
+    rows = [row for one in judged for row in one.rows]
+    coverage = sum(row.source_out.inside for row in rows) / len(rows)
+    memory, speed = (100 * own[f"{kind}_left_out_mean"] for kind in ("memory", "tflops"))
+    return (
+        f"On the {assessed.held_to.split('-')[0].upper()} cluster, each run left out of the fit in turn, memory misses "
+        f"by {memory:.1f} % and speed by {speed:.1f} % in the mean. On public runs of other clusters, with the whole "
+        f"source left out, speed misses by {_spread(judged, 'time')} and memory by {_spread(judged, 'memory')}, by "
+        f"platform and class, and {100 * coverage:.0f} % of the {len(rows)} figures lie in their 90 % interval: "
+        "[every row](docs/accuracy.md)."
+    )
+
+
+def _spread(judged: Sequence[SourcesJudged], kind: CoefficientKind) -> str:
+    """The best and the worst mean error of a platform and class with more than a handful of rows."""
+    groups: dict[tuple[str, str], list[RowJudged]] = {}
+    for row in (row for one in judged if one.kind == kind for row in one.rows):
+        groups.setdefault((row.platform, row.sort), []).append(row)
+    means = [100 * summary(rows).source_out for rows in groups.values() if len(rows) >= LEAST_ROWS]
+    return f"{min(means):.1f} to {max(means):.1f} %"
