@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.frameworks.values import PlainValue
+from simulator.frameworks.values import Cause, PlainValue
 
 LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """A program or training script with its arguments, environment and files."""
+    """One command that starts training: its launcher's options, its script and the script's arguments."""
 
     launcher: LauncherName
     program: str
@@ -23,7 +23,17 @@ class LaunchCommand:
     script: PlainValue
     """The training script, or the subcommand of a command line tool."""
     arguments: tuple[PlainValue, ...]
+    options: Mapping[str, PlainValue]
+    """The launcher's own, by name with underscores."""
     environment: Mapping[str, PlainValue]
+    conditions: frozenset[Cause] = field(default_factory=frozenset)
+    """What decides whether the command runs at all."""
+    spread: Mapping[str, PlainValue] = field(default_factory=dict)
+    """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
+    in_front: frozenset[Cause] = field(default_factory=frozenset)
+    """What words in front of the program depend on that are not known: they may start it on any machines."""
+    open_options: frozenset[Cause] = field(default_factory=frozenset)
+    """What words among the launcher's options depend on that are not known."""
     files: Mapping[str, PlainValue] = field(default_factory=dict)
     """Text of the files that the script has written before, by name."""
 
