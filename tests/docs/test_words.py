@@ -1,4 +1,4 @@
-"""The pages stay few words: README, the newest releases and docs, what generators write and what commands print apart."""
+"""The pages stay few words, apart from what generators write and what commands print."""
 
 import re
 
