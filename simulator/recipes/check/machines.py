@@ -91,14 +91,15 @@ def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
 
 
 def _defaulted(recipe: Recipe, asked: Asked, missing: Unstated, reread: Reread) -> Unstated:
-    """Add what the default of a variable of the environment decides."""
+    """Add what the defaults of variables of the environment decide; a variable of nodes is named before others."""
     for name in _defaults(recipe):
         other = reread({name: "3"}, asked)
         if other is None:
             continue
-        nodes, devices = other.nodes != recipe.nodes, other.devices_per_node != recipe.devices_per_node
-        if nodes or devices:
-            return replace(missing, nodes=nodes, devices_per_node=missing.devices_per_node or devices, variable=name)
+        if other.nodes != recipe.nodes:
+            missing = replace(missing, nodes=True, variable=name)
+        if other.devices_per_node != recipe.devices_per_node:
+            missing = replace(missing, devices_per_node=True, variable=missing.variable or name)
     return missing
 
 
