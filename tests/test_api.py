@@ -50,7 +50,7 @@ def test_defaults_are_named_with_their_values() -> None:
     [
         (simulator.rank, {"modle": "llama3.1-8b"}, "rank() got an unexpected keyword argument 'modle', did you mean"),
         (simulator.estimate, {"model": "llama3.1-8b", "tensor_paralel": 2}, "mean 'tensor_parallel'?"),
-        (scenario_of, {"nodes": 1}, "scenario_of(): missing a required argument: 'model'"),
+        (scenario_of, {"nodes": 1}, "scenario_of(): missing a required"),
     ],
 )
 def test_a_wrong_name_is_said_of_the_function_that_was_asked(
