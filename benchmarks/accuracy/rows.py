@@ -9,29 +9,33 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.accuracy.own import OWN, OWN_FAMILY, OwnRow, own_rows
+from benchmarks.accuracy.vendors import PublishedLayout, published_layouts
 from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.sample import Sample, predict
-from simulator.evidence.calibration.sources import Residual, RowJudged, SourcesJudged, judge_sources
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.calibration.judge import Residual, RowJudged, judge_sources
+from simulator.evidence.calibration.publish import unseen_part
+from simulator.evidence.calibration.sample import Sample, predict, prepared
+from simulator.evidence.calibration.store import FittedPart
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".accuracy"
 KINDS: Final[tuple[CoefficientKind, ...]] = ("time", "memory")
-_DEPENDS_ON: Final = ("simulator/**/*.py", "simulator/**/*.csv", "simulator/**/*.yaml")
-_DATA: Final = ("calibration/**/*", "model_specs/*.yaml", "hardware_specs/*.yaml", "benchmarks/accuracy/rows.py")
+_DEPENDS_ON: Final = (
+    *("simulator/**/*.py", "simulator/**/*.csv", "simulator/**/*.yaml", "model_specs/*.yaml", "hardware_specs/*.yaml"),
+    *("calibration/*.yaml", "calibration/measured/**/*"),
+    *(f"benchmarks/accuracy/{name}.py" for name in ("rows", "own", "vendors", "order")),
+)
 _KEPT: Final = 4
 """Results that stay in the cache."""
 
@@ -58,12 +62,12 @@ class JudgedRow:
     lora: bool
     tuned: bool
     """Whether the source publishes it as tuned for speed."""
-    documented: bool
-    """Whether the source documents the switches."""
+    options_source: str
+    """Where the switches are documented; empty where they are a reading."""
     question: str
     """Model, cluster, sequence and batch: rows that share it differ in the layout or the stack."""
     layout: str
-    """Layout and stack of the run."""
+    """Digest of layout and stack of the run."""
     measured: float
     """TFLOP/s per device, or bytes."""
     uncalibrated: float
@@ -81,28 +85,49 @@ class JudgedRow:
     """With three other rows of its source, for several draws."""
 
 
-def judged_rows() -> tuple[JudgedRow, ...]:
-    """All rows, from the cache where nothing has changed."""
-    file = CACHE / f"{_digest()}.json"
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Everything that the reports are made of."""
+
+    rows: tuple[JudgedRow, ...]
+    published: tuple[PublishedLayout, ...]
+    """What vendors publish as tuned, and where a search puts it."""
+    own: tuple[OwnRow, ...]
+    """The user's own table, fitted as own rows are."""
+
+    def of_kind(self, kind: CoefficientKind) -> list[JudgedRow]:
+        """The rows of time, or of memory."""
+        return [row for row in self.rows if row.kind == kind]
+
+
+@cache
+def judgement() -> Judgement:
+    """Judge all rows, from the cache where nothing has changed."""
+    file = CACHE / f"{digest()}.json"
     if file.is_file():
-        return tuple(_row_of(document) for document in json.loads(file.read_text(encoding="utf-8")))
+        return _read(json.loads(file.read_text(encoding="utf-8")))
     with ProcessPoolExecutor(max_workers=len(KINDS)) as pool:
-        found = tuple(row for rows in pool.map(_of_kind, KINDS) for row in rows)
+        published = pool.submit(_published)
+        done = dict(zip(KINDS, pool.map(_judged, KINDS), strict=True))
+        own = tuple(own_rows({kind: part for kind, (_, part) in done.items()}, samples()))
+        found = Judgement(tuple(row for rows, _ in done.values() for row in rows), published.result(), own)
     CACHE.mkdir(exist_ok=True)
     for old in sorted(CACHE.glob("*.json"), key=lambda path: path.stat().st_mtime)[: 1 - _KEPT]:
         old.unlink()
-    file.write_text(json.dumps([dataclasses.asdict(row) for row in found]), encoding="utf-8")
+    file.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
     return found
 
 
-def measured_rows() -> list[MeasuredRow]:
-    """The rows of all tables."""
-    return [row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)]
+@cache
+def samples() -> tuple[Sample, ...]:
+    """The rows of all tables that ran."""
+    return prepared(row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path))
 
 
-def _digest() -> str:
+def digest() -> str:
+    """Of everything that the predictions depend on."""
     found = hashlib.sha256()
-    for pattern in (*_DEPENDS_ON, *_DATA):
+    for pattern in _DEPENDS_ON:
         for path in sorted(ROOT.glob(pattern)):
             if path.is_file():
                 found.update(str(path.relative_to(ROOT)).encode())
@@ -110,13 +135,14 @@ def _digest() -> str:
     return found.hexdigest()[:24]
 
 
-def _of_kind(kind: CoefficientKind) -> list[JudgedRow]:
-    return list(rows_of(judge_sources(kind, prepared(measured_rows()))))
+def _judged(kind: CoefficientKind) -> tuple[list[JudgedRow], FittedPart]:
+    """The rows of one kind, and what all other sources say of the own table's cluster."""
+    found = judge_sources(kind, samples())
+    return [_judged_row(kind, row) for row in found.rows], unseen_part(found, OWN_FAMILY, {OWN})
 
 
-def rows_of(found: SourcesJudged) -> Iterator[JudgedRow]:
-    """The rows of one kind with what tells them apart."""
-    yield from map(partial(_judged_row, found.kind), found.rows)
+def _published() -> tuple[PublishedLayout, ...]:
+    return tuple(published_layouts(samples()))
 
 
 def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
@@ -141,7 +167,7 @@ def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
         precision=scenario.precision,
         lora=scenario.lora_rank is not None,
         tuned=bool(sample.row.tuned),
-        documented=bool(sample.row.options_source),
+        options_source=sample.row.options_source,
         question=_question(sample),
         layout=hashlib.sha256(repr((layout, scenario.framework)).encode()).hexdigest()[:16],
         measured=measured,
@@ -165,11 +191,14 @@ def _question(sample: Sample) -> str:
     )
 
 
+def _read(document: dict[str, Any]) -> Judgement:
+    return Judgement(
+        rows=tuple(map(_row_of, document["rows"])),
+        published=tuple(PublishedLayout(**one) for one in document["published"]),
+        own=tuple(OwnRow(**one) for one in document["own"]),
+    )
+
+
 def _row_of(document: dict[str, Any]) -> JudgedRow:
     single = {name: Residual(**document[name]) for name in ("fitted", "known", "source_out", "organisation_out")}
     return JudgedRow(**document | single | {"few": tuple(Residual(**one) for one in document["few"])})
-
-
-def of_kind(rows: Sequence[JudgedRow], kind: CoefficientKind) -> list[JudgedRow]:
-    """The rows of time, or of memory."""
-    return [row for row in rows if row.kind == kind]
