@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import say
+from simulator.cost.derived import pricing_of
 from simulator.cost.memory.parameters import optimizer_on_device
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import DTYPE_BYTES
-from simulator.question.scenario.block import block_of
 from simulator.question.units import to_mib
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Case, case_of
@@ -122,19 +121,20 @@ def run_of(told: dict[str, Any]) -> Run:
 
 def figures(case: Case) -> tuple[tuple[float, ...], tuple[float, ...], tuple[bool, ...]]:
     """State, peak of the first step, and whether activations bind it, by pipeline rank, MiB."""
-    scenario, block = case.scenario, block_of([case.layout])
-    has = stage_contents(scenario, block)
-    memory = memory_by_stage(scenario, block, has)
-    resident, _ = optimizer_on_device(scenario, block, memory.state.optimizer)
-    profile = scenario.framework
+    pricing = pricing_of(case.scenario, case.layout)
+    contents, memory, profile = pricing.contents, memory_by_stage(pricing), case.scenario.framework
+    resident, _ = optimizer_on_device(pricing, memory.state.optimizer)
     whole = memory.state.optimizer.sum()
     moments = 2.0 * DTYPE_BYTES[profile.optimizer_dtype]
     masters = DTYPE_BYTES[profile.master_weight_dtype] if profile.master_weights else 0.0
     share = moments / (moments + masters) if whole else 0.0
-    absent = (resident * share)[has.kind]
+    absent = contents.on_ranks(resident * share)
     absent = absent - memory.retained
-    passes = np.max([one.total(has) - absent for one in memory.moments if one.name != "optimizer step"], axis=0)
-    step = np.max([one.total(has) for one in memory.moments if one.name == "optimizer step"], axis=0) + memory.retained
+    passes = np.max([one.total(contents) - absent for one in memory.moments if one.name != "optimizer step"], axis=0)
+    step = (
+        np.max([one.total(contents) for one in memory.moments if one.name == "optimizer step"], axis=0)
+        + memory.retained
+    )
     first = np.maximum(passes, step)
     return (
         tuple(to_mib(float(x)) for x in memory.after_step[:, 0]),

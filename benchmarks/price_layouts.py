@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.machine import judged, say, say_machine
 from simulator.api import scenario_of
+from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.price import price
-from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import CHUNK, Space, blocks, candidates
 
@@ -40,27 +40,34 @@ QUESTIONS = (
 class Timed:
     """One block and its rates over the rounds, layouts per second."""
 
-    block: LayoutBlock
+    pricing: Pricing
     priced: list[float]
     with_time: list[float]
     with_both: list[float]
 
 
-def sample(scenario: Scenario) -> list[LayoutBlock]:
+def sample(scenario: Scenario) -> list[Pricing]:
     """Full blocks, evenly spread over the space."""
-    full = [block for block in blocks(scenario, SPACE) if len(block) == CHUNK]
+    full = [pricing for pricing in blocks(scenario, SPACE) if len(pricing) == CHUNK]
     return list(itertools.islice(full, 0, None, max(len(full) // BLOCKS, 1)))
 
 
-def measure(scenario: Scenario, chosen: list[LayoutBlock]) -> list[Timed]:
+def anew(pricing: Pricing) -> Pricing:
+    """The same layouts, of which nothing is known but the search's kinds of work."""
+    sizes = pricing.sizes and Alike(replace(pricing.sizes.pricing), pricing.sizes.index)
+    return replace(pricing, sizes=sizes)
+
+
+def measure(chosen: list[Pricing]) -> list[Timed]:
     """Price every block once per round, after one round that is not counted."""
-    timed = [Timed(block, [], [], []) for block in chosen]
+    timed = [Timed(pricing, [], [], []) for pricing in chosen]
     for counted in (False, *[True] * ROUNDS):
         for entry in timed:
+            pricing = anew(entry.pricing)
             start = time.process_time()
-            priced = price(scenario, entry.block)
+            priced = price(pricing)
             middle = time.process_time()
-            priced.step.parts(entry.block, priced.memory)
+            priced.step.parts(pricing)
             later = time.process_time()
             priced.memory.parts()
             end = time.process_time()
@@ -73,7 +80,7 @@ def measure(scenario: Scenario, chosen: list[LayoutBlock]) -> list[Timed]:
 
 def rate(timed: list[Timed], seconds: list[list[float]]) -> list[float]:
     """Layouts per second of each round, over all blocks."""
-    layouts = sum(len(entry.block) for entry in timed)
+    layouts = sum(len(entry.pricing) for entry in timed)
     return [layouts / sum(of_round) for of_round in zip(*seconds, strict=True)]
 
 
@@ -91,18 +98,18 @@ def main() -> None:
     say_machine()
     for question in QUESTIONS:
         scenario = scenario_of(**question)  # type: ignore[arg-type]  # names and a count by keyword
-        timed = measure(scenario, sample(scenario))
-        layouts = sum(len(entry.block) for entry in timed)
+        timed = measure(sample(scenario))
+        layouts = sum(len(entry.pricing) for entry in timed)
         say(f"{' '.join(map(str, question.values()))} nodes: space of {candidates(scenario, SPACE):,}")
         say(f"  {len(timed)} blocks of {CHUNK} layouts, {layouts:,} in all, {ROUNDS} rounds")
         report("price", rate(timed, [entry.priced for entry in timed]))
         report("price, time by part", rate(timed, [entry.with_time for entry in timed]))
         report("price, time by part, memory by part", rate(timed, [entry.with_both for entry in timed]))
-        slowest = min(timed, key=lambda entry: len(entry.block) / statistics.median(entry.priced))
-        fastest = max(timed, key=lambda entry: len(entry.block) / statistics.median(entry.priced))
+        slowest = min(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
+        fastest = max(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
         for word, entry in (("slowest", slowest), ("fastest", fastest)):
-            of_block = len(entry.block) / statistics.median(entry.priced)
-            shape = f"pp {entry.block.pipeline_parallel}, vpp {entry.block.virtual_stages}"
+            of_block = len(entry.pricing) / statistics.median(entry.priced)
+            shape = f"pp {entry.pricing.block.pipeline_parallel}, vpp {entry.pricing.block.virtual_stages}"
             say(f"  {word} block: {of_block:,.0f} layouts/s ({shape})")
 
 

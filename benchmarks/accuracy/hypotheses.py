@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.accuracy.own import CLUSTER, OWN
 from benchmarks.accuracy.rows import Judgement, samples
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.evidence.calibration.apply import applied
@@ -78,7 +79,7 @@ def hypotheses(sample: Sample, coefficients: Coefficients) -> list[Hypothesis]:
         near = np.abs(memory) <= MEMORY_TOLERANCE
         if not near.any():
             continue
-        priced, memory = price(scenario, sized.block.take(near)), memory[near]
+        priced, memory = price(Pricing(scenario, sized.block.take(near))), memory[near]
         flops = model_flops_per_token(scenario) * scenario.tokens_per_step
         speed = flops / priced.step.total / scenario.devices / TERA / (sample.measured_tflops or np.nan) - 1.0
         for index in np.flatnonzero(np.abs(speed) <= SPEED_TOLERANCE):

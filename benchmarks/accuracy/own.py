@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, price
 from simulator.evidence.calibration.cluster import ClusterFit, Known
 from simulator.evidence.calibration.own import OwnFit, fit_own
@@ -143,7 +144,7 @@ def own_verdicts(rows: Sequence[MeasuredRow], coefficients: Coefficients) -> Ite
         if row.table != OWN or row.outcome == "error" or not row.asks:
             continue
         sample = sample_of(row)
-        code = int(price(replace(sample.scenario, coefficients=coefficients), sample.block).verdict[0])
+        code = int(price(Pricing(replace(sample.scenario, coefficients=coefficients), sample.block)).verdict[0])
         said = "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
         yield OwnVerdict(sample.key, row.outcome == "ok", said, row.status == "starved")
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.accuracy.own import OWN, OWN_FAMILY, OwnRow, own_rows
 from benchmarks.accuracy.vendors import PublishedLayout, published_layouts
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.judge import Residual, RowJudged, judge_sources
@@ -151,7 +152,7 @@ def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
     shipped = applied(hardware.family, None, hardware.name).coefficients()
     predicted = float(predict(kind, sample, shipped, (), np.zeros((0, 1)))[0])
     measured = float(sample.figure(kind) or 0.0)
-    verdict = size(replace(scenario, coefficients=shipped), sample.block).verdict[0]
+    verdict = size(Pricing(replace(scenario, coefficients=shipped), sample.block)).verdict[0]
     return JudgedRow(
         kind=kind,
         key=sample.key,

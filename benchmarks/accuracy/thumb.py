@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import FITS, price
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.stacks import framework, stack_for
@@ -86,7 +87,7 @@ def _fitting(model: str, devices: int, precision: Precision, coefficients: Coeff
 def _priced(scenario: Scenario) -> Iterator[tuple[float, Layout]]:
     for judged in walk(scenario, Space()):
         if (sized := judged.sized) is not None and (fits := sized.verdict == FITS).any():
-            priced = price(scenario, sized.block.take(fits))
+            priced = price(Pricing(scenario, sized.block.take(fits)))
             for index, seconds in enumerate(priced.step.total):
                 yield float(seconds), priced.block.layout(index)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.accuracy.order import kendall_tau
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.sample import Sample, predict
-from simulator.question.scenario.block import block_of
 from simulator.search.rank import MIN_FIT_PROBABILITY, faster_than
 from simulator.search.space import Space
 from simulator.show.report.text import layout_text
@@ -76,7 +76,7 @@ def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
     known = applied(hardware.family, None, hardware.name)
     scenario = replace(first.scenario, coefficients=known.coefficients(), calibration=known)
     found = faster_than(scenario, Space(), first.layout, least=MIN_FIT_PROBABILITY)
-    priced = price(scenario, block_of([first.layout]))
+    priced = price(pricing_of(scenario, first.layout))
     predicted = float(
         predict("time", replace(first, scenario=scenario), scenario.coefficients, (), np.zeros((0, 1)))[0]
     )
@@ -106,7 +106,7 @@ def _order(members: Sequence[Sample]) -> float | None:
     speeds = [
         (
             one.measured_tflops or 0.0,
-            1.0 / float(price(replace(one.scenario, coefficients=coefficients), one.block).step.total[0]),
+            1.0 / float(price(Pricing(replace(one.scenario, coefficients=coefficients), one.block)).step.total[0]),
         )
         for one in fastest.values()
     ]

@@ -10,36 +10,39 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.arrays import Index
+from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.layout import PipelineShape, model_chunks, pipeline_shape
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
 LayerCounts = NDArray[np.float64]
-"""Layers of every layer kind, shape (rank kinds, layer kinds)."""
+"""Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class StageContents:
-    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once; arrays of shape (kinds,).
+    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once.
 
-    Of one cut there is one object, which keeps what was derived of it.
+    Of a 70B model's 80 equal layers on 8 ranks there are three kinds: the first rank with the input table, the last
+    with the output layer, and the six between them. Arrays have shape (rank kinds, 1) unless said, so that they go
+    with figures of shape (n,). Of one cut there is one object, which keeps what was derived of it.
     """
 
     layer_kinds: tuple[LayerKind, ...]
-    """Kinds of layers in the model, the order of the second axis of counts."""
-    kind: NDArray[np.intp]
-    """Kind of every pipeline rank, shape (pipeline_parallel,); `array[kind]` spreads a kind's figure over the ranks."""
+    """Kinds of layers in the model, the order of the axis of layer kinds."""
+    kind: Index
+    """Kind of every pipeline rank, shape (pipeline_parallel,)."""
     ranks: Array
     """Pipeline ranks of each kind."""
-    group: NDArray[np.intp]
-    """Node group whose devices the kind is on; all 0 in a uniform cluster."""
-    chunk: NDArray[np.intp]
+    group: Index
+    """Node group whose devices the kind is on, shape (rank kinds,); all 0 in a uniform cluster."""
+    chunk: Index
     """Which of the distinct chunks a model chunk is, shape (virtual stages,); equal ones hold the same."""
     leading: NDArray[np.float64]
-    """Layers of each kind among the first j of a distinct chunk, (distinct, rank kinds, layer kinds, most + 1)."""
+    """Layers by kind among the first j of a distinct chunk, shape (distinct, layer kinds, rank kinds, most + 1)."""
     listed: NDArray[np.float64]
-    """Layers on the explicit recompute list in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
+    """Layers on the explicit recompute list in every distinct chunk, shape (distinct, layer kinds, rank kinds, 1)."""
     prediction_index: int
     """Index of the kind of layer inside a prediction module."""
     embeddings: Array
@@ -49,10 +52,15 @@ class StageContents:
     prediction_layers: Array
     """Next-token prediction modules trained on the rank."""
 
+    def on_ranks(self, by_kind: KindArray) -> StageArray:
+        """A figure of each kind of rank, for every rank: shape (rank kinds, n) to (pipeline_parallel, n)."""
+        spread: StageArray = by_kind[self.kind]
+        return spread
+
     @cached_property
     def chunks(self) -> NDArray[np.float64]:
-        """Layers by kind in every distinct chunk, shape (distinct, rank kinds, layer kinds)."""
-        return self.leading[..., -1]
+        """Layers by kind in every distinct chunk, shape (distinct, layer kinds, rank kinds, 1)."""
+        return self.leading[..., -1:]
 
     @cached_property
     def repeats(self) -> Array:
@@ -62,7 +70,7 @@ class StageContents:
     @cached_property
     def unequal(self) -> bool:
         """Whether a rank has several chunks, and not all chunks of the pipeline hold as many layers."""
-        return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=2)))
+        return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=1)))
 
     @cached_property
     def layers(self) -> LayerCounts:
@@ -72,48 +80,52 @@ class StageContents:
     @cached_property
     def num_layers(self) -> Array:
         """Layers of every rank kind, prediction modules apart."""
-        total: Array = self.layers.sum(axis=1)
+        total: Array = self.layers.sum(axis=0)
         return total
 
     @cached_property
     def ways(self) -> NDArray[np.float64]:
         """Layers recomputed, by choice: the first 0 to all of a chunk, or the list; last axis over the choices."""
-        return np.concatenate((self.leading, self.listed[..., None]), axis=-1)
+        return np.concatenate((self.leading, self.listed), axis=-1)
 
     @cached_property
     def ways_in_chunk(self) -> NDArray[np.float64]:
         """`ways` of all layer kinds together, shape (distinct, rank kinds, choices)."""
-        return np.asarray(self.ways.sum(axis=2))
+        return np.asarray(self.ways.sum(axis=1))
 
     @cached_property
     def ways_on_rank(self) -> NDArray[np.float64]:
         """`ways` of all chunks together, shape (layer kinds, rank kinds, choices)."""
-        whole = sum(times * chunk for times, chunk in zip(self.repeats, self.ways, strict=True))
-        return np.asarray(whole).swapaxes(0, 1)
+        return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.ways, strict=True)))
 
     @cached_property
     def listed_shares(self) -> Array:
         """Share of each kind of layer that is on the explicit recompute list, over all ranks, shape (layer kinds,)."""
         listed = np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.listed, strict=True)))
-        shares: Array = (self.ranks @ listed) / np.maximum(self.ranks @ self.layers, 1.0)
+        shares: Array = self.over_ranks(listed) / np.maximum(self.over_ranks(self.layers), 1.0)
         return shares
+
+    def over_ranks(self, counts: LayerCounts) -> Array:
+        """Layers by kind added up over all pipeline ranks, shape (layer kinds,)."""
+        total: Array = counts[:, :, 0] @ self.ranks[:, 0]
+        return total
 
     @cached_property
     def with_prediction(self) -> LayerCounts:
         """Layers by kind, the layer inside every prediction module counted with its kind."""
         counts = self.layers.copy()
-        counts[:, self.prediction_index] += self.prediction_layers
+        counts[self.prediction_index] += self.prediction_layers
         return counts
 
 
-def over_kinds(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
+def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
     """Figures of one layer of each kind, shape (n,) each, added up over the layers of every rank kind.
 
     In one order and without a matrix product, so that a grid and a single layout round alike.
     """
-    result = counts[:, 0, None] * figures[0]
-    for index, figure in enumerate(figures[1:], start=1):
-        result = result + counts[:, index, None] * figure
+    result: KindArray = counts[0] * figures[0]
+    for count, figure in zip(counts[1:], figures[1:], strict=True):
+        result = result + count * figure
     return result
 
 
@@ -186,31 +198,31 @@ def _contents(cut: _Cut) -> StageContents:
     identities = [(chunk, bool(cut.prediction) and index == len(contents) - 1) for index, chunk in contents]
     distinct_chunks = list(dict.fromkeys(identities))
     longest = max((len(sequence) for chunk, _ in distinct_chunks for sequence, _ in chunk), default=0)
-    leading = np.zeros((len(distinct_chunks), len(distinct), len(kinds), longest + 1))
-    listed = np.zeros(leading.shape[:-1])
+    leading = np.zeros((len(distinct_chunks), len(kinds), len(distinct), longest + 1))
+    listed = np.zeros((*leading.shape[:-1], 1))
     for number, (chunk, _) in enumerate(distinct_chunks):
         for index, (sequence, chosen) in enumerate(chunk):
             for position, code in enumerate(sequence):
-                leading[number, index, code, position + 1 :] += 1.0
+                leading[number, code, index, position + 1 :] += 1.0
             for code in chosen:
-                listed[number, index, code] += 1.0
-    heads = np.array([float(head) for _, _, head, _ in distinct])
+                listed[number, code, index] += 1.0
+    heads = np.array([[float(head)] for _, _, head, _ in distinct])
     return StageContents(
         layer_kinds=kinds,
         kind=kind,
-        ranks=np.bincount(kind).astype(np.float64),
+        ranks=np.bincount(kind).astype(np.float64)[:, None],
         group=np.array([group for *_, group in distinct], dtype=np.intp),
         chunk=np.array([distinct_chunks.index(one) for one in identities], dtype=np.intp),
         leading=leading,
         listed=listed,
         prediction_index=kinds.index(cut.prediction_kind),
-        embeddings=np.array([float(first) for _, first, _, _ in distinct]),
+        embeddings=np.array([[float(first)] for _, first, _, _ in distinct]),
         heads=heads,
         prediction_layers=heads * cut.prediction,
     )
 
 
-def usable_bytes(scenario: Scenario, has: StageContents) -> Array:
-    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel,)."""
+def usable_bytes(scenario: Scenario, contents: StageContents) -> Array:
+    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel, 1)."""
     by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
-    return np.asarray(by_group[has.group[has.kind]])
+    return np.asarray(by_group[contents.group[contents.kind]])[:, None]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
 from simulator.cost.pricing.price import price
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
@@ -30,15 +31,15 @@ def _assumed(scenario: Scenario, estimate: Estimate, given: Collection[str]) -> 
     profile = scenario.framework
     because = f"{profile.version}'s default" if profile.stack == DEFAULT else f"stack {profile.stack}"
     block = block_of([estimate.layout])
-    base = price(scenario, block)
+    base = price(Pricing(scenario, block))
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((one for one in values if one != value), None)
         if name in given or other is None:
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
-        changed = price(otherwise, block)
-        verdict = verdict_of(changed, 0, refused=any(rule.broken(otherwise, block).any() for rule in RULES))
+        changed = price(Pricing(otherwise, block))
+        verdict = verdict_of(changed, 0, refused=any(rule.broken(changed.pricing).any() for rule in RULES))
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes

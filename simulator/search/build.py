@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
+from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
     ChunkTime,
     Estimate,
@@ -53,7 +55,7 @@ def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
     """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
     found = [False] * len(layouts)
     for positions, block in blocks_of(layouts):
-        for position, verdict in zip(positions, size(scenario, block).verdict, strict=True):
+        for position, verdict in zip(positions, size(Pricing(scenario, block)).verdict, strict=True):
             found[position] = bool(verdict == FITS)
     return found
 
@@ -62,9 +64,9 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
     """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
     found: list[Estimate | None] = [None] * len(layouts)
     for positions, block in blocks_of(layouts):
-        priced = price(scenario, block)
+        priced = price(Pricing(scenario, block))
         parts = _parts(priced)
-        broken = [(rule, rule.broken(scenario, block)) for rule in RULES] if ruled else []
+        broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
         for index, position in enumerate(positions):
             layout = layouts[position]
             violations = tuple(
@@ -86,7 +88,7 @@ class _Parts(NamedTuple):
 
 
 def _parts(priced: Priced) -> _Parts:
-    return _Parts(priced.memory.parts(), priced.step.parts(priced.block, priced.memory))
+    return _Parts(priced.memory.parts(), priced.step.parts(priced.pricing))
 
 
 def _estimate(
@@ -122,7 +124,7 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
 def _memory(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:
     memory = priced.memory
     kinds = scenario.kinds_of_device
-    hardware = [kinds[group] for group in memory.has.group[memory.has.kind]]
+    hardware = [kinds[group] for group in memory.contents.group[memory.contents.kind]]
     stages = tuple(
         StageMemory(
             stage=stage,
@@ -183,7 +185,7 @@ def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix],
         interval_seconds=None,
         parts_seconds={name: float(value[at]) for name, value in parts.items()},
         model_flops_per_token=flops,
-        schedule=schedule_of(scenario, priced.block),
+        schedule=schedule_of(priced.pricing),
         stages=tuple(
             StageTime(
                 stage=stage,
@@ -194,7 +196,7 @@ def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix],
                     for chunk in step.work.by_chunk
                 ),
             )
-            for stage, kind in enumerate(priced.memory.has.kind)
+            for stage, kind in enumerate(priced.memory.contents.kind)
         ),
     )
 
@@ -209,14 +211,14 @@ def _mean_peak(scenario: Scenario) -> float:
 
 def _recomputed_flops(scenario: Scenario, priced: Priced, at: int) -> float:
     """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
-    layout, has = priced.block.layout(at), priced.memory.has
-    layers, on_rank = has.ranks @ has.layers, priced.memory.plan.on_rank
-    full = np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))
+    layout, contents = priced.block.layout(at), priced.pricing.contents
+    layers, on_rank = contents.over_ranks(contents.layers), recompute_plan(priced.pricing).on_rank
+    full = contents.over_ranks(np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))[..., at : at + 1])
     flops = 0.0
-    for index, kind in enumerate(has.layer_kinds):
-        flops += float(np.dot(has.ranks, full[index, :, at])) * repeated_flops_per_token(scenario, kind, "full", ())
+    for index, kind in enumerate(contents.layer_kinds):
+        flops += float(full[index]) * repeated_flops_per_token(scenario, kind, "full", ())
         if layout.recompute != "full":
-            share = has.listed_shares[index] if layout.recompute_method == "list" else 1.0
+            share = contents.listed_shares[index] if layout.recompute_method == "list" else 1.0
             again = repeated_flops_per_token(scenario, kind, layout.recompute, layout.recompute_modules)
             flops += float(share * layers[index]) * again
     return flops

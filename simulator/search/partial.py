@@ -7,10 +7,10 @@ fits is the fastest; it is found by dividing the range, for all layouts of a blo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import FITS, Sized, size
 from simulator.question.scenario.block import Array, LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME
@@ -35,32 +35,32 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
     return scenario.framework.limits.recomputes_leading_layers and not any(given)
 
 
-def solved(scenario: Scenario, sized: Sized) -> Sized | None:
+def solved(sized: Sized) -> Sized | None:
     """The layouts that fit with all layers recomputed but not with none, with the fewest layers that fit; or None.
 
     Where nothing less than all layers of the largest chunk fits there is no such layout.
     """
-    block = sized.block.take(sized.block.recomputes("full") & (sized.verdict == FITS))
-    most = _most(block)
-    if not len(block) or most < 2:
+    pricing = sized.pricing.take(sized.pricing.recomputes("full") & (sized.verdict == FITS))
+    most = _most(pricing.block)
+    if not len(pricing) or most < 2:
         return None
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
 
-    return _fewest(scenario, block, np.full(len(block), -1.0), most, fits)
+    return _fewest(pricing, np.full(len(pricing), -1.0), most, fits)
 
 
-def raised(scenario: Scenario, block: LayoutBlock, passes: PassesLimit) -> Sized | None:
+def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
     """Layouts that do not pass, with the fewest recomputed layers with which they do; or None.
 
     They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
     """
-    most = _most(block)
-    if not len(block) or most < 2:
+    most = _most(pricing.block)
+    if not len(pricing) or most < 2:
         return None
-    kept = block.take(passes(size(scenario, _with_layers(block, np.full(len(block), float(most))))))
-    return _fewest(scenario, kept, np.where(kept.recomputes("full"), kept.recompute_layers, 0.0), most, passes)
+    kept = pricing.take(passes(size(_with_layers(pricing, np.full(len(pricing), float(most))))))
+    return _fewest(kept, np.where(kept.recomputes("full"), kept.block.recompute_layers, 0.0), most, passes)
 
 
 def _most(block: LayoutBlock) -> int:
@@ -68,16 +68,16 @@ def _most(block: LayoutBlock) -> int:
     return max(block.chunk_layers, default=max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(scenario: Scenario, block: LayoutBlock, low: Array, most: int, passes: PassesLimit) -> Sized | None:
+def _fewest(pricing: Pricing, low: Array, most: int, passes: PassesLimit) -> Sized | None:
     """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not `most`."""
-    high = np.full(len(block), float(most))
-    sized, tried = None, np.empty((0, len(block)))
-    while len(block) and np.any(high - low > 1.0):
-        parts = min(max(_PRICED_AT_ONCE // len(block), 1), int(np.max(high - low)) - 1) + 1
+    high = np.full(len(pricing), float(most))
+    sized, tried = None, np.empty((0, len(pricing)))
+    while len(pricing) and np.any(high - low > 1.0):
+        parts = min(max(_PRICED_AT_ONCE // len(pricing), 1), int(np.max(high - low)) - 1) + 1
         steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
         tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
-        each = np.tile(np.arange(len(block), dtype=np.intp), parts - 1)
-        sized = size(scenario, _with_layers(block.take(each), tried.ravel()))
+        each = np.tile(np.arange(len(pricing), dtype=np.intp), parts - 1)
+        sized = size(_with_layers(pricing.take(each), tried.ravel()))
         enough = passes(sized).reshape(tried.shape)
         low = np.max(np.where(enough, low, tried), axis=0)
         high = np.min(np.where(enough, tried, high), axis=0)
@@ -86,23 +86,22 @@ def _fewest(scenario: Scenario, block: LayoutBlock, low: Array, most: int, passe
         return None
     last = (tried == high)[:, some]
     if sized is not None and last.any(axis=0).all():  # of what was tried last
-        return sized.take(last.argmax(axis=0) * len(block) + some)
-    return size(scenario, _with_layers(block.take(some), high[some]))
+        return sized.take(last.argmax(axis=0) * len(pricing) + some)
+    return size(_with_layers(pricing.take(some), high[some]))
 
 
-def _with_layers(block: LayoutBlock, layers: Array) -> LayoutBlock:
-    """The block with so many layers of every chunk recomputed in full; 0 recomputes nothing."""
+def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
+    """The layouts with so many layers of every chunk recomputed in full; 0 recomputes nothing."""
     some = layers > 0.0
 
     def column(name: str, word: object, other: object) -> Array:
         return np.where(some, BY_NAME[name].encoded(word), BY_NAME[name].encoded(other))
 
-    return replace(
-        block,
+    return pricing.changed(
         recompute=column("recompute", "full", "none"),
         recompute_method=column("recompute_method", "block", "uniform"),
         recompute_modules=np.full(
-            len(block), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
+            len(pricing), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
         ),
         recompute_layers=np.where(some, layers, 1.0),
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.derived import Pricing
+from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
 from simulator.question.arrays import Mask
-from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, pipeline_shape, rank_layers
 from simulator.question.scenario.scenario import Scenario
 
@@ -19,65 +19,69 @@ def mask(condition: Any) -> Mask:
     return np.asarray(condition, dtype=np.bool_)
 
 
-def every(block: LayoutBlock, *, broken: bool) -> Mask:
+def every(pricing: Pricing, *, broken: bool) -> Mask:
     """The same for every layout of a block."""
-    return np.full(len(block), broken)
+    return np.full(len(pricing), broken)
 
 
-def cut(scenario: Scenario, block: LayoutBlock) -> Mask:
+def cut(pricing: Pricing) -> Mask:
     """Every rank has a layer, and the cut adds up."""
+    scenario, block = pricing.scenario, pricing.block
     layers = block.stage_layers
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
     if listed and (
         len(listed) != block.pipeline_parallel * block.virtual_stages
         or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
     ):
-        return every(block, broken=True)
+        return every(pricing, broken=True)
     least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
     return every(
-        block, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < least
+        pricing, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < least
     )
 
 
-def node_groups(scenario: Scenario, block: LayoutBlock) -> Mask:
+def node_groups(pricing: Pricing) -> Mask:
     """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
+    scenario, block = pricing.scenario, pricing.block
     if len(scenario.groups) < 2:
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     p = block.pipeline_parallel
     ends, end = [], 0
     for group in scenario.groups:
         end += group.devices
         ends.append(end)
     straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
-    return every(block, broken=straddles)
+    return every(pricing, broken=straddles)
 
 
-def virtual_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+def virtual_stages(pricing: Pricing) -> Mask:
     """Chunks need a pipeline, layers that divide and micro batches that do."""
+    scenario, block = pricing.scenario, pricing.block
     v = block.virtual_stages
     if v == 1:
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     chunks = model_chunks(block.stage_layers, v, block.chunk_layers, block.schedule)
     sizes = {layers for of_rank in chunks for _, layers in of_rank}
     unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
     if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
-        return every(block, broken=True)
+        return every(pricing, broken=True)
     if pipeline_shape(block.schedule, block.pipeline_parallel, v) == "there_and_back":
-        return every(block, broken=False)
-    return mask(micro_batches(scenario, block) % block.pipeline_parallel != 0)
+        return every(pricing, broken=False)
+    return mask(micro_batches(pricing) % block.pipeline_parallel != 0)
 
 
-def schedule(scenario: Scenario, block: LayoutBlock) -> Mask:
+def schedule(pricing: Pricing) -> Mask:
     """Framework, ranks, chunks and micro batches are those of the schedule."""
+    scenario, block = pricing.scenario, pricing.block
     p, name = block.pipeline_parallel, block.schedule
     if name == BY_NAME["schedule"].default:
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     shape = pipeline_shape(name, p, block.virtual_stages)
     if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
-        return every(block, broken=True)
-    m = micro_batches(scenario, block)
+        return every(pricing, broken=True)
+    m = micro_batches(pricing)
     odd = (m % 2 != 0) & (shape == "both_ends")
-    return mask((m < schedule_of(scenario, block).least_micro_batches(p)) | odd)
+    return mask((m < schedule_of(pricing).least_micro_batches(p)) | odd)
 
 
 def refused_schedule(scenario: Scenario, layout: Layout) -> str:
@@ -98,16 +102,18 @@ def refused_schedule(scenario: Scenario, layout: Layout) -> str:
     )
 
 
-def two_stages(scenario: Scenario, block: LayoutBlock) -> Mask:
+def two_stages(pricing: Pricing) -> Mask:
     """Two ranks interleave chunks only where sends overlap."""
+    scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
     allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
-    return every(block, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+    return every(pricing, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
 
 
-def expert_overlap(scenario: Scenario, block: LayoutBlock) -> Mask:
+def expert_overlap(pricing: Pricing) -> Mask:
     """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
+    scenario, block = pricing.scenario, pricing.block
     if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     alone = block.pipeline_parallel > 1 and block.chunks == 1
-    return mask((block.expert_parallel > 1) & (alone | block.recomputes("full")))
+    return mask((block.expert_parallel > 1) & (alone | pricing.recomputes("full")))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, timed
 from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index
-from simulator.question.scenario.block import Array, LayoutBlock, Mask, block_of, blocks_of
+from simulator.question.scenario.block import Array, LayoutBlock, Mask, blocks_of
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.partial import raised, searches_partial
@@ -57,7 +58,7 @@ class Shortlist:
         """Consider the layouts of `block` selected by `where`."""
         self._keep(block, keys, self._worth(block, keys, np.flatnonzero(where)))
 
-    def offer_likely(self, scenario: Scenario, priced: Priced, where: NDArray[np.bool_], least: float) -> Index:
+    def offer_likely(self, priced: Priced, where: NDArray[np.bool_], least: float) -> Index:
         """Consider by speed the layouts that fit with at least a probability; returns others that would be kept.
 
         Only what would be kept is judged, the best first and some at a time: what is kept of one lot leaves less to
@@ -70,29 +71,29 @@ class Shortlist:
             lot = self._worth(block, keys, left, distinct=False)[:_JUDGED_AT_ONCE]
             if not len(lot):
                 return np.concatenate(refused)
-            passed = _likely(scenario, priced, lot, least)
+            passed = _likely(priced, lot, least)
             refused.append(lot[~passed])
             self._keep(block, keys, self._worth(block, keys, lot[passed]))
             left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
 
-    def offer_raised(self, scenario: Scenario, space: Space, priced: Priced, refused: Index, least: float) -> None:
+    def offer_raised(self, space: Space, priced: Priced, refused: Index, least: float) -> None:
         """Consider layouts that are not likely enough to fit with as many more recomputed layers as make them so.
 
         Those that recompute nothing, or the first layers of each chunk; with more of them none is faster.
         """
-        block = priced.block
-        some = block.recomputes("none") | (block.recomputes("full") & block.recomputes_by("block"))
+        pricing = priced.pricing
+        some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
 
         def passes(sized: Sized) -> Mask:
             every = np.arange(len(sized.block))
-            return np.asarray(_likely(scenario, sized, every, least) & (sized.verdict == FITS))
+            return np.asarray(_likely(sized, every, least) & (sized.verdict == FITS))
 
         left = refused[some[refused]]
-        while len(lot := self._worth(block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
+        while len(lot := self._worth(pricing.block, priced.step.total, left, distinct=False)[:_JUDGED_AT_ONCE]):
             left = left[~(left[:, None] == lot).any(axis=1)]
-            more = raised(scenario, block.take(lot), passes)
-            if more is not None and len(kept := lawful(scenario, space, more.block)[0]):
-                self.offer(kept, price(scenario, kept).step.total, np.ones(len(kept), dtype=np.bool_))
+            more = raised(pricing.take(lot), passes)
+            if more is not None and len(kept := lawful(space, more.pricing)[0]):
+                self.offer(kept.block, price(kept).step.total, np.ones(len(kept), dtype=np.bool_))
 
     def _worth(self, block: LayoutBlock, keys: Array, index: Index, *, distinct: bool = True) -> Index:
         """The positions that could still be kept, best first; with `distinct` one of each split."""
@@ -117,11 +118,12 @@ class Shortlist:
         self.entries = list(kept.values())[: self.limit]
 
 
-def _likely(scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
+def _likely(sized: Sized, index: Index, least: float) -> Mask:
     """Which layouts fit with at least a probability; without a calibration nothing tells, and all pass."""
+    scenario = sized.pricing.scenario
     if scenario.calibration is None or least <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
-    likely: Mask = scenario.calibration.likely_to_fit(scenario, priced, index, least)
+    likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, least)
     return likely
 
 
@@ -179,23 +181,23 @@ def search(  # noqa: PLR0913  a question, and how much of the answer to keep
     total = _counted(scenario, space)
     for judged in walk(scenario, space):
         done += judged.candidates
-        evaluated += len(judged.block)
+        evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
             counts[rule.id] += int(np.count_nonzero(hit))
             if rule.id not in examples:
-                examples[rule.id] = judged.block.layout(int(np.argmax(hit)))
+                examples[rule.id] = judged.pricing.block.layout(int(np.argmax(hit)))
         sized = judged.sized
         if sized is not None:
             feasible += _count(sized, counts)
             nearest.offer(sized.block, sized.device_bytes, sized.verdict == DOES_NOT_FIT)
             running = sized.verdict != DOES_NOT_FIT
             if running.any() and min(fastest.bar, starved.bar) < np.inf:
-                running &= _ROUNDING * least_step_seconds(scenario, sized.block) < _bars(sized, fastest, starved)
+                running &= _ROUNDING * least_step_seconds(sized.pricing) < _bars(sized, fastest, starved)
             if running.any():
                 sized = _of_few(sized, running)
-                priced = timed(scenario, sized, _bars(sized, fastest, starved))
+                priced = timed(sized, _bars(sized, fastest, starved))
                 refused = np.zeros(len(priced.block), dtype=np.bool_)
-                refused[_offer(fastest, scenario, space, priced, priced.verdict == FITS, least)] = True
+                refused[_offer(fastest, space, priced, priced.verdict == FITS, least)] = True
                 risky.offer(priced.block, priced.step.total, refused)
                 starved.offer(priced.block, priced.step.total, priced.verdict == STARVED)
         if progress:
@@ -229,7 +231,7 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
     known = min(_seconds_of_likely(scenario, space, near, least), default=np.inf) / _ROUNDING
     found = Shortlist(1, variants=False)
     for priced, where in _below(scenario, space, lambda: min(found.bar, known)):
-        _offer(found, scenario, space, priced, where, least)
+        _offer(found, space, priced, where, least)
     if known < np.inf and not found.entries:  # those near are of another space
         return fastest_of(scenario, space, least=least)
     return found.layouts
@@ -237,14 +239,14 @@ def fastest_of(scenario: Scenario, space: Space, *, least: float = 0.0, near: Co
 
 def _below(scenario: Scenario, space: Space, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
-    for block in blocks(scenario, space, chunk=CHUNK):
-        kept, _ = lawful(scenario, space, block)
+    for pricing in blocks(scenario, space, chunk=CHUNK):
+        kept, _ = lawful(space, pricing)
         if len(kept) and bar() < np.inf:
-            kept = kept.take(_ROUNDING * least_step_seconds(scenario, kept) < bar())
-        for whole in sizes(scenario, space, kept):
+            kept = kept.take(_ROUNDING * least_step_seconds(kept) < bar())
+        for whole in sizes(space, kept):
             sized, now = _sized_where(whole, FITS), bar()
             if sized is not None:
-                priced = timed(scenario, sized, np.where(sized.verdict == FITS, now, -np.inf))
+                priced = timed(sized, np.where(sized.verdict == FITS, now, -np.inf))
                 yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < now))
 
 
@@ -262,24 +264,22 @@ class Faster(NamedTuple):
 
 def faster_than(scenario: Scenario, space: Space, layout: Layout, *, least: float = 0.0) -> Faster:
     """Count the layouts of a space that fit with at least a probability and are predicted faster than one."""
-    own = float(price(scenario, block_of([layout])).step.total[0])
+    own = float(price(pricing_of(scenario, layout)).step.total[0])
     count, best, shortest = 0, layout, own
     for priced, where in _below(scenario, space, lambda: own):
         before = np.flatnonzero(where)
-        before = before[_likely(scenario, priced, before, least)] if len(before) else before
+        before = before[_likely(priced, before, least)] if len(before) else before
         count += len(before)
         if len(before) and (seconds := priced.step.total[before]).min() < shortest:
             shortest, best = float(seconds.min()), priced.block.layout(int(before[seconds.argmin()]))
     return Faster(own, count, best, shortest)
 
 
-def _offer(  # noqa: PLR0913, PLR0917  a question, and what of it is offered
-    found: Shortlist, scenario: Scenario, space: Space, priced: Priced, where: Mask, least: float
-) -> Index:
+def _offer(found: Shortlist, space: Space, priced: Priced, where: Mask, least: float) -> Index:
     """Consider layouts that fit by speed, and those not likely enough to with more recomputed; returns the latter."""
-    refused = found.offer_likely(scenario, priced, where, least)
-    if len(refused) and searches_partial(scenario, space):
-        found.offer_raised(scenario, space, priced, refused, least)
+    refused = found.offer_likely(priced, where, least)
+    if len(refused) and searches_partial(priced.pricing.scenario, space):
+        found.offer_raised(space, priced, refused, least)
     return refused
 
 
@@ -303,11 +303,11 @@ def _of_few(sized: Sized, where: Mask) -> Sized:
 def _seconds_of_likely(scenario: Scenario, space: Space, layouts: Collection[Layout], least: float) -> Iterator[float]:
     """Seconds of a step of those layouts that keep the rules and are likely to fit."""
     for _, block in blocks_of(layouts):
-        kept, _ = lawful(scenario, space, block)
+        kept, _ = lawful(space, Pricing(scenario, block))
         if len(kept):
-            priced = price(scenario, kept)
+            priced = price(kept)
             fits = np.flatnonzero(priced.verdict == FITS)
-            yield from priced.step.total[fits[_likely(scenario, priced, fits, least)]]
+            yield from priced.step.total[fits[_likely(priced, fits, least)]]
 
 
 def _bars(sized: Sized, fastest: Shortlist, starved: Shortlist) -> Array:

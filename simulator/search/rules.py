@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
-from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RECOMPUTE_MODULES
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     id: str
     about: str
     """What must hold, as a sentence."""
-    broken: Callable[[Scenario, LayoutBlock], Mask]
+    broken: Callable[[Pricing], Mask]
     message: Callable[[Scenario, Layout], str]
     fix: Callable[[Scenario, Layout], str]
 
@@ -36,13 +36,15 @@ def _divisors(number: int) -> str:
     return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
 
 
-def _devices(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _devices(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
     return mask(used != scenario.devices)
 
 
-def _heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    broken = every(block, broken=False)
+def _heads(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    broken = every(pricing, broken=False)
     for heads in _head_counts(scenario):
         broken = broken | (heads % block.tensor_parallel != 0)
     return mask(broken)
@@ -63,8 +65,9 @@ def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
 
 
-def _kv_heads(scenario: Scenario, block: LayoutBlock) -> Mask:
-    t, broken = block.tensor_parallel, every(block, broken=False)
+def _kv_heads(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    t, broken = block.tensor_parallel, every(pricing, broken=False)
     for shared in _kv_head_counts(scenario):
         copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
         broken = broken | ((shared % t != 0) & ~copied)
@@ -77,8 +80,9 @@ def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
-def _ffn(scenario: Scenario, block: LayoutBlock) -> Mask:
-    broken = every(block, broken=False)
+def _ffn(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    broken = every(pricing, broken=False)
     for width in _ffn_widths(scenario):
         broken = broken | (width % block.tensor_parallel != 0)
     if scenario.model.is_moe:
@@ -94,12 +98,14 @@ def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     return ", ".join([*told, of_experts] if scenario.model.is_moe and width % etp else told)
 
 
-def _batch(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _batch(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     return mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
 
 
-def _sequence(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _sequence(pricing: Pricing) -> Mask:
     # Causal balance gives every context-parallel rank two pieces of the sequence.
+    scenario, block = pricing.scenario, pricing.block
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
     return mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
@@ -110,22 +116,25 @@ def _exchanged_heads(scenario: Scenario) -> int:
     return model.num_attention_heads if scenario.framework.repeat_kv else model.num_key_value_heads
 
 
-def _context(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _context(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
-        return every(block, broken=False)
-    inner = inner_context(scenario, block)
+        return every(pricing, broken=False)
+    inner = inner_context(pricing)
     undivided = (_exchanged_heads(scenario) % (block.tensor_parallel * inner) != 0) & (inner > 1)
     return mask(undivided | (block.context_parallel % inner != 0))
 
 
-def _experts(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _experts(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     if not scenario.model.is_moe:
         return mask(block.expert_ranks > 1)
     ranks = block.tensor_parallel * block.replicas
     return mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
 
 
-def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _sequence_parallel(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
     if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
@@ -133,7 +142,8 @@ def _sequence_parallel(scenario: Scenario, block: LayoutBlock) -> Mask:
     return mask(alone)
 
 
-def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _zero_stage(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
     if scenario.framework.fully_shard:
@@ -142,42 +152,48 @@ def _zero_stage(scenario: Scenario, block: LayoutBlock) -> Mask:
     return mask(block.zero_stage > highest)
 
 
-def _sharding_degree(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _sharding_degree(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
         return mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
-def _offload_parameters(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _offload_parameters(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     return mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
 
 
-def _offload(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _offload(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return mask(block.offloads("activations") & refused)
+    return mask(pricing.offloads("activations") & refused)
 
 
-def _offload_recompute(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _offload_recompute(pricing: Pricing) -> Mask:
+    scenario = pricing.scenario
     if scenario.framework.limits.activation_offload_with_recompute:
-        return every(block, broken=False)
-    return mask(block.offloads("activations") & ~block.recomputes("none"))
+        return every(pricing, broken=False)
+    return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
 
 
-def _recompute_layers(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _recompute_layers(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
-        return every(block, broken=True)
-    counted = block.recomputes("full") & ~block.recomputes_by("list")
+        return every(pricing, broken=True)
+    counted = pricing.recomputes("full") & ~pricing.recomputes_by("list")
     per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
     return mask(counted & (block.recompute_layers > per_chunk))
 
 
-def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
-    asked = block.recomputes("selective")
+def _recompute_modules(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    asked = pricing.recomputes("selective")
     if not asked.any():
-        return every(block, broken=False)
+        return every(pricing, broken=False)
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
@@ -186,8 +202,9 @@ def _recompute_modules(scenario: Scenario, block: LayoutBlock) -> Mask:
     return mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
-def _recompute_operations(scenario: Scenario, block: LayoutBlock) -> Mask:
-    return mask(block.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
+def _recompute_operations(pricing: Pricing) -> Mask:
+    scenario = pricing.scenario
+    return mask(pricing.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
 
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
@@ -199,8 +216,9 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
 
 
-def _vocabulary(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _vocabulary(pricing: Pricing) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
+    scenario, block = pricing.scenario, pricing.block
     padded = scenario.framework.limits.pads_vocabulary
     return mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
 
@@ -438,9 +456,10 @@ RULES: tuple[Rule, ...] = (
 """In the order they are checked."""
 
 
-def tensor_parallel_across_nodes(scenario: Scenario, block: LayoutBlock) -> Mask:
+def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
     """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node, or the nodes that links join."""
-    across = every(block, broken=False)
+    scenario, block = pricing.scenario, pricing.block
+    across = every(pricing, broken=False)
     for hardware in scenario.kinds_of_device:
         joined = hardware.joined_devices(scenario.devices)
         across |= mask((joined % block.tensor_parallel != 0) | (joined % block.expert_tensor_parallel != 0))

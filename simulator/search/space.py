@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.cost.derived import Alike, Pricing, alike
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
 from simulator.question.arrays import Index
-from simulator.question.scenario.block import Alike, Array, LayoutBlock, alike_of
+from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.layout import (
     BY_NAME,
@@ -290,10 +291,10 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
     ]
 
 
-def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[LayoutBlock]:
+def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[Pricing]:
     """Every candidate of the space, at most `chunk` at a time, in a fixed order."""
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
-    work = _work(space, all_shapes, choices)
+    work = _kinds_of_work(scenario, space, all_shapes, choices)
     for shape in all_shapes:
         splits = np.asarray(shape.splits, dtype=np.float64).reshape(-1, 3)
         sizes = (len(splits), *(len(axis.values) for axis in choices))
@@ -301,21 +302,24 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
         for start in range(0, count, chunk):
             split, *index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
             block = _block(space, shape, splits[split], choices, index)
+            shared = None
             if work is not None:
                 pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
-                block = replace(block, work=Alike(work.block, _of_work(choices, pairs[split], index)))
-            yield _once(block, choices, split, index)
+                shared = Alike(work.pricing, _of_work(choices, pairs[split], index))
+            yield _once(Pricing(scenario, block, work=shared), choices, split, index)
 
 
-class _Work(NamedTuple):
+class _KindsOfWork(NamedTuple):
     """The kinds of work of a space: every pair of tensor and context parallel sizes with every choice of work."""
 
-    block: LayoutBlock
+    pricing: Pricing
     pairs: dict[tuple[int, int], int]
     """Number of each pair."""
 
 
-def _work(space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices]) -> _Work | None:
+def _kinds_of_work(
+    scenario: Scenario, space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices]
+) -> _KindsOfWork | None:
     """The kinds of work; None where they are so many that they are worked out a block at a time."""
     found = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
     sizes = (len(found), *(len(axis.values) if axis.of_work else 1 for axis in choices))
@@ -324,7 +328,7 @@ def _work(space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices])
     pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
     splits = np.array([(*one, np.nan) for one in found])
     block = _block(space, Shape(0, 0, "1f1b", (), (), ()), splits[pair], choices, index)
-    return _Work(block, {one: number for number, one in enumerate(found)})
+    return _KindsOfWork(Pricing(scenario, block), {one: number for number, one in enumerate(found)})
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
@@ -359,15 +363,15 @@ def _block(
     )
 
 
-def _once(block: LayoutBlock, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> LayoutBlock:
-    """The block without repeated layouts, and with those whose layers work alike."""
+def _once(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
+    """The layouts without repeated ones, and with those of equal sizes."""
     _, first, kind = np.unique(_of_work(choices, split, index), return_index=True, return_inverse=True)
-    block = replace(block, alike=alike_of(block, first, kind))
+    pricing = replace(pricing, sizes=alike(pricing, first, kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
     experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
-    repeated = (experts == _AS_TENSOR_PARALLEL) & (block.tensor_parallel == 1)
-    return block.take(~repeated) if repeated.any() else block
+    repeated = (experts == _AS_TENSOR_PARALLEL) & (pricing.block.tensor_parallel == 1)
+    return pricing.take(~repeated) if repeated.any() else pricing
 
 
 def _of_work(choices: Sequence[Choices], start: Index, index: Sequence[Index]) -> Index:

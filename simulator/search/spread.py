@@ -42,7 +42,7 @@ def spread(scenario: Scenario, space: Space, most: int, drawn: int) -> list[Feas
     spread by rank of speed.
     """
     fitting = [
-        _fitting(scenario, judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
+        _fitting(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
         for judged in walk(scenario, space)
         if judged.sized is not None and (judged.sized.verdict == FITS).any()
     ]
@@ -65,8 +65,8 @@ def spread(scenario: Scenario, space: Space, most: int, drawn: int) -> list[Feas
     ]
 
 
-def _fitting(scenario: Scenario, sized: Sized) -> _Fitting:
-    return _Fitting(sized.block, timed(scenario, sized).step.total, sized.device_bytes)
+def _fitting(sized: Sized) -> _Fitting:
+    return _Fitting(sized.block, timed(sized).step.total, sized.device_bytes)
 
 
 def _splits(block: LayoutBlock) -> Array:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import Sized, size
-from simulator.question.scenario.block import LayoutBlock, Mask
+from simulator.question.arrays import Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.partial import searches_partial, solved
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
@@ -21,7 +22,7 @@ from simulator.search.space import CHUNK, Space, blocks
 class Judged(NamedTuple):
     """A block of candidates."""
 
-    block: LayoutBlock
+    pricing: Pricing
     broken: tuple[tuple[Rule, Mask], ...]
     """Rules that drop any, each with the layouts of the block that break it and none before it."""
     sized: Sized | None
@@ -32,31 +33,31 @@ class Judged(NamedTuple):
 
 def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
     """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
-    for block in blocks(scenario, space, chunk=CHUNK):
-        kept, broken = lawful(scenario, space, block)
-        found = [*sizes(scenario, space, kept)]
-        yield Judged(block, broken, found[0] if found else None, len(block))
-        yield from (Judged(one.block, (), one, 0) for one in found[1:])
+    for pricing in blocks(scenario, space, chunk=CHUNK):
+        kept, broken = lawful(space, pricing)
+        found = [*sizes(space, kept)]
+        yield Judged(pricing, broken, found[0] if found else None, len(pricing))
+        yield from (Judged(one.pricing, (), one, 0) for one in found[1:])
 
 
-def sizes(scenario: Scenario, space: Space, block: LayoutBlock) -> Iterator[Sized]:
+def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
     """The memory of layouts that break no rule, if any, and of those with as few recomputed layers as fit."""
-    if not len(block):
+    if not len(pricing):
         return
-    sized = size(scenario, block)
+    sized = size(pricing)
     yield sized
-    partial = solved(scenario, sized) if searches_partial(scenario, space) else None
+    partial = solved(sized) if searches_partial(pricing.scenario, space) else None
     if partial is not None:
         yield partial
 
 
-def lawful(scenario: Scenario, space: Space, block: LayoutBlock) -> tuple[LayoutBlock, tuple[tuple[Rule, Mask], ...]]:
+def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
     """The layouts of a block that break no rule, and the rules broken as in `Judged`."""
     broken: list[tuple[Rule, Mask]] = []
-    alive = np.ones(len(block), dtype=np.bool_)
+    alive = np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
-        hit = alive & rule.broken(scenario, block)
+        hit = alive & rule.broken(pricing)
         if hit.any():
             broken.append((rule, hit))
             alive &= ~hit
-    return block if alive.all() else block.take(alive), tuple(broken)
+    return pricing if alive.all() else pricing.take(alive), tuple(broken)

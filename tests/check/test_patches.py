@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, price
-from simulator.question.scenario.block import block_of
 from simulator.recipes.check.asked import Asked
 from tests.check.recipes import checked, judged
 from tests.cli.running import run
@@ -184,7 +184,7 @@ def test_what_is_said_to_fit_is_the_last_that_does(changes: dict[str, Any]) -> N
 
     def fits(seq_length: int = case.scenario.seq_length, micro_batch_size: int = case.layout.micro_batch_size) -> bool:
         layout = replace(case.layout, micro_batch_size=micro_batch_size)
-        return bool(price(replace(case.scenario, seq_length=seq_length), block_of([layout])).verdict[0] == FITS)
+        return bool(price(pricing_of(replace(case.scenario, seq_length=seq_length), layout)).verdict[0] == FITS)
 
     assert room.seq_length is not None
     assert fits(seq_length=room.seq_length)

@@ -10,13 +10,13 @@ import click
 import pytest
 
 from simulator.api import question_of, scenario_of
+from simulator.cost.derived import pricing_of
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
 from simulator.cost.pricing.estimate import PredictionStatus
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.hardware import DeviceLink, HardwareSpec, Network, PeakFlops
 from simulator.question.specs.model import ModelSpec
@@ -131,7 +131,7 @@ def test_kept_tensors_are_described() -> None:
         for precision, rank in TRAINED:
             scenario = scenario_of(model=model, options=options, precision=precision, lora_rank=rank)
             for kind in scenario.model.layer_kinds:
-                missing |= set(layer_tensors(scenario, block_of([layout]), kind)) - described
+                missing |= set(layer_tensors(pricing_of(scenario, layout), kind)) - described
     assert missing == set()
 
 

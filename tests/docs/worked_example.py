@@ -16,13 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from simulator.api import scenario_of
-from simulator.cost.elements import optimizer_bytes_per_parameter
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import optimizer_bytes_per_parameter
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.loss import head_input_bytes
 from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.timing.collectives import gather_seconds, shard_group
+from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut
@@ -88,7 +90,7 @@ class Example:
             pipeline_parallel=2, data_parallel=self.scenario.devices // 2, stage_layers=default_cut(layers, 2)
         )
         self.block: LayoutBlock = block_of([self.layout])
-        self.priced: Priced = price(self.scenario, self.block)
+        self.priced: Priced = price(Pricing(self.scenario, self.block))
         self.estimate: Estimate = estimate_layout(self.scenario, self.layout)
         self.model = self.scenario.model
         self.tokens = self.layout.micro_batch_size * self.scenario.seq_length
@@ -144,7 +146,7 @@ class Example:
             "ffn_gate_up": times(4, tokens, f),
             "ffn_product": times(2, tokens, f),
         }
-        tensors = layer_tensors(self.scenario, self.block, self.model.layer_kinds[0])
+        tensors = layer_tensors(Pricing(self.scenario, self.block), self.model.layer_kinds[0])
         layer = 0.0
         for name, size in tensors.items():
             if size[0]:
@@ -166,12 +168,12 @@ class Example:
         boundary = times(2, tokens, hidden)
         steady = f"{number(values.workspace_bytes)} + {number(values.pipeline_buffers_per_chunk)} × {boundary}"
         if memory.moment == "backward":
-            gradients = float(layer_gradient_bytes(self.scenario, self.block)[0])
+            gradients = float(layer_gradient_bytes(Pricing(self.scenario, self.block))[0])
             products = f"{times(4, tokens, self.model.intermediate_size)} + {times(2, tokens, hidden)}"
             yield Row("gradients of one layer", products, gradients, "MiB")
             text = f"{steady} + {number(gradients)}"
         elif at_loss and self.is_last:
-            kept = float(head_input_bytes(self.scenario, self.block)[0])
+            kept = float(head_input_bytes(Pricing(self.scenario, self.block))[0])
             text = f"{steady} + {number(kept)}"
             yield Row("kept by the final norm", f"{times(4, tokens, hidden)} + {times(4, tokens)}", kept, "MiB")
         else:
@@ -197,7 +199,7 @@ class Example:
     @cached_property
     def layer_seconds(self) -> dict[str, float]:
         """Both passes of one layer by part."""
-        seconds = self.priced.step.work.pieces[0].seconds[0]
+        seconds = pieces_of(self.priced.pricing, 0).seconds[0]
         return {name: float(seconds.forward[name][0] + seconds.backward[name][0]) for name in seconds.forward}
 
     @cached_property
@@ -231,7 +233,7 @@ class Example:
 
     def step(self) -> Iterator[Row]:
         values, speed, m = self.scenario.coefficients.time, self.estimate.throughput, self.micro_batches
-        vocabulary = self.priced.step.work.pieces[0].seconds[-1]
+        vocabulary = pieces_of(self.priced.pricing, 0).seconds[-1]
         head = float(vocabulary.forward["vocabulary"][0] + vocabulary.backward["vocabulary"][0])
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates

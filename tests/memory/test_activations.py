@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.peak import buffer_bytes, layer_gradient_bytes
 from simulator.cost.operations.extents import routed_tokens
@@ -18,6 +19,7 @@ from tests.scenario.cases import (
     layer_bytes,
     layer_kind,
     only,
+    pricing,
     scenario_of,
     small_dense,
     small_mla,
@@ -75,7 +77,7 @@ def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:
     split = both | {"moe": True, "expert_tensor_parallel": 2}
     assert kept(given, **split) == kept(plain, **split) + 6 * 8 * T
     buffers = [
-        buffer_bytes(one, block(one, micro_batch_size=2, **cut))[0] - one.coefficients.memory.workspace_bytes
+        buffer_bytes(pricing(one, micro_batch_size=2, **cut))[0] - one.coefficients.memory.workspace_bytes
         for one, cut in ((given, both), (given, {"expert_parallel": 4}), (plain, {"expert_parallel": 4}), (given, {}))
     ]
     # The hidden states of all: half the tokens of two times two ranks, those of four, none where nothing is gathered.
@@ -86,7 +88,7 @@ def test_gradients_of_tokens_of_all_ranks_are_whole_for_a_moment() -> None:
     # 64 ranks: their tokens' gradients and the copies', beside the layer's own incoming gradient.
     scenario = small(small_moe(num_experts=64), devices=64, expert_dispatch="allgather")
     here = block(scenario, micro_batch_size=2, expert_parallel=64, data_parallel=64)
-    assert layer_gradient_bytes(scenario, here)[0] == 2 * 64 * (64 * T + 2 * T) + 2 * 64 * T
+    assert layer_gradient_bytes(Pricing(scenario, here))[0] == 2 * 64 * (64 * T + 2 * T) + 2 * 64 * T
 
 
 def test_fp8_takes_h_and_f_off() -> None:
@@ -163,9 +165,9 @@ def test_experts_of_a_rank_see_the_copies_of_its_own_tokens() -> None:
     scenario = small(small_moe())
     # Two tensor-parallel ranks own T/2 tokens each; expert tensor parallelism gathers both halves of narrower experts.
     whole = block(scenario, micro_batch_size=2, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
-    assert only(routed_tokens(scenario, whole)) == T / 2 * 2
+    assert only(routed_tokens(Pricing(scenario, whole))) == T / 2 * 2
     cut = block(scenario, micro_batch_size=2, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
-    assert only(routed_tokens(scenario, cut)) == T * 2
+    assert only(routed_tokens(Pricing(scenario, cut))) == T * 2
     fields: dict[str, Any] = {"moe": True, "tensor_parallel": 2, "sequence_parallel": True}
     assert kept(scenario, expert_parallel=4, **fields) == T * 2552 / 2
     # etp 2: gathered copies (256 + 256) are whole, their inner width is halved, the rest is split.
@@ -200,8 +202,8 @@ def test_latent_attention() -> None:
 
 def test_the_tensors_of_a_layer_are_named() -> None:
     scenario = small(small_moe())
-    dense = layer_tensors(scenario, block(scenario), layer_kind(scenario.model, moe=False))
-    moe = layer_tensors(scenario, block(scenario), layer_kind(scenario.model, moe=True))
+    dense = layer_tensors(pricing(scenario), layer_kind(scenario.model, moe=False))
+    moe = layer_tensors(pricing(scenario), layer_kind(scenario.model, moe=True))
     assert {"attention_norm_input", "qkv_output", "attention_output", "ffn_gate_up"} <= set(dense)
     assert {"router", "dispatched_tokens", "experts_gate_up", "shared_experts_product"} <= set(moe)
 

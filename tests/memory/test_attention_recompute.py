@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import repeated_working_set
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
@@ -34,7 +35,7 @@ def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
 
 def again(scenario: Scenario) -> float:
     here = block(scenario, micro_batch_size=2, recompute="attention")
-    return only(repeated_working_set(scenario, here, scenario.model.layer_kinds[0]))
+    return only(repeated_working_set(Pricing(scenario, here), scenario.model.layer_kinds[0]))
 
 
 def test_a_layer_keeps_its_norms_and_its_feed_forward_part() -> None:
@@ -64,7 +65,7 @@ def test_the_block_computed_again_is_alive_where_it_exceeds_what_the_backward_pa
 def test_the_block_is_computed_once_more() -> None:
     scenario = scenario_of("llama3.1-8b", coefficients=ROUND)
     answer = priced(scenario, recompute="attention")
-    parts = answer.step.parts(answer.block, answer.memory)
+    parts = answer.step.parts(answer.pricing)
     projections = 2 * 8192 * (2 * 4096 * 4096 + 2 * 4096 * 1024) / 494.5e12
     core = 2 * 8192 * 8192 * 4096 / 247.25e12
     rotary = 4 * 8192 * (4096 + 1024) / 1675e9

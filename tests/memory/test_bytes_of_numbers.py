@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cost import elements
+from simulator.cost import dtypes
 from simulator.cost.operations.conditions import Conditions
 from simulator.question.frameworks.stacks import framework
 from tests.scenario.cases import small_dense
@@ -34,11 +34,11 @@ def given(precision: str, **options: str) -> Conditions:
 def test_16_and_32_bits(precision: str, options: dict[str, str], expected: tuple[Any, ...]) -> None:
     one = given(precision, **options)
     assert (
-        elements.element_bytes(one),
-        elements.parameter_dtype(one),
-        elements.gradient_bytes(one),
-        elements.master_bytes(one),
-        elements.optimizer_bytes_per_parameter(one),
+        dtypes.element_bytes(one),
+        dtypes.parameter_dtype(one),
+        dtypes.gradient_bytes(one),
+        dtypes.master_bytes(one),
+        dtypes.optimizer_bytes_per_parameter(one),
     ) == expected
 
 
@@ -55,13 +55,13 @@ def test_16_and_32_bits(precision: str, options: dict[str, str], expected: tuple
 )
 def test_8_bits_and_their_scales(recipe: str, inputs: float, weights: float) -> None:
     narrow = given("fp8", fp8_recipe=recipe)
-    assert elements.narrow_element_bytes(narrow) == inputs
-    assert elements.narrow_weight_bytes(narrow) == weights
+    assert dtypes.narrow_element_bytes(narrow) == inputs
+    assert dtypes.narrow_weight_bytes(narrow) == weights
     for other in (given("bf16", fp8_recipe=recipe), given("fp32", fp8_recipe=recipe)):
-        assert elements.narrow_element_bytes(other) == elements.element_bytes(other)
-        assert elements.narrow_weight_bytes(other) == 0
-    assert elements.narrow_element_bytes(given("fp8", fp8_recipe=recipe, fp8_inputs="false")) == 2
-    assert elements.narrow_weight_bytes(given("fp8", fp8_recipe=recipe, fp8_weight_cache="false")) == 0
+        assert dtypes.narrow_element_bytes(other) == dtypes.element_bytes(other)
+        assert dtypes.narrow_weight_bytes(other) == 0
+    assert dtypes.narrow_element_bytes(given("fp8", fp8_recipe=recipe, fp8_inputs="false")) == 2
+    assert dtypes.narrow_weight_bytes(given("fp8", fp8_recipe=recipe, fp8_weight_cache="false")) == 0
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_8_bits_and_their_scales(recipe: str, inputs: float, weights: float) -> 
     ],
 )
 def test_weights_that_travel_in_8_bits(precision: str, option: str, recipe: str, narrow: bool) -> None:
-    found = elements.gathered_narrow(given(precision, fp8_param_gather=option, fp8_recipe=recipe))
+    found = dtypes.gathered_narrow(given(precision, fp8_param_gather=option, fp8_recipe=recipe))
     assert found is narrow

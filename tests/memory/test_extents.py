@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations.extents import Extents, expected_islands, inner_context
+from simulator.cost.operations.extents import expected_islands, extent, inner_context
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import block, load_model, only, scenario_of, small_dense, small_moe
+from tests.scenario.cases import load_model, only, pricing, scenario_of, small_dense, small_moe
 
 T = 64
 SPLIT: dict[str, Any] = {"tensor_parallel": 4, "sequence_parallel": True}
@@ -26,11 +26,11 @@ SLIDING: dict[str, Any] = {
 }
 
 
-def extent(spread: str, model: Any = None, options: dict[str, str] | None = None, **fields: Any) -> float:
+def spread_over(spread: str, model: Any = None, options: dict[str, str] | None = None, **fields: Any) -> float:
     scenario = scenario_of(
         model or small_dense(**SLIDING), devices=16, seq_length=32, global_batch_size=64, options=options
     )
-    return only(Extents(scenario, block(scenario, micro_batch_size=2, **fields)).of(spread))  # type: ignore[arg-type]
+    return only(extent(pricing(scenario, micro_batch_size=2, **fields), spread))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def extent(spread: str, model: Any = None, options: dict[str, str] | None = None
     ],
 )
 def test_tokens_and_heads(spread: str, alone: float, split: float, whole: float, ring: float) -> None:
-    found = [extent(spread, **fields) for fields in ({}, SPLIT, WHOLE, RING)]
+    found = [spread_over(spread, **fields) for fields in ({}, SPLIT, WHOLE, RING)]
     assert found == pytest.approx([alone, split, whole, ring])
 
 
@@ -87,22 +87,22 @@ def test_tokens_and_heads(spread: str, alone: float, split: float, whole: float,
 )
 def test_tokens_and_heads_of_two_ranks(spread: str, split: float, whole: float, ring: float) -> None:
     pairs: list[dict[str, Any]] = [{"tensor_parallel": 2, "sequence_parallel": word} for word in (True, False)]
-    assert [extent(spread, **fields) for fields in (*pairs, {"context_parallel": 2})] == [split, whole, ring]
+    assert [spread_over(spread, **fields) for fields in (*pairs, {"context_parallel": 2})] == [split, whole, ring]
 
 
 @pytest.mark.parametrize(("tensor", "expected"), [(1, (0, T)), (2, (0, T / 2)), (3, (T, T))])
 def test_heads_are_gathered_where_ranks_are_more(tensor: int, expected: tuple[float, float]) -> None:
     """Two heads on two ranks are one each; a third rank has none of its own."""
     scenario = scenario_of(small_dense(), devices=tensor, seq_length=32, global_batch_size=64)
-    extents = Extents(scenario, block(scenario, micro_batch_size=2, tensor_parallel=tensor))
-    assert (only(extents.of("gathered")), only(extents.of("projection"))) == expected
+    extents = pricing(scenario, micro_batch_size=2, tensor_parallel=tensor)
+    assert (only(extent(extents, "gathered")), only(extent(extents, "projection"))) == expected
 
 
 @pytest.mark.parametrize(("context", "expected"), [(2, 16), (4, 16 / 3), (8, 16 / 7), (16, 16 / 15)])
 def test_a_window_passes_no_more_than_a_rank_holds(context: int, expected: float) -> None:
-    assert extent("window", context_parallel=context) == pytest.approx(expected)
+    assert spread_over("window", context_parallel=context) == pytest.approx(expected)
     wide = SLIDING | {"sliding_window": 1000}
-    assert extent("window", small_dense(**wide), context_parallel=context) == T / context
+    assert spread_over("window", small_dense(**wide), context_parallel=context) == T / context
 
 
 @pytest.mark.parametrize(
@@ -123,21 +123,21 @@ def test_a_window_passes_no_more_than_a_rank_holds(context: int, expected: float
 def test_copies_of_tokens(fields: dict[str, Any], copies: float, inside: float) -> None:
     model = small_moe()
     for options, times in (({}, 1.0), ({"expert_imbalance": "1.5"}, 1.5)):
-        assert extent("copies", model, options, **fields) == times * copies
-        assert extent("copies_tensor", model, options, **fields) == times * inside
+        assert spread_over("copies", model, options, **fields) == times * copies
+        assert spread_over("copies_tensor", model, options, **fields) == times * inside
         exchanged = copies if fields.get("expert_parallel", 1) > 1 else 0
-        assert extent("copies_exchanged", model, options, **fields) == times * exchanged
+        assert spread_over("copies_exchanged", model, options, **fields) == times * exchanged
         ranks = fields.get("expert_parallel", 1) * fields.get("expert_tensor_parallel", 1)
         # Both of two experts of eight on one of n islands of 8 / n: C(8 - 8 / n, 2) / C(8, 2) miss one.
         reached = ranks * (1 - math.comb(8 - 8 // ranks, 2) / math.comb(8, 2))
         own = T / 4 if fields.get("sequence_parallel") else T
-        assert extent("reached", model, options, **fields) == pytest.approx(times * own * reached)
+        assert spread_over("reached", model, options, **fields) == pytest.approx(times * own * reached)
 
 
 def test_pairs_of_sequences_are_twice_as_many_tokens() -> None:
     options = {"sequences_per_sample": "2"}
     for spread, times in (("whole", 2), ("scores", 2), ("positions", 1), ("window", 2)):
-        assert extent(spread, None, options, context_parallel=8) == times * extent(spread, context_parallel=8)
+        assert spread_over(spread, None, options, context_parallel=8) == times * spread_over(spread, context_parallel=8)
 
 
 V3 = load_model("deepseek-v3")
@@ -189,4 +189,4 @@ def test_islands_of_several_layouts_are_each_their_own() -> None:
 def test_ranks_that_exchange_tokens_for_heads(kind: str, inner: str, tensor: int, context: int, expected: int) -> None:
     options = {"cp_communication": kind, "cp_inner_degree": inner}
     scenario: Scenario = scenario_of(small_dense(), devices=16, options=options)
-    assert only(inner_context(scenario, block(scenario, tensor_parallel=tensor, context_parallel=context))) == expected
+    assert only(inner_context(pricing(scenario, tensor_parallel=tensor, context_parallel=context))) == expected

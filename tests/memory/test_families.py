@@ -14,7 +14,7 @@ from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.sums import total_parameters, weights_of
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer, ModelSpec
-from tests.scenario.cases import block, only, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
 
 T = 64
 PLAIN: dict[str, Any] = {
@@ -56,7 +56,7 @@ def kept(model: ModelSpec, kind: LayerKind | None = None, **fields: Any) -> floa
     """Bytes a layer keeps; the first kind unless told otherwise."""
     options = fields.pop("options", {})
     scenario = scenario_of(model, options=options, seq_length=32, global_batch_size=16)
-    return only(layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), kind or model.layer_kinds[0]))
+    return only(layer_bytes(pricing(scenario, micro_batch_size=2, **fields), kind or model.layer_kinds[0]))
 
 
 def weights(model: ModelSpec, mixer: Mixer, feed_forward: FeedForward) -> int:

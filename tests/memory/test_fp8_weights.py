@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_tensors
 from simulator.question.scenario.block import block_of
 from simulator.search.build import estimate_layout
@@ -53,7 +54,7 @@ def test_inputs_bring_the_scales_of_their_recipe(recipe: str, each: float) -> No
             model="llama3.1-8b", profile=profile, devices=1, precision="fp8", options={"fp8_recipe": recipe}
         )
         block = block_of([layout_of(scenario)])
-        kept[profile] = layer_tensors(scenario, block, scenario.model.layer_kinds[0])
+        kept[profile] = layer_tensors(Pricing(scenario, block), scenario.model.layer_kinds[0])
     assert float(kept["megatron"]["ffn_norm_output"][0]) == each * 8192 * 4096
     assert float(kept["torch"]["ffn_norm_output"][0]) == 2 * 8192 * 4096
     assert "attention_output_fp8" not in kept["torch"]

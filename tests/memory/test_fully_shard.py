@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.api import scenario_of
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.lab.trace.run import tensors_only
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -91,7 +91,7 @@ def priced(what: dict[str, Any], replicas: int, micro_batches: int) -> MemoryByS
     )
     scenario = tensors_only(scenario)
     block = block_of([complete_layout(scenario, data_parallel=replicas, **sizes)])
-    return memory_by_stage(scenario, block, stage_contents(scenario, block))
+    return memory_by_stage(Pricing(scenario, block))
 
 
 @pytest.mark.parametrize(("what", "replicas", "micro_batches", "stage", "traced"), TRACED)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.fully_shard import shards_by_unit
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.pricing.test_memory_arithmetic import question
@@ -50,11 +50,11 @@ def test_layouts_of_a_block_need_what_each_needs_alone(pipeline: dict[str, Any],
         for mode, offload in (("none", "none"), ("full", "optimizer"), ("none", "activations"))
     ]
     together = block_of(layouts)
-    memory = memory_by_stage(scenario, together, stage_contents(scenario, together))
+    memory = memory_by_stage(Pricing(scenario, together))
     names = np.array([one.name for one in memory.moments])[memory.moment]
     for index, layout in enumerate(layouts):
         one = block_of([layout])
-        alone = memory_by_stage(scenario, one, stage_contents(scenario, one))
+        alone = memory_by_stage(Pricing(scenario, one))
         assert memory.device[:, index].tolist() == alone.device[:, 0].tolist()
         assert memory.need[:, index].tolist() == alone.need[:, 0].tolist()
         parts, of_one = memory.parts(), alone.parts()
@@ -67,19 +67,19 @@ def asked(model: Any, **fields: Any) -> MemoryByStage:
     devices = fields.pop("devices", 1)
     scenario = question(model, "torch", devices=devices, global_batch_size=fields.pop("batch", 8))
     here = block(scenario, **({"micro_batch_size": 2, "zero_stage": 3} | fields))
-    return memory_by_stage(scenario, here, stage_contents(scenario, here))
+    return memory_by_stage(Pricing(scenario, here))
 
 
 def held(found: MemoryByStage, at: int, part: str, rank: int = 0) -> float:
     value = np.atleast_2d(getattr(found.moments[at], part))
-    return float(np.broadcast_to(value, (len(found.has.ranks), 1))[found.has.kind[rank], 0])
+    return float(np.broadcast_to(value, (len(found.contents.ranks), 1))[found.contents.kind[rank], 0])
 
 
 @pytest.mark.parametrize(("hardware", "kept"), [("h100-sxm-80g", True), ("local-cpu", False)])
 def test_only_an_allocator_that_caches_keeps_blocks_for_streams(hardware: str, kept: bool) -> None:
     scenario = scenario_of(small_dense(), hardware, devices=8, profile="torch", seq_length=32, global_batch_size=8)
     here = block(scenario, zero_stage=3)
-    found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    found = memory_by_stage(Pricing(scenario, here))
     assert bool(np.asarray(found.outside.streams).any()) is kept
 
 
@@ -115,7 +115,7 @@ def test_ranks_of_one_layer_have_none_before_it(rank: int) -> None:
     if rank == 0:
         # At its own layer's pass: gathered as much as the largest, the table ahead, and nothing else that was gathered.
         one, here = shape()
-        layer = layer_backward_bytes(one, here, one.model.layer_kinds[0], np.ones(1, dtype=np.bool_))[0]
+        layer = layer_backward_bytes(Pricing(one, here), one.model.layer_kinds[0], np.ones(1, dtype=np.bool_))[0]
         end = next(at for at in backward[4:] if held(found, at, "gradients"))
         assert held(found, end, "temporary") == angles + layer + 2 * of_experts + 2 * 64 * 64 + 2 * 48 * 64
 

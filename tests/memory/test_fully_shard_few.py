@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.fully_shard import _sent_chunks
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.memory.schedule import micro_batches
-from simulator.cost.stages import stage_contents
 from tests.memory.test_fully_shard_moments import ALONE, PIPED, Expected, endings, step_of
 from tests.pricing.test_memory_arithmetic import question
 from tests.scenario.cases import block, small_moe
@@ -189,11 +188,10 @@ def test_outputs_and_gradients_that_interleaved_ranks_have_sent(count: int, done
     fields: dict[str, Any] = {"pipeline_parallel": 3, "virtual_stages": 3, "zero_stage": 3}
     scenario = question(small_moe(vocab_size=8, num_hidden_layers=9), "torch", devices=3, global_batch_size=2 * count)
     here = block(scenario, micro_batch_size=2, **fields)
-    has = stage_contents(scenario, here)
     flight = count - done
     turns = [2 - (turn // 3) % 3 for turn in range(3 * done)]
     expected = sum(2 - (rank == 2 and chunk == 2) - (rank == 0 and chunk == 0) for chunk in turns)
-    found = np.asarray(_sent_chunks(here, has, micro_batches(scenario, here), np.full((3, 1), float(flight))))
+    found = _sent_chunks(Pricing(scenario, here), np.full((3, 1), float(flight)))
     assert found[rank, 0] == expected
 
 
@@ -201,7 +199,7 @@ def test_layers_of_unequal_size_stay_gathered_each_with_its_own() -> None:
     """A dense layer and one of experts on the first rank: the table's gradient is taken beside both."""
     scenario = question(small_moe(vocab_size=48), "torch", devices=4, global_batch_size=16)
     here = block(scenario, micro_batch_size=2, pipeline_parallel=2, zero_stage=3)
-    memory = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    memory = memory_by_stage(Pricing(scenario, here))
     attention = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64
     layers = 2 * attention + 3 * 64 * 160 + 64 * 8 + (8 + 1) * 3 * 64 * 48
     table, stream, angles = 48 * 64, 2 * 64 * 64, 4 * 32 * 16

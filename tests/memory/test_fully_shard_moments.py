@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_bytes
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.peak import memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of
 from tests.pricing.test_memory_arithmetic import question
 from tests.scenario.cases import layout_of, small_dense
@@ -81,26 +81,26 @@ def step_of(rank: int = 0, *, batch: int, options: dict[str, str] | None = None,
     )
     layout = layout_of(scenario, **fields)
     block, element = block_of([layout]), 4 if precision == "fp32" else 2
-    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
+    memory = memory_by_stage(Pricing(scenario, block))
     kind = scenario.model.layer_kinds[0]
     keeps_gradients = np.array([float(element == 2 or dp > 1)])
     size, table = LAYER / tp + NORMS, VOCABULARY * 64 / tp
     stored = 4 / pp * size + table * ((rank == 0) + (rank == pp - 1) - (tied and pp == 1)) + 64 * (rank == pp - 1)
     # Parameters and two states in fp32, and the angles of a sequence's rotations.
     always = (4 + 8) * stored / (dp if layout.zero_stage else 1) + 4 * sequence * 16
-    at = int(memory.has.kind[rank])
+    at = int(memory.contents.kind[rank])
     return Step(
-        [(one.name, float(one.total(memory.has)[rank, 0]) - always) for one in memory.moments],
+        [(one.name, float(one.total(memory.contents)[rank, 0]) - always) for one in memory.moments],
         [float(np.asarray(one.gradients + one.logits + one.temporary)[at, 0]) for one in memory.moments],
         size,
         0 if tied and pp == 1 else table,
         table + 64,
         stored,
-        float(layer_bytes(scenario, block, kind)[0]),
-        float(layer_backward_bytes(scenario, block, kind, keeps_gradients)[0]),
+        float(layer_bytes(Pricing(scenario, block), kind)[0]),
+        float(layer_backward_bytes(Pricing(scenario, block), kind, keeps_gradients)[0]),
         element * sequence * 64 / (tp if layout.sequence_parallel else 1),
-        float(head_input_bytes(scenario, block)[0]),
-        float(loss_bytes(scenario, block)[0]),
+        float(head_input_bytes(Pricing(scenario, block))[0]),
+        float(loss_bytes(Pricing(scenario, block))[0]),
         sequence * VOCABULARY / tp,
     )
 

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.question.specs.model import LayerKind, ModelSpec
 from tests.memory.test_families import DELTA, MAMBA
-from tests.scenario.cases import block, layer_kind, only, scenario_of, small_dense, small_moe
+from tests.scenario.cases import block, layer_kind, only, pricing, scenario_of, small_dense, small_moe
 
 W, Q = 2 * 64 * 160, 2 * 64 * 64
 
 
 def widest(model: ModelSpec, kind: LayerKind, tokens: int, *, keeps: bool, **fields: Any) -> float:
     scenario = scenario_of(model, seq_length=tokens, global_batch_size=16)
-    return only(layer_backward_bytes(scenario, block(scenario, **fields), kind, np.array([float(keeps)])))
+    return only(layer_backward_bytes(pricing(scenario, **fields), kind, np.array([float(keeps)])))
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -112,7 +113,7 @@ def test_scores_done_again_are_back_beside_all_that_the_layer_kept() -> None:
     model, options = small_dense(), {"flash_attention": "false"}
     scenario = scenario_of(model, seq_length=512, global_batch_size=16, options=options)
     here = block(scenario, recompute="selective")
-    found = only(layer_backward_bytes(scenario, here, model.layer_kinds[0], np.array([1.0])))
+    found = only(layer_backward_bytes(Pricing(scenario, here), model.layer_kinds[0], np.array([1.0])))
     kept, back = 2072 - 16 - 128, 2 * 4 * 512 + 128
     assert found == 512 * (kept + back + 128 + 2 * 320) + W
 
@@ -122,6 +123,6 @@ def test_gathered_keys_and_values_meet_their_gradients() -> None:
     model = small_dense()
     scenario = scenario_of(model, seq_length=512, global_batch_size=16, options={"cp_communication": "all_gather"})
     here = block(scenario, context_parallel=8)
-    found = only(layer_backward_bytes(scenario, here, model.layer_kinds[0], np.array([0.0])))
+    found = only(layer_backward_bytes(Pricing(scenario, here), model.layer_kinds[0], np.array([0.0])))
     core = 3 * 128 + 128 + 8 * 2 * 128
     assert found == 64 * (260 + 128 + core)

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import deferred_head_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.outside import communicator_groups, outside_allocator, stranded_logits
-from simulator.cost.memory.schedule import micro_batches
+from simulator.cost.operations.extents import micro_batches
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.units import MIB
-from tests.scenario.cases import block, only, scenario_of, small_dense, small_moe
+from tests.scenario.cases import block, only, pricing, scenario_of, small_dense, small_moe
 
 T, V = 64, 1000
 
@@ -62,8 +63,8 @@ def test_bytes_of_a_logit(  # noqa: PLR0917 - one for each thing that decides it
     each = per_logit + (4 if precision == "fp32" else 2) * capped
     each += of_split if parallel and tensor > 1 else 0
     logits = T * V / (tensor if parallel else 1)
-    assert only(logits_per_micro_batch(scenario, here)) == logits
-    assert only(loss_bytes(scenario, here)) == each * logits
+    assert only(logits_per_micro_batch(Pricing(scenario, here))) == logits
+    assert only(loss_bytes(Pricing(scenario, here))) == each * logits
 
 
 @pytest.mark.parametrize("tensor", [1, 4])
@@ -76,16 +77,16 @@ def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None
     whole = each * T * 4096 / tensor
     gradients = element * T * 64 + 4 * 4096 / tensor * 64
     expected = min(whole / 4 + gradients, whole)
-    assert only(loss_bytes(scenario, here)) == expected
+    assert only(loss_bytes(Pricing(scenario, here))) == expected
     assert (expected < whole) == (precision == "fp32" or tensor == 0 or whole * 0.75 > gradients)
 
 
 def test_labelled_tokens_alone_have_logits() -> None:
     """A quarter of them; a score is one number of each."""
     few = asked({"labelled_token_fraction": "0.25"})
-    assert only(loss_bytes(few, block(few, micro_batch_size=2))) == 6 * T / 4 * V
+    assert only(loss_bytes(pricing(few, micro_batch_size=2))) == 6 * T / 4 * V
     score = asked({"score_head": "true"})
-    assert only(loss_bytes(score, block(score, micro_batch_size=2))) == 6 * T
+    assert only(loss_bytes(pricing(score, micro_batch_size=2))) == 6 * T
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,10 @@ def test_what_waits_for_the_output_layer_s_gradient(
     scenario = asked({"deferred_head_gradients": str(most)})
     for ranks in (1, 2):
         here = block(scenario, micro_batch_size=2, pipeline_parallel=ranks, **fields)
-        count = micro_batches(scenario, here)
+        count = micro_batches(Pricing(scenario, here))
         each = 2 * (T * 64 / parts + T * V / vocabulary)
         waiting = min(most, only(count)) if ranks > 1 else 0
-        assert only(deferred_head_bytes(scenario, here, count)) == waiting * each
+        assert only(deferred_head_bytes(Pricing(scenario, here))) == waiting * each
 
 
 @pytest.mark.parametrize(
@@ -134,11 +135,11 @@ def test_groups_that_have_buffers(fields: dict[str, Any], groups: int) -> None:
     model = small_moe() if any(name.startswith("expert") for name in fields) else small_dense()
     scenario = asked(model=model, devices=fields["devices"])
     here = block(scenario, **{name: value for name, value in fields.items() if name != "devices"})
-    assert only(communicator_groups(scenario, here)) == groups
+    assert only(communicator_groups(Pricing(scenario, here))) == groups
     if not scenario.model.is_moe:
         # Of a model with experts those of the experts' replicas beside them.
         moe = asked(model=small_moe(), devices=fields["devices"])
-        assert only(communicator_groups(moe, here)) == groups + (only(here.expert_replicas) > 1)
+        assert only(communicator_groups(Pricing(moe, here))) == groups + (only(here.expert_replicas) > 1)
 
 
 @pytest.mark.parametrize(("option", "each"), [("0", None), ("7", 7 * MIB)])
@@ -147,13 +148,13 @@ def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
     scenario = asked({"communicator_buffer_mib": option}, hardware="ascend-910b-64g")
     assert scenario.hardware.communicator_buffer_bytes
     here = block(scenario, micro_batch_size=2, context_parallel=4, tensor_parallel=2, sequence_parallel=True)
-    found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+    found = outside_allocator(Pricing(scenario, here), np.full((1, 1), 1000.0))
     assert only(found.communicators) == (each or scenario.hardware.communicator_buffer_bytes) * 5
     assert only(found.ring_buffers) == T / 4 / 2 * (2 * 2 * 2 * 32 + 4 * 64)
     assert only(found.user_buffers) == 0
     assert only(found.context) == scenario.coefficients.memory.context_bytes
     none = block(scenario, micro_batch_size=2)
-    assert only(outside_allocator(scenario, none, np.full((1, 1), 1000.0)).ring_buffers) == 0
+    assert only(outside_allocator(Pricing(scenario, none), np.full((1, 1), 1000.0)).ring_buffers) == 0
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str
     """Where several kernels differentiate a loss that a caching allocator makes room for: PyTorch's 16-bit ones too."""
     apart = {"fused_cross_entropy": "false", "cross_entropy_chunk_tokens": "0"}
     scenario = asked(apart | options, profile="torch", **fields)
-    found = stranded_logits(scenario, block(scenario, micro_batch_size=2, tensor_parallel=2))
+    found = stranded_logits(pricing(scenario, micro_batch_size=2, tensor_parallel=2))
     assert only(found) == stranded * T * V / 2
 
 
@@ -182,7 +183,7 @@ def test_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str
 def test_only_a_ring_passes_blocks_on(kind: str, context: int) -> None:
     """Of a hierarchy the ring is between pairs of neighbours: none among two ranks."""
     scenario = asked({"cp_communication": kind, "cp_inner_degree": "2"})
-    found = outside_allocator(scenario, block(scenario, context_parallel=context), np.zeros((1, 1)))
+    found = outside_allocator(pricing(scenario, context_parallel=context), np.zeros((1, 1)))
     rings = {"ring": context > 1, "all_to_all_ring": context > 2}.get(kind, False)
     assert (only(found.ring_buffers) > 0) is rings
 
@@ -208,7 +209,7 @@ def test_what_an_allocator_cannot_use(
     values = replace(values, unfused_loss_bytes_per_logit=0.0)
     scenario = replace(asked(options), coefficients=Coefficients(memory=values))
     here = block(scenario, tensor_parallel=tensor)
-    found = only(outside_allocator(scenario, here, np.full((1, 1), allocated)).fragmentation)
+    found = only(outside_allocator(Pricing(scenario, here), np.full((1, 1), allocated)).fragmentation)
     held = min(1000 + 500 * (tensor > 1), allocated) if beside else 0
     assert found == pytest.approx(shares[share] * allocated + held)
 
@@ -219,5 +220,5 @@ def test_ring_buffers_grow_to_a_bound(sequence: int, grows: bool) -> None:
     values = MemoryCoefficients(ring_buffers_per_activation=5.0, ring_buffers_bytes=1e5)
     scenario = replace(asked(), coefficients=Coefficients(memory=values), seq_length=sequence)
     here = block(scenario, context_parallel=4, tensor_parallel=2)
-    found = only(outside_allocator(scenario, here, np.zeros((1, 1))).ring_buffers)
+    found = only(outside_allocator(Pricing(scenario, here), np.zeros((1, 1))).ring_buffers)
     assert found == (5 * 2 * sequence / 4 * 64 / 2 if grows else 1e5)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory import activations
 from simulator.cost.memory.activations import repeated_working_set
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RECOMPUTE_MODULES
@@ -140,7 +140,7 @@ def test_fp8_halves_the_product_that_comes_back() -> None:
 
 def again(scenario: Scenario, *modules: str) -> float:
     here = block(scenario, recompute="selective", recompute_modules=modules)
-    return only(repeated_working_set(scenario, here, layer_kind(scenario.model, moe=True))) / T
+    return only(repeated_working_set(Pricing(scenario, here), layer_kind(scenario.model, moe=True))) / T
 
 
 def test_what_is_back_is_alive_where_it_exceeds_what_the_backward_pass_has_freed() -> None:
@@ -174,13 +174,13 @@ def test_layouts_of_a_block_keep_what_each_keeps_alone() -> None:
         {"recompute": "full"},
         {"recompute": "none"},
     ]
-    together = block_of([layout_of(scenario, **way) for way in ways])
+    together = pricing_of(scenario, *(layout_of(scenario, **way) for way in ways))
     for kind in scenario.model.layer_kinds:
-        kept, back = (one(scenario, together, kind) for one in (activations.layer_bytes, repeated_working_set))
+        kept, back = (one(together, kind) for one in (activations.layer_bytes, repeated_working_set))
         for index, way in enumerate(ways):
             alone = block(scenario, **way)
-            assert kept[index] == only(activations.layer_bytes(scenario, alone, kind))
-            assert back[index] == only(repeated_working_set(scenario, alone, kind))
+            assert kept[index] == only(activations.layer_bytes(Pricing(scenario, alone), kind))
+            assert back[index] == only(repeated_working_set(Pricing(scenario, alone), kind))
         # Full recompute is counted by layer, and leaves the layer itself as it is.
         assert kept[0] == kept[5] == kept[6] > max(kept[1:5])
         assert back[0] == back[5] == back[6] == 0
@@ -190,7 +190,7 @@ def seconds(*modules: str) -> float:
     """What selective recompute takes per micro batch and layer with experts."""
     model = MEASURED.model_copy(update={"first_k_dense_replace": 0, "num_hidden_layers": 1})
     answer = priced(core(model), recompute="selective", recompute_modules=modules)
-    return only(answer.step.parts(answer.block, answer.memory)["recompute"]) / 8
+    return only(answer.step.parts(answer.pricing)["recompute"]) / 8
 
 
 def test_modules_of_listed_layers_take_their_share() -> None:
@@ -198,7 +198,7 @@ def test_modules_of_listed_layers_take_their_share() -> None:
 
     def all_of(**listed: Any) -> float:
         answer = priced(core(model), recompute="selective", recompute_modules=("moe_gate_up",), **listed)
-        return only(answer.step.parts(answer.block, answer.memory)["recompute"])
+        return only(answer.step.parts(answer.pricing)["recompute"])
 
     assert all_of(recompute_method="list", recompute_layer_list=(1,)) == pytest.approx(all_of() / 4)
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from tests.pricing.test_memory_arithmetic import DENSE, MOE, T, question
 from tests.scenario.cases import block, scenario_of, small_dense, small_moe
@@ -21,7 +21,7 @@ def memory(model: Any, options: dict[str, str] | None = None, **fields: Any) -> 
     asked = {name: fields.pop(name) for name in ("devices", "lora_rank", "precision", "profile") if name in fields}
     scenario = question(model, options=options, **asked)
     here = block(scenario, **({"micro_batch_size": 2} | fields))
-    return memory_by_stage(scenario, here, stage_contents(scenario, here))
+    return memory_by_stage(Pricing(scenario, here))
 
 
 def of(one: Moment, name: str, kinds: int) -> list[float]:
@@ -82,9 +82,9 @@ def test_prediction_modules_stand_behind_the_last_chunk_alone(chunks: int, modul
     model = small_dense(vocab_size=8, num_hidden_layers=8, num_nextn_predict_layers=modules)
     fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "virtual_stages": chunks}
     found = memory(model, {"mtp": "true"}, **fields)
-    kept = found.activations.one_micro_batch[found.has.kind][:, 0].tolist()
+    kept = found.activations.one_micro_batch[found.contents.kind][:, 0].tolist()
     assert kept == [4 * T * DENSE, (4 + modules) * T * DENSE]
-    by_chunk = [found.activations.by_chunk[chunk][found.has.kind[1], 0] for chunk in found.has.chunk]
+    by_chunk = [found.activations.by_chunk[chunk][found.contents.kind[1], 0] for chunk in found.contents.chunk]
     layers = 4 // chunks
     assert by_chunk == [layers * T * DENSE] * (chunks - 1) + [(layers + modules) * T * DENSE]
     without = memory(model, {"mtp": "false"}, **fields)
@@ -113,7 +113,7 @@ def test_what_comes_back_when_first_needed_is_absent_before() -> None:
     for sequences, absent in ((1, 2 * 32 * DENSE), (16, None)):
         scenario = question(small_dense(vocab_size=8), devices=2, options=options, global_batch_size=sequences)
         here = block(scenario, micro_batch_size=sequences, pipeline_parallel=2)
-        found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+        found = memory_by_stage(Pricing(scenario, here))
         gradients = of(found.moments[0], "gradients", 2)
         of_backward = [min(absent, one) if absent else one for one in gradients]
         assert of(found.moments[0], "gradients_absent", 2) == of_backward
@@ -127,7 +127,7 @@ def test_the_library_s_buffers_are_the_device_s_and_not_the_allocator_s(hardware
     values = MemoryCoefficients(context_bytes=3e6, communicator_bytes=5e6, workspace_bytes=7e6)
     scenario = replace(scenario_of(small_dense(), hardware), coefficients=Coefficients(memory=values))
     here = block(scenario, tensor_parallel=2, context_parallel=2)
-    found = memory_by_stage(scenario, here, stage_contents(scenario, here))
+    found = memory_by_stage(Pricing(scenario, here))
     assert found.outside.communicators[0] >= 5e6
     assert (found.device - found.reserved == 3e6 + found.outside.communicators).all()
     assert (found.need == found.device).all()
@@ -139,8 +139,8 @@ def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
     """Experts done again on the ranks that have some; the first of four has the dense layer alone."""
     options = {"recomputed_expert_share": "1"}
     plain, again = (memory(small_moe(vocab_size=8), one, devices=4, pipeline_parallel=4) for one in ({}, options))
-    more = np.array(of(again.moments[0], "temporary", len(again.has.ranks))) - np.array(
-        of(plain.moments[0], "temporary", len(plain.has.ranks))
+    more = np.array(of(again.moments[0], "temporary", len(again.contents.ranks))) - np.array(
+        of(plain.moments[0], "temporary", len(plain.contents.ranks))
     )
     # The largest of all kinds, whatever a rank holds.
     assert set(more.tolist()) == {T * 2 * (2 * 2 * 64 + 6 * 48)}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import MOMENTS
 from simulator.cost.memory.outside import outside_allocator
@@ -14,7 +15,7 @@ from simulator.cost.operations.extents import inner_context
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
-from tests.scenario.cases import block, only, priced, scenario_of, small_dense
+from tests.scenario.cases import block, only, priced, pricing, scenario_of, small_dense
 
 VALUES = MemoryCoefficients(
     context_bytes=1e6,
@@ -37,7 +38,7 @@ def small(model: Any = None, **fields: Any) -> Scenario:
 
 def outside(scenario: Scenario, **fields: Any) -> dict[str, float]:
     here = block(scenario, **fields)
-    found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+    found = outside_allocator(Pricing(scenario, here), np.full((1, 1), 1000.0))
     names = ("context", "user_buffers", "ring_buffers", "fragmentation", "total")
     return {name: only(getattr(found, name)) for name in names}
 
@@ -73,7 +74,7 @@ def test_all_parts_add_up() -> None:
         scenario = scenario_of(small_dense(), hardware, devices=32, options={"tp_comm_overlap": "true"})
         scenario = replace(scenario, coefficients=Coefficients(memory=VALUES))
         here = block(scenario, tensor_parallel=2, sequence_parallel=True, context_parallel=2)
-        found = outside_allocator(scenario, here, np.full((1, 1), 1000.0))
+        found = outside_allocator(Pricing(scenario, here), np.full((1, 1), 1000.0))
         parts = (found.context, found.communicators, found.user_buffers, found.ring_buffers, found.fragmentation)
         assert only(found.ring_buffers) > 0
         assert only(found.fragmentation) == 0.5 * 1000
@@ -86,7 +87,7 @@ def test_logits_are_stranded_on_the_last_rank() -> None:
     """The 16-bit logits of a micro batch, where the loss is one of several kernels."""
     scenario = small(profile="torch", options={"cross_entropy_chunk_tokens": "0", "fused_cross_entropy": "false"})
     here = block(scenario, pipeline_parallel=4, micro_batch_size=2)
-    found = outside_allocator(scenario, here, np.full((4, 1), 1000.0)).fragmentation[:, 0]
+    found = outside_allocator(Pricing(scenario, here), np.full((4, 1), 1000.0)).fragmentation[:, 0]
     assert (found - found[0]).tolist() == [0, 0, 0, 2 * 2 * T * V]
     # A quarter of 1000 bytes, and all of them at the least.
     assert found[0] == 250 + 1000
@@ -101,17 +102,17 @@ def test_rings_of_the_ranks_of_a_node(tensor: int, context: int, inside: str, ri
     options = {"cp_communication": "all_to_all_ring", "cp_inner_degree": inside}
     scenario = small(options=options, devices=tensor * context)
     here = block(scenario, tensor_parallel=tensor, context_parallel=context)
-    assert only(inner_context(scenario, here)) == context / ring
+    assert only(inner_context(Pricing(scenario, here))) == context / ring
     assert (outside(scenario, tensor_parallel=tensor, context_parallel=context)["ring_buffers"] > 0) == (ring > 1)
 
 
 def test_workspaces_and_pipeline_buffers_are_tensors() -> None:
     # Seven boundary activations 2 T h a chunk; none without a pipeline.
     scenario = small(small_dense(num_hidden_layers=8))
-    assert only(buffer_bytes(scenario, block(scenario))) == 1e4
+    assert only(buffer_bytes(pricing(scenario))) == 1e4
     for chunks in (1, 2):
         here = block(scenario, pipeline_parallel=4, virtual_stages=chunks, tensor_parallel=2, sequence_parallel=True)
-        assert only(buffer_bytes(scenario, here)) == 1e4 + chunks * 7 * 2 * T * 64 / 2
+        assert only(buffer_bytes(Pricing(scenario, here))) == 1e4 + chunks * 7 * 2 * T * 64 / 2
 
 
 def test_the_default_allocator_loses_another_share_and_holds_more_beside_it() -> None:
@@ -134,7 +135,7 @@ def test_device_is_tensors_and_what_is_outside_them() -> None:
 
 def loss(options: dict[str, str] | None = None, *, profile: str = "megatron", **fields: Any) -> float:
     scenario = small(options=options, profile=profile)
-    return only(loss_bytes(scenario, block(scenario, **fields)))
+    return only(loss_bytes(pricing(scenario, **fields)))
 
 
 def test_bytes_at_the_loss() -> None:
@@ -159,7 +160,7 @@ def test_the_output_layer_keeps_its_norm_in_sixteen_bits() -> None:
     # Input and output of the last norm 4 h and 4 bytes per token, under fp8 as well.
     for precision in ("bf16", "fp8"):
         scenario = small(precision=precision)
-        assert only(head_input_bytes(scenario, block(scenario))) == T * (4 * 64 + 4)
+        assert only(head_input_bytes(pricing(scenario))) == T * (4 * 64 + 4)
 
 
 def test_each_moment_can_bind() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from simulator import api
+from simulator.cost.derived import pricing_of
 from simulator.cost.memory.outside import communicator_groups
-from simulator.question.scenario.block import block_of
 from simulator.search.build import bare_estimate, estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
 
@@ -36,7 +36,7 @@ def outside(layout: dict[str, Any], **question: Any) -> dict[str, float]:
 )
 def test_groups_of_a_rank(model: str, layout: dict[str, Any], groups: int) -> None:
     scenario = scenario_of(model=model, devices=16, hardware="ascend-910b-64g-8")
-    assert communicator_groups(scenario, block_of([layout_of(scenario, **layout)]))[0] == groups
+    assert communicator_groups(pricing_of(scenario, layout_of(scenario, **layout)))[0] == groups
 
 
 def test_every_group_has_its_buffer() -> None:

@@ -14,10 +14,10 @@ from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import (
     block,
     by_stage,
-    contents,
     held_layers,
     layout_of,
     only,
+    pricing,
     scenario_of,
     small_dense,
     small_mla,
@@ -34,9 +34,9 @@ MOE_SPLIT, MOE_WHOLE, MOE_ROUTED = 21_504, 640, 73_728
 
 
 def parameters(scenario: Scenario, **fields: object) -> tuple[list[float], list[float]]:
-    here, has = contents(scenario, **fields)
-    found = device_parameters(scenario, here, has)
-    return by_stage(found.dense, has), by_stage(found.routed, has)
+    here = pricing(scenario, **fields)
+    found = device_parameters(here)
+    return by_stage(found.dense, here.contents), by_stage(found.routed, here.contents)
 
 
 def test_tensor_parallelism_divides_all_but_the_norms() -> None:
@@ -70,13 +70,13 @@ def test_experts_are_divided_by_expert_parallelism_and_nothing_else() -> None:
 )
 def test_the_routed_class_of_shipped_models(tensor: int, expert: int, expert_tensor: int, model: str) -> None:
     scenario = scenario_of(model, "h100-sxm-80g", devices=64)
-    here, has = contents(scenario, tensor_parallel=tensor, expert_parallel=expert, expert_tensor_parallel=expert_tensor)
-    alone, _ = contents(scenario)
+    here = pricing(scenario, tensor_parallel=tensor, expert_parallel=expert, expert_tensor_parallel=expert_tensor)
+    alone = pricing(scenario)
     spec = scenario.model
     routed = 3 * spec.hidden_size * spec.moe_intermediate_size * spec.num_experts * spec.num_moe_layers
-    found = device_parameters(scenario, here, has)
+    found = device_parameters(here)
     assert only(found.routed) == routed / (expert * expert_tensor)
-    whole = device_parameters(scenario, alone, has)
+    whole = device_parameters(alone)
     assert only(whole.dense) + only(whole.routed) == total_parameters(spec)
     # What tensor parallelism divides is the rest; the undivided part is small in every model.
     assert only(whole.dense) / tensor <= only(found.dense) <= only(whole.dense)
@@ -132,12 +132,12 @@ def test_tensor_and_expert_ranks_sum_to_the_model_and_their_copies_of_the_norms(
 
 def test_the_dense_layers_of_deepseek_v3_come_first() -> None:
     scenario = scenario_of("deepseek-v3", "h800-sxm-80g", devices=64)
-    _, has = contents(scenario, pipeline_parallel=4)
-    assert held_layers(has) == [3, 0, 0, 0]
-    assert held_layers(has, moe=True) == [12, 16, 15, 15]
-    _, has = contents(scenario, pipeline_parallel=4, stage_layers=(2, 4, 27, 28))
-    assert held_layers(has) == [2, 1, 0, 0]
-    assert held_layers(has, moe=True) == [0, 3, 27, 28]
+    here = pricing(scenario, pipeline_parallel=4)
+    assert held_layers(here.contents) == [3, 0, 0, 0]
+    assert held_layers(here.contents, moe=True) == [12, 16, 15, 15]
+    here = pricing(scenario, pipeline_parallel=4, stage_layers=(2, 4, 27, 28))
+    assert held_layers(here.contents) == [2, 1, 0, 0]
+    assert held_layers(here.contents, moe=True) == [0, 3, 27, 28]
 
 
 def test_prediction_layers_live_on_the_last_rank_when_trained() -> None:
@@ -156,9 +156,9 @@ def test_prediction_layers_live_on_the_last_rank_when_trained() -> None:
 
 def test_linear_parameters_are_what_fp8_caches() -> None:
     scenario = scenario_of(small_moe())
-    here, has = contents(scenario, tensor_parallel=2, expert_parallel=4)
+    here = pricing(scenario, tensor_parallel=2, expert_parallel=4)
     expected = DENSE_SPLIT / 2 + 3 * (MOE_SPLIT / 2 + 512 + MOE_ROUTED / 4)
-    assert only(linear_parameters(scenario, here, has)) == expected
+    assert only(linear_parameters(here)) == expected
 
 
 def test_replica_groups() -> None:

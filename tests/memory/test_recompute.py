@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory.schedule import StageActivations, recompute_plan, stage_activations
-from simulator.cost.stages import stage_contents
-from simulator.question.scenario.block import block_of
+from simulator.cost.derived import pricing_of
+from simulator.cost.memory.rank_activations import StageActivations, recompute_plan, stage_activations
+from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import (
     by_stage,
-    contents,
     layout_of,
     only,
     priced,
+    pricing,
     recomputed_layers,
     scenario_of,
     small_dense,
@@ -30,22 +30,26 @@ def eight_layers(**model: Any) -> Scenario:
 
 
 def recomputed(scenario: Scenario, **fields: Any) -> tuple[list[float], list[float], list[float]]:
-    here, has = contents(scenario, recompute="full", **fields)
-    plan = recompute_plan(here, has)
-    inputs = np.sum([times * chunk for times, chunk in zip(has.repeats, plan.inputs, strict=True)], axis=0)
-    return recomputed_layers(plan, has), recomputed_layers(plan, has, moe=True), by_stage(inputs, has)
+    here = pricing(scenario, recompute="full", **fields)
+    plan = recompute_plan(here)
+    inputs = np.sum([times * chunk for times, chunk in zip(here.contents.repeats, plan.inputs, strict=True)], axis=0)
+    return (
+        recomputed_layers(plan, here.contents),
+        recomputed_layers(plan, here.contents, moe=True),
+        by_stage(inputs, here.contents),
+    )
 
 
 def activations(scenario: Scenario, **fields: Any) -> tuple[StageActivations, list[float]]:
-    here, has = contents(scenario, **fields)
-    found = stage_activations(scenario, here, has, recompute_plan(here, has))
-    return found, by_stage(found.one_micro_batch, has)
+    here = pricing(scenario, **fields)
+    found = stage_activations(here)
+    return found, by_stage(found.one_micro_batch, here.contents)
 
 
 def test_nothing_is_recomputed_unless_asked() -> None:
     for mode in ("none", "selective"):
-        here, has = contents(eight_layers(), recompute=mode, pipeline_parallel=2)
-        plan = recompute_plan(here, has)
+        here = pricing(eight_layers(), recompute=mode, pipeline_parallel=2)
+        plan = recompute_plan(here)
         assert not plan.layers.any()
         assert not plan.inputs.any()
         assert activations(eight_layers(), recompute=mode, pipeline_parallel=2)[1] == [4 * LAYER, 4 * LAYER]
@@ -72,9 +76,7 @@ def test_layouts_of_a_block_recompute_each_in_its_own_way() -> None:
         {"recompute": "selective"},
     ]
     layouts = [layout_of(scenario, pipeline_parallel=2, recompute_layer_list=(1, 2, 5), **way) for way in ways]
-    together = block_of(layouts)
-    has = stage_contents(scenario, together)
-    plan = recompute_plan(together, has)
+    plan = recompute_plan(pricing_of(scenario, *layouts))
     assert plan.on_rank[0].T.tolist() == [[0, 0], [4, 4], [3, 3], [2, 1], [0, 0]]
     assert plan.inputs[0].T.tolist() == [[0, 0], [2, 2], [3, 3], [2, 1], [0, 0]]
     assert plan.unit.tolist() == [1, 2, 1, 1, 1]
@@ -124,7 +126,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
         for mode, method, n in (("none", "uniform", 1), ("full", "uniform", 1))
     }
     half = priced(scenario, recompute="full", recompute_method="block", recompute_layers=16).step
-    layer = sum(only(x) for x in steps["none"].work.pieces[0].seconds[0].forward.values())
+    layer = sum(only(x) for x in pieces_of(pricing(scenario), 0).seconds[0].forward.values())
     extra = only(steps["full"].total) - only(steps["none"].total)
     assert extra == pytest.approx(128 * 32 * layer)
     assert only(half.total) - only(steps["none"].total) == pytest.approx(extra / 2)
@@ -133,7 +135,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_selective_recompute_costs_the_attention_core() -> None:
     scenario = scenario_of("llama3.1-8b")
     none, selective = (priced(scenario, recompute=mode) for mode in ("none", "selective"))
-    core = only(none.step.work.pieces[0].seconds[0].forward["attention"])
+    core = only(pieces_of(none.pricing, 0).seconds[0].forward["attention"])
     assert only(selective.step.total) - only(none.step.total) == pytest.approx(128 * 32 * core)
     # With a flash kernel it frees nothing.
     assert (selective.memory.allocated == none.memory.allocated).all()

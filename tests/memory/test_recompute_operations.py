@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.activations import layer_bytes, repeated_working_set
 from simulator.cost.memory.outside import stranded_logits
 from simulator.cost.operations.conditions import conditions_of
@@ -26,7 +27,7 @@ def torch(model: str = "llama3-8b", **given: Any) -> Scenario:
 def kept(scenario: Scenario, **layout: Any) -> float:
     """Bytes that the model's last kind of layer keeps."""
     block = block_of([layout_of(scenario, micro_batch_size=2, zero_stage=3, **layout)])
-    return float(layer_bytes(scenario, block, scenario.model.layer_kinds[-1])[0])
+    return float(layer_bytes(Pricing(scenario, block), scenario.model.layer_kinds[-1])[0])
 
 
 @pytest.mark.parametrize(("compiled", "last"), [("false", 4096), ("true", 0)])
@@ -137,7 +138,7 @@ def test_all_of_a_layer_is_back_before_its_backward_pass(compiled: str) -> None:
     """
     scenario = torch(options={"compiled": compiled})
     block = block_of([layout_of(scenario, micro_batch_size=2, zero_stage=3, recompute="operations")])
-    back = float(repeated_working_set(scenario, block, scenario.model.layer_kinds[0])[0])
+    back = float(repeated_working_set(Pricing(scenario, block), scenario.model.layer_kinds[0])[0])
     unread = 2 * 4096 if compiled == "false" else 0
     whole = kept(scenario)
     assert kept(scenario, recompute="operations") + back == whole + 2 * 8192 * unread
@@ -162,8 +163,8 @@ def test_logits_in_16_bits_leave_a_block_that_nothing_fits_into() -> None:
     for name, options in {"apart": {}, "fused": {"fused_cross_entropy": "true"}}.items():
         scenario = torch(options={"expandable_segments": "true"} | options)
         block = block_of([layout_of(scenario, **layout)])
-        beside[name] = float(stranded_logits(scenario, block)[0])
+        beside[name] = float(stranded_logits(Pricing(scenario, block))[0])
     seen = scenario.coefficients.memory.unfused_loss_bytes_per_logit
     assert beside == {"apart": (2.0 + seen) * logits, "fused": 0.0}
     scenario = torch(precision="fp32")
-    assert float(stranded_logits(scenario, block_of([layout_of(scenario, **layout)]))[0]) == 0.0
+    assert float(stranded_logits(pricing_of(scenario, layout_of(scenario, **layout)))[0]) == 0.0

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import contents, only, scenario_of, small_dense
+from tests.scenario.cases import only, pricing, scenario_of, small_dense
 
 T = 64
 ACTIVATIONS = T * 2072 * 4
@@ -19,9 +19,9 @@ def released(batch: int, **fields: Any) -> Scenario:
 
 
 def totals(scenario: Scenario, **fields: Any) -> list[float]:
-    here, has = contents(scenario, micro_batch_size=2, **fields)
-    memory = memory_by_stage(scenario, here, has)
-    return [float(moment.total(has)[0, 0]) for moment in memory.moments]
+    here = pricing(scenario, micro_batch_size=2, **fields)
+    memory = memory_by_stage(here)
+    return [float(moment.total(here.contents)[0, 0]) for moment in memory.moments]
 
 
 def test_one_micro_batch_never_meets_its_own_gradients_whole() -> None:
@@ -49,7 +49,7 @@ def test_in_a_pipeline_a_rank_that_never_refills_saves(batch: int, saved: bool) 
 
 def test_parts_still_add_up_to_the_device() -> None:
     scenario = released(16)
-    here, has = contents(scenario, micro_batch_size=2)
-    memory = memory_by_stage(scenario, here, has)
+    here = pricing(scenario, micro_batch_size=2)
+    memory = memory_by_stage(here)
     parts = memory.parts()
     assert sum(only(part) for part in parts.values()) == pytest.approx(only(memory.device))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.parameters import training_state
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents
 from simulator.question.specs.model import ModelSpec
 from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, MOE, NORMS, NOTHING, T, question, stage
 from tests.scenario.cases import block, small_dense, small_moe
@@ -28,7 +28,7 @@ def memory(model: ModelSpec, options: dict[str, str], **fields: Any) -> MemoryBy
     asked = {name: fields.pop(name) for name in ("devices", "lora_rank", "precision", "profile") if name in fields}
     scenario = question(model, options=options, **asked)
     here = block(scenario, **({"micro_batch_size": 2} | fields))
-    return memory_by_stage(scenario, here, stage_contents(scenario, here))
+    return memory_by_stage(Pricing(scenario, here))
 
 
 def dense(**changes: Any) -> ModelSpec:
@@ -77,18 +77,18 @@ def test_what_stays_between_steps(options: dict[str, str], fields: dict[str, Any
 )
 def test_dropout_of_embedded_tokens_keeps_masks_on_the_first_rank(fields: dict[str, Any], masks: list[float]) -> None:
     found, plain = (memory(dense(), {"hidden_dropout": word}, **fields) for word in ("true", "false"))
-    has, layers = found.has, fields.get("recompute") != "full"
+    has, layers = found.contents, fields.get("recompute") != "full"
     split = 2.0 if fields.get("sequence_parallel") else 1.0
     # A layer's two masks apart.
     rest = np.asarray(found.moments[0].activations - plain.moments[0].activations)
     chunks = fields.get("virtual_stages", 1)
     flights = {1: [1.0] if len(masks) == 1 else [2.0, 1.0], 2: [2.5, 1.5]}[chunks]
-    of_layers = layers * 2 * T * 64 / split * has.num_layers[has.kind] * np.array(flights)
+    of_layers = layers * 2 * T * 64 / split * has.num_layers[has.kind, 0] * np.array(flights)
     assert (rest[:, 0] - of_layers).tolist() == [count * T * 64 for count in masks]
     # They are gone where the table's gradient is made.
     released = np.asarray(found.moments[2].released - plain.moments[2].released)
-    whole = layers * 2 * T * 64 / split * has.num_layers / chunks + T * 64 / split
-    assert (released[:, 0] == np.where(has.embeddings > 0, whole, 0.0)).all()
+    whole = layers * 2 * T * 64 / split * has.num_layers[:, 0] / chunks + T * 64 / split
+    assert (released[:, 0] == np.where(has.embeddings[:, 0] > 0, whole, 0.0)).all()
 
 
 def test_a_norm_of_embedded_tokens_keeps_its_input_and_statistics() -> None:
@@ -230,7 +230,7 @@ def test_the_optimizer_step_holds_the_state_alone() -> None:
     found = memory(dense(), {}, zero_stage=0)
     step = found.moments[-1]
     assert step.name == "optimizer step"
-    assert step.total(found.has)[0, 0] == (2 + 4 + 12) * WHOLE
+    assert step.total(found.contents)[0, 0] == (2 + 4 + 12) * WHOLE
 
 
 @pytest.mark.parametrize("gradient_dtype", ["bf16", "fp32"])
@@ -295,9 +295,9 @@ def test_workspaces_and_pipeline_buffers_are_alive_in_every_pass() -> None:
         scenario = question(dense(), devices=2, coefficients=values)
         bare = question(dense(), devices=2)
         here = block(scenario, micro_batch_size=2, **fields)
-        with_them, without = (memory_by_stage(one, here, stage_contents(one, here)) for one in (scenario, bare))
+        with_them, without = (memory_by_stage(Pricing(one, here)) for one in (scenario, bare))
         added = [
-            float(np.max(one.total(with_them.has) - other.total(without.has)))
+            float(np.max(one.total(with_them.contents) - other.total(without.contents)))
             for one, other in zip(with_them.moments, without.moments, strict=True)
         ]
         assert added == [5e6 + chunks * 2 * H] * 3 + [0]
@@ -307,7 +307,7 @@ def test_workspaces_and_pipeline_buffers_are_alive_in_every_pass() -> None:
 def test_parameters_are_on_the_host_under_zero_3_alone(zero_stage: int, away: bool) -> None:
     scenario = question(dense(), "torch", devices=2, options={"offload_parameters": "true"})
     here = block(scenario, zero_stage=zero_stage)
-    state = training_state(scenario, here, stage_contents(scenario, here))
+    state = training_state(Pricing(scenario, here))
     assert (state.parameters_on_host[0, 0] > 0) == away
     assert (state.parameters[0, 0] == 0) == away
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.parameters import optimizer_on_device, training_state
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import stage_contents
@@ -49,7 +50,7 @@ def asked(**given: Any) -> Scenario:
 
 def state(scenario: Scenario, **fields: Any) -> dict[str, float]:
     here = block(scenario, **({"expert_parallel": 4} | fields))
-    found = training_state(scenario, here, stage_contents(scenario, here))
+    found = training_state(Pricing(scenario, here))
     return {name: only(getattr(found, name)) for name in ("parameters", "gradients", "optimizer", "gathered")}
 
 
@@ -171,7 +172,7 @@ def test_ends_of_a_pipeline_gather_their_tables(rank: int) -> None:
     scenario = scenario_of(small_dense(num_hidden_layers=3), devices=6, seq_length=32, global_batch_size=64)
     here = block(scenario, pipeline_parallel=3, zero_stage=3)
     has = stage_contents(scenario, here)
-    found = training_state(scenario, here, has).gathered[has.kind][rank, 0]
+    found = training_state(Pricing(scenario, here)).gathered[has.kind][rank, 0]
     layer = ATTENTION + 2 * 64 + 3 * 64 * 160
     assert found == 2 * 2 * layer + 4 * layer + (0 if rank == 1 else 2 * V * H)
 
@@ -201,8 +202,8 @@ def test_what_of_the_optimizer_is_on_the_device(offload: str, fraction: str, res
     assert TABLE > LARGEST / 2
     scenario = asked(offload_fraction=fraction)
     here = block(scenario, expert_parallel=4, zero_stage=1, offload=offload)
-    whole = training_state(scenario, here, stage_contents(scenario, here)).optimizer
-    stays, found = optimizer_on_device(scenario, here, whole)
+    whole = training_state(Pricing(scenario, here)).optimizer
+    stays, found = optimizer_on_device(Pricing(scenario, here), whole)
     assert only(stays) == pytest.approx(resident * 12 * (D / 8 + R / 2))
     assert only(found) == pytest.approx(in_step)
 
@@ -215,11 +216,11 @@ def test_layouts_of_a_block_offload_each_as_they_say() -> None:
         for stage in (0, 1)
     ]
     together = block_of(layouts)
-    whole = training_state(scenario, together, stage_contents(scenario, together)).optimizer
-    found = [one[0].tolist() for one in optimizer_on_device(scenario, together, whole)]
+    whole = training_state(Pricing(scenario, together)).optimizer
+    found = [one[0].tolist() for one in optimizer_on_device(Pricing(scenario, together), whole)]
     for index, layout in enumerate(layouts):
         one = block_of([layout])
-        alone = optimizer_on_device(scenario, one, whole[:, index : index + 1])
+        alone = optimizer_on_device(Pricing(scenario, one), whole[:, index : index + 1])
         assert [only(each) for each in alone] == [each[index] for each in found]
     assert found[1][4] == 12 * V * H
     assert found[1][5] == TABLE
@@ -236,7 +237,7 @@ def sharded(zero_stage: int, **fields: Any) -> tuple[Scenario, MemoryByStage]:
         coefficients=NOTHING,
     )
     here = block_of([layout_of(scenario, zero_stage=stage, **fields) for stage in (0, zero_stage)])
-    return scenario, memory_by_stage(scenario, here, stage_contents(scenario, here))
+    return scenario, memory_by_stage(Pricing(scenario, here))
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,6 @@ def test_streams_keep_blocks_where_units_are_gathered(zero_stage: int, fields: d
 def test_of_equal_moments_the_first_is_named() -> None:
     """A step of one micro batch looks at its backward pass twice."""
     _, found = sharded(2)
-    totals = np.stack([one.total(found.has) for one in found.moments])
+    totals = np.stack([one.total(found.contents) for one in found.moments])
     assert (found.moment == np.argmax(totals, axis=0)).all()
     assert np.count_nonzero(totals == np.max(totals, axis=0), axis=0)[0, 1] == 2

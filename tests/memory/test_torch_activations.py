@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
-from tests.scenario.cases import MIB, block, layer_bytes, layout_of, only, scenario_of
+from tests.scenario.cases import MIB, block, layer_bytes, layout_of, only, pricing, scenario_of
 
 TABLES = {"rope_tables_per_call": "true"}
 ROW_A = 1_376_845_824
@@ -47,7 +48,7 @@ def test_switches_of_the_layer(options: dict[str, str], mib: float) -> None:
 
 def test_full_recompute_keeps_the_layer_input() -> None:
     scenario = torch()
-    assert only(layer_input_bytes(scenario, block(scenario, recompute="full"))) == 67_108_864
+    assert only(layer_input_bytes(pricing(scenario, recompute="full"))) == 67_108_864
 
 
 def test_half_the_sequence_keeps_half() -> None:
@@ -74,7 +75,7 @@ def test_gathered_norm_outputs_stay_whole_beside_the_split_rest(tensor_parallel:
 def test_full_recompute_keeps_the_rank_s_part_of_the_input() -> None:
     scenario = torch(TABLES, model="llama3.1-70b", devices=8)
     here = block(scenario, tensor_parallel=8, sequence_parallel=True, recompute="full")
-    assert only(layer_input_bytes(scenario, here)) == 16 * MIB
+    assert only(layer_input_bytes(Pricing(scenario, here))) == 16 * MIB
 
 
 @pytest.mark.parametrize(("recompute", "layer"), [("none", ROW_A), ("selective", ROW_A), ("full", 67_108_864)])

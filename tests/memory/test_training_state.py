@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.elements import optimizer_bytes_per_parameter
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import optimizer_bytes_per_parameter
 from simulator.cost.memory.fully_shard import shards_by_unit
 from simulator.cost.memory.parameters import (
     device_parameters,
@@ -14,7 +15,7 @@ from simulator.cost.memory.parameters import (
 )
 from simulator.cost.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import block, contents, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import block, only, priced, pricing, scenario_of, small_dense, small_moe
 
 # 4 layers of 43136, two tables of 64000, the last norm.
 DENSE = 4 * 43_136 + 2 * 64_000 + 64
@@ -23,8 +24,8 @@ MOE, ROUTED = 43_136 + 3 * 22_144 + 128_064, 3 * 73_728
 
 
 def state(scenario: Scenario, **fields: Any) -> tuple[float, float, float]:
-    here, has = contents(scenario, **fields)
-    found = training_state(scenario, here, has)
+    here = pricing(scenario, **fields)
+    found = training_state(here)
     return only(found.parameters), only(found.gradients), only(found.optimizer)
 
 
@@ -98,8 +99,8 @@ def test_fp32_training_freezes_fp32_weights_and_gathers_fp32_layers() -> None:
     parameters, gradients, optimizer = state(scenario, zero_stage=0)
     assert parameters == 4 * DENSE + gradients
     assert optimizer == 2 * gradients
-    here, has = contents(scenario_of(small_dense(), precision="fp32"), zero_stage=3)
-    found = training_state(scenario_of(small_dense(), precision="fp32"), here, has)
+    here = pricing(scenario_of(small_dense(), precision="fp32"), zero_stage=3)
+    found = training_state(here)
     # Two gathered layers, one layer's gradients, the gathered table.
     assert only(found.gathered) == 2 * 43_136 * 4 + 43_136 * 4 + 64_000 * 4
 
@@ -113,7 +114,7 @@ def test_zero_shards_over_a_part_of_the_ranks() -> None:
     experts = scenario_of(small_moe(), options={"sharding_degree": "4"})
     assert state(experts, expert_parallel=4, zero_stage=1)[2] == 12 * (MOE / 4 + ROUTED / 4)
     here = block(scenario, zero_stage=1)
-    assert only(largest_state_tensor(scenario, here)) == 12 * 64_000 / 2
+    assert only(largest_state_tensor(Pricing(scenario, here))) == 12 * 64_000 / 2
 
 
 def test_routers_in_fp32() -> None:
@@ -132,8 +133,8 @@ def test_routers_in_fp32() -> None:
 
 def test_parameters_on_the_host_leave_the_gathered_layers() -> None:
     scenario = scenario_of(small_dense(), options={"offload_parameters": "true"})
-    here, has = contents(scenario, zero_stage=3)
-    found = training_state(scenario, here, has)
+    here = pricing(scenario, zero_stage=3)
+    found = training_state(here)
     assert only(found.parameters) == 0
     assert only(found.parameters_on_host) == 2 * DENSE / 8
     assert only(found.gathered) == 2 * 43_136 * 2 + 43_136 * 4 + 64_000 * 2
@@ -142,8 +143,8 @@ def test_parameters_on_the_host_leave_the_gathered_layers() -> None:
 @pytest.mark.parametrize(("offload", "in_step"), [("optimizer", 12.0), ("optimizer_tensorwise", 6.0)])
 def test_a_part_of_the_optimizer_on_the_host(offload: str, in_step: float) -> None:
     scenario = scenario_of(small_dense(), options={"offload_fraction": "0.5"})
-    here, has = contents(scenario, offload=offload, zero_stage=0)
-    passes, step = (memory_by_stage(scenario, here, has).moments[i] for i in (0, -1))
+    here = pricing(scenario, offload=offload, zero_stage=0)
+    passes, step = (memory_by_stage(here).moments[i] for i in (0, -1))
     assert only(passes.resident) == 6 * DENSE
     # Tensor by tensor the largest one comes back: the table.
     largest = 12 * 64_000 if offload == "optimizer_tensorwise" else 0
@@ -170,10 +171,10 @@ def test_units_are_sharded_where_all_weights_train_on_the_device_in_fp32() -> No
 
 def test_fp8_adds_two_bytes_per_linear_parameter() -> None:
     bf16, fp8 = scenario_of(small_moe()), scenario_of(small_moe(), precision="fp8")
-    here, has = contents(fp8)
+    here = pricing(fp8)
     # One dense layer 43008; three layers of attention, shared expert, router, experts.
     linear = 43_008 + 3 * (21_504 + 512 + 73_728)
-    assert only(linear_parameters(fp8, here, has)) == linear
+    assert only(linear_parameters(here)) == linear
     assert state(fp8)[0] - state(bf16)[0] == 2 * linear
     without = scenario_of(small_moe(), precision="fp8", options={"fp8_weight_cache": "false"})
     assert state(without) == state(bf16)
@@ -184,16 +185,16 @@ def test_adapters_are_all_that_trains() -> None:
     # r (inputs + outputs): q, k and v together 64 + 128, o 128, gate and up together 64 + 320, down 224 = 928 a layer.
     adapters = 4 * 4 * 928
     assert state(scenario, zero_stage=0) == (2 * DENSE + 2 * adapters, 4 * adapters, 12 * adapters)
-    here, has = contents(scenario, tensor_parallel=2)
-    cut = device_parameters(scenario, here, has, adapters=True)
+    here = pricing(scenario, tensor_parallel=2)
+    cut = device_parameters(here, adapters=True)
     # Column weights split their outputs' side (q 64, k 32, v 32, gate 160, up 160), row weights their inputs' (o 64,
     # down 160): 672 in halves, the other 256 whole.
     assert only(cut.dense) == 4 * 4 * (672 / 2 + 256)
 
 
 def test_adapters_on_every_expert() -> None:
-    here, has = contents(scenario_of(small_moe(), lora_rank=4), expert_parallel=4)
-    found = device_parameters(scenario_of(small_moe(), lora_rank=4), here, has, adapters=True)
+    here = pricing(scenario_of(small_moe(), lora_rank=4), expert_parallel=4)
+    found = device_parameters(here, adapters=True)
     # Gate and up share an adapter.
     assert only(found.routed) == 3 * 4 * (64 + 2 * 48 + 48 + 64) * 8 / 4
 
@@ -201,15 +202,15 @@ def test_adapters_on_every_expert() -> None:
 def test_foreach_holds_one_parameter_sized_temporary_in_the_step() -> None:
     for value, per in (("true", 4), ("false", 0)):
         scenario = scenario_of(small_dense(), options={"foreach_optimizer": value})
-        here, has = contents(scenario, zero_stage=0)
-        assert only(training_state(scenario, here, has).step_temporary) == per * DENSE
+        here = pricing(scenario, zero_stage=0)
+        assert only(training_state(here).step_temporary) == per * DENSE
 
 
 def test_zero_3_gathers_two_layers_and_a_table_and_zero_2_one_layer_of_gradients() -> None:
     scenario = scenario_of(small_dense())
     for stage, gathered in ((1, 0), (2, 4 * 43_136), (3, 4 * 43_136 + 2 * 2 * 43_136 + 2 * 64_000)):
-        here, has = contents(scenario, zero_stage=stage)
-        assert only(training_state(scenario, here, has).gathered) == gathered
+        here = pricing(scenario, zero_stage=stage)
+        assert only(training_state(here).gathered) == gathered
 
 
 def test_offloaded_state_is_gone_between_steps() -> None:
@@ -217,7 +218,7 @@ def test_offloaded_state_is_gone_between_steps() -> None:
     for offload in ("optimizer", "optimizer_tensorwise"):
         kept = priced(scenario, pipeline_parallel=2).memory
         moved = priced(scenario, pipeline_parallel=2, offload=offload).memory
-        state_bytes = kept.state.optimizer[kept.has.kind]
+        state_bytes = kept.state.optimizer[kept.contents.kind]
         assert (kept.allocated - moved.allocated == state_bytes).all()
 
 
@@ -227,34 +228,34 @@ def test_the_step_brings_the_whole_state_back_or_one_tensor_of_it() -> None:
     total = 8_030_261_248
     sizes = {}
     for offload in ("none", "optimizer", "optimizer_tensorwise"):
-        here, has = contents(scenario, offload=offload)
-        sizes[offload] = only(memory_by_stage(scenario, here, has).allocated)
+        here = pricing(scenario, offload=offload)
+        sizes[offload] = only(memory_by_stage(here).allocated)
     assert sizes["optimizer"] == 18 * total
     assert sizes["optimizer_tensorwise"] < 6 * total + 12 * 1.2 * 128_256 * 4096
     assert sizes["none"] > sizes["optimizer"] > sizes["optimizer_tensorwise"]
     # The largest tensor of Llama-8B is the table.
-    assert only(largest_state_tensor(scenario, block(scenario))) == 12 * 128_256 * 4096
-    assert only(largest_state_tensor(scenario, block(scenario, zero_stage=0, tensor_parallel=4, data_parallel=1))) == (
+    assert only(largest_state_tensor(pricing(scenario))) == 12 * 128_256 * 4096
+    assert only(largest_state_tensor(pricing(scenario, zero_stage=0, tensor_parallel=4, data_parallel=1))) == (
         12 * 128_256 * 4096 / 4
     )
 
 
 def test_the_embedding_s_gradient_is_a_temporary() -> None:
     scenario = scenario_of("llama3.1-8b")
-    assert only(embedding_gradient_bytes(scenario, block(scenario, tensor_parallel=4))) == 2 * 128_256 * 4096 / 4
+    assert only(embedding_gradient_bytes(pricing(scenario, tensor_parallel=4))) == 2 * 128_256 * 4096 / 4
     torch = scenario_of("llama3.1-8b", profile="torch")
-    assert only(embedding_gradient_bytes(torch, block(torch))) == 4 * 128_256 * 4096
+    assert only(embedding_gradient_bytes(pricing(torch))) == 4 * 128_256 * 4096
     frozen = scenario_of("llama3.1-8b", lora_rank=8)
-    assert only(embedding_gradient_bytes(frozen, block(frozen))) == 0
+    assert only(embedding_gradient_bytes(pricing(frozen))) == 0
 
 
 def test_gradients_inside_a_layer() -> None:
     # T 64 tokens, f 160: gate and up 4 f = 640, the incoming gradient 2 h = 128; gathered input 2 h more.
     scenario = scenario_of(small_dense(), seq_length=64)
-    assert only(layer_gradient_bytes(scenario, block(scenario))) == 64 * (640 + 128)
-    assert only(layer_gradient_bytes(scenario, block(scenario, tensor_parallel=2))) == 64 * (320 + 128)
+    assert only(layer_gradient_bytes(pricing(scenario))) == 64 * (640 + 128)
+    assert only(layer_gradient_bytes(pricing(scenario, tensor_parallel=2))) == 64 * (320 + 128)
     split = block(scenario, tensor_parallel=2, sequence_parallel=True)
-    assert only(layer_gradient_bytes(scenario, split)) == 64 * (320 + 256)
+    assert only(layer_gradient_bytes(Pricing(scenario, split))) == 64 * (320 + 256)
     # Two copies a token, gate and up 4 x 48 and their input and output 2 x 2 h: 2 x (192 + 256) is more than 640.
     moe = scenario_of(small_moe(), seq_length=64)
-    assert only(layer_gradient_bytes(moe, block(moe))) == 64 * (2 * (192 + 256) + 128)
+    assert only(layer_gradient_bytes(pricing(moe))) == 64 * (2 * (192 + 256) + 128)

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from simulator.cost.derived import Pricing
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
@@ -41,7 +42,7 @@ class Case:
     @property
     def broken(self) -> list[str]:
         block = block_of([self.layout])
-        return [rule.id for rule in RULES if rule.broken(self.scenario, block)[0]]
+        return [rule.id for rule in RULES if rule.broken(Pricing(self.scenario, block))[0]]
 
 
 @st.composite

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import AssumedSwitch, layout_sizes
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
@@ -93,7 +94,7 @@ def test_verdicts_at_their_bounds() -> None:
 def test_the_rank_that_needs_most_of_its_device_binds() -> None:
     scenario = scenario_of("llama3.1-8b", devices=8)
     layouts = [layout_of(scenario, pipeline_parallel=2, tensor_parallel=t) for t in (1, 2, 4)]
-    priced = price(scenario, block_of(layouts))
+    priced = price(Pricing(scenario, block_of(layouts)))
     estimates = bare_estimates(scenario, layouts)
     for at, found in enumerate(estimates):
         worst = max(found.memory.stages, key=lambda stage: stage.device_bytes)

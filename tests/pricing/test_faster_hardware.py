@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import price
 from simulator.question.coefficients import Coefficients
-from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from tests.pricing.layouts import Case, cases
 from tests.scenario.cases import layout_of, load_hardware, scenario_of
@@ -40,7 +40,7 @@ def with_rates(name: str, peak: float, network: float, host: float) -> HardwareS
 
 def step_seconds(case: Case, *rates: float) -> float:
     hardware = with_rates(case.scenario.hardware.name, *rates)
-    return float(price(case.with_scenario(hardware=hardware).scenario, block_of([case.layout])).step.total[0])
+    return float(price(pricing_of(case.with_scenario(hardware=hardware).scenario, case.layout)).step.total[0])
 
 
 @st.composite
@@ -86,10 +86,12 @@ def test_what_is_left_of_the_gradients_reduction_hides_the_exchange_of_experts()
     seconds = [
         float(
             price(
-                replace(
-                    scenario, hardware=with_rates("ascend-910b-64g", peak, 0.02, 0.01), coefficients=Coefficients()
+                pricing_of(
+                    replace(
+                        scenario, hardware=with_rates("ascend-910b-64g", peak, 0.02, 0.01), coefficients=Coefficients()
+                    ),
+                    layout,
                 ),
-                block_of([layout]),
             ).step.total[0]
         )
         for peak in (4.0, 8.0)

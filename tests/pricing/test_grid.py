@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size, timed
-from simulator.cost.stages import stage_contents
-from simulator.question.scenario.block import LayoutBlock, block_of, blocks_of
+from simulator.question.scenario.block import block_of, blocks_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space, blocks
@@ -36,7 +36,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
 SAMPLES = 30
 
 
-def drawn(scenario: Scenario) -> list[LayoutBlock]:
+def drawn(scenario: Scenario) -> list[Pricing]:
     """Whole blocks of the space, spread over it; different pipeline shapes."""
     found = list(blocks(scenario, SPACE, chunk=512))
     return found[:: max(len(found) // 6, 1)]
@@ -54,9 +54,9 @@ def assert_same(scenario: Scenario, grid: Priced, index: int) -> None:
         assert stage.device_bytes == grid.memory.device[stage.stage, index]
         assert stage.allocated_bytes == grid.memory.allocated[stage.stage, index]
         assert stage.parts_bytes == {name: value[stage.stage, index] for name, value in parts.items()}
-    times = grid.step.parts(grid.block, grid.memory)
+    times = grid.step.parts(grid.pricing)
     assert throughput.parts_seconds == {name: value[index] for name, value in times.items()}
-    for stage_time, kind in zip(throughput.stages, grid.memory.has.kind, strict=True):
+    for stage_time, kind in zip(throughput.stages, grid.memory.contents.kind, strict=True):
         assert stage_time.forward_seconds == grid.step.work.forward[kind, index]
         assert stage_time.backward_seconds == grid.step.work.backward[kind, index]
 
@@ -65,7 +65,7 @@ def assert_same(scenario: Scenario, grid: Priced, index: int) -> None:
 def test_a_block_and_its_layouts_agree(model: str, hardware: str, question: dict[str, Any]) -> None:
     scenario = scenario_of(model, hardware, **question)
     for block in drawn(scenario):
-        grid = price(scenario, block)
+        grid = price(block)
         step = max(len(block) * 6 // SAMPLES, 1)
         for index in range(0, len(block), step):
             assert_same(scenario, grid, index)
@@ -75,11 +75,11 @@ def test_a_block_and_its_layouts_agree(model: str, hardware: str, question: dict
 def test_a_part_of_a_block_is_priced_like_the_block(model: str, hardware: str, question: dict[str, Any]) -> None:
     scenario = scenario_of(model, hardware, **question)
     for all_layouts in filter(len, drawn(scenario)):
-        kinds = len(stage_contents(scenario, all_layouts).ranks)
+        kinds = len(all_layouts.contents.ranks)
         # As many layouts as kinds of ranks: what is told of either must not be taken for the other.
         for block in (all_layouts, all_layouts.take(np.arange(len(all_layouts)) < kinds)):
-            whole, keep = price(scenario, block), np.flatnonzero(np.arange(len(block)) % 7 == len(block) // 2 % 7)
-            for part in (price(scenario, block.take(keep)), timed(scenario, size(scenario, block).take(keep))):
+            whole, keep = price(block), np.flatnonzero(np.arange(len(block)) % 7 == len(block) // 2 % 7)
+            for part in (price(block.take(keep)), timed(size(block).take(keep))):
                 assert (part.device_bytes == whole.device_bytes[keep]).all()
                 assert (part.verdict == whole.verdict[keep]).all()
                 assert (part.step.total == whole.step.total[keep]).all()
@@ -89,12 +89,12 @@ def test_a_part_of_a_block_is_priced_like_the_block(model: str, hardware: str, q
 
 def test_layouts_of_mixed_shapes_keep_their_places() -> None:
     scenario = scenario_of("llama3.1-8b", devices=32)
-    layouts = [block.layout(index) for block in drawn(scenario) for index in (0, 5, 3)]
+    layouts = [drawn_block.block.layout(index) for drawn_block in drawn(scenario) for index in (0, 5, 3)]
     shuffled = layouts[1::2] + layouts[::2]
     seen: dict[int, float] = {}
     for places, block in blocks_of(shuffled):
         assert [block.layout(i) for i in range(len(block))] == [shuffled[place] for place in places]
-        seen |= dict(zip(places, price(scenario, block).device_bytes, strict=True))
+        seen |= dict(zip(places, price(Pricing(scenario, block)).device_bytes, strict=True))
     expected = [estimate_layout(scenario, layout).memory.device_bytes for layout in shuffled]
     assert [seen[place] for place in range(len(shuffled))] == expected
 
@@ -102,8 +102,8 @@ def test_layouts_of_mixed_shapes_keep_their_places() -> None:
 def test_the_answer_does_not_depend_on_the_other_layouts() -> None:
     # A neighbour that binds at another moment or stage must not change the first.
     scenario = replace(scenario_of("llama3.1-8b", devices=32), seq_length=4096)
-    block = drawn(scenario)[0]
+    block = drawn(scenario)[0].block
     first = block.layout(0)
     others = [block_of([first, block.layout(i)]) for i in range(1, len(block), 37)]
-    answers = {float(price(scenario, pair).step.total[0]) for pair in others}
-    assert answers == {float(price(scenario, block_of([first])).step.total[0])}
+    answers = {float(price(Pricing(scenario, pair)).step.total[0]) for pair in others}
+    assert answers == {float(price(pricing_of(scenario, first)).step.total[0])}

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.parameters import device_parameters
-from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.memory.rank_activations import activations_in_flight
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents
 from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.layers import collective_seconds
+from simulator.cost.timing.layer_exchanges import collective_seconds
 from simulator.cost.timing.parts import Parts
+from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import estimate_layout
@@ -34,7 +35,7 @@ def valid(case: Case) -> Case:
 
 
 def priced(case: Case) -> Priced:
-    return price(case.scenario, block_of([case.layout]))
+    return price(pricing_of(case.scenario, case.layout))
 
 
 def numbers(value: Any) -> list[float]:
@@ -108,10 +109,9 @@ def test_more_tensor_parallelism_never_raises_parameter_bytes(case: Case, factor
         changes.append(replace(grown, data_parallel=layout.data_parallel // factor))
     before = priced(case)
     for changed in changes:
-        after = price(case.scenario, block_of([changed]))
-        has = before.memory.has
+        after = price(pricing_of(case.scenario, changed))
         assert (after.memory.state.parameters <= before.memory.state.parameters).all()
-        few, many_ = (device_parameters(case.scenario, x.block, has) for x in (after, before))
+        few, many_ = (device_parameters(Pricing(case.scenario, x.block)) for x in (after, before))
         assert (few.dense <= many_.dense).all()
         # Routed experts have divisors of their own.
         assert (few.routed == many_.routed).all()
@@ -127,8 +127,8 @@ def test_a_larger_micro_batch_never_lowers_activations(case: Case) -> None:
     for one in (case, bigger):
         block = block_of([one.layout])
         memory = priced(one).memory
-        held.append(activations_in_flight(one.scenario, block, memory.has, memory.activations))
-        assert (memory.allocated >= memory.state.parameters[memory.has.kind]).all()
+        held.append(activations_in_flight(Pricing(one.scenario, block)))
+        assert (memory.allocated >= memory.state.parameters[memory.contents.kind]).all()
     assert (held[1] >= held[0]).all()
 
 
@@ -178,7 +178,7 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     time = replace(case.scenario.coefficients.time, launch_seconds=0.0)
     bare = {"framework": framework, "coefficients": replace(case.scenario.coefficients, time=time)}
     slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k], **bare)) for k in (1.0, 4.0))
-    for piece in range(len(slow.step.work.pieces[0].seconds)):
+    for piece in range(len(pieces_of(slow.pricing, 0).seconds)):
         for before, after in zip(_passes(slow, piece), _passes(fast, piece), strict=True):
             for part, seconds in before.items():
                 if part in COMMUNICATION:
@@ -197,14 +197,14 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
 def _traffic(answer: Priced, case: Case, name: str, width: float) -> tuple[float, float]:
     """Communication of a layer before any of it is hidden."""
     scenario = case.with_scenario(hardware=LINKED[name, width]).scenario
-    extents, kind = Extents(scenario, answer.block), scenario.model.layer_kinds[0]
-    shared = layer_work(conditions_of(scenario), kind).collectives
-    found = {one.group: collective_seconds(scenario, answer.block, extents, one) for one in shared}
+    shared = layer_work(conditions_of(scenario), scenario.model.layer_kinds[0]).collectives
+    found = {one.group: collective_seconds(Pricing(scenario, answer.block), one) for one in shared}
     return float(found["tensor"][0]), float(found["context"][0])
 
 
 def _passes(answer: Priced, piece: int) -> tuple[Parts, Parts]:
-    return answer.step.work.pieces[0].seconds[piece].forward, answer.step.work.pieces[0].seconds[piece].backward
+    seconds = pieces_of(answer.pricing, 0).seconds[piece]
+    return seconds.forward, seconds.backward
 
 
 @many

@@ -92,19 +92,10 @@ POLICY = Extension(
 
 FAMILY = Extension(
     heading="A family of models",
-    most=2,
+    most=1,
     edits={
-        "simulator/question/specs/architectures.py": (('    "olmo3",\n', '    "olmo3",\n    "olmo4",\n'),),
-        "simulator/question/specs/families/dense.py": (
-            (
-                "def _phi3(",
-                (
-                    "def _olmo4(config: Config) -> Fields:\n"
-                    '    return grouped(config) | {"norm_placement": "around"}\n\n\n'
-                    "def _phi3("
-                ),
-            ),
-            ('    "phi3": _phi3,\n', '    "olmo4": _olmo4,\n    "phi3": _phi3,\n'),
+        "simulator/question/specs/families/families.yaml": (
+            ("\nphi3: {", "\nolmo4: {like: _grouped, set: {norm_placement: around}}\nphi3: {"),
         ),
     },
     data={
@@ -126,17 +117,17 @@ MIXER = Extension(
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange
 from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
-def average(given: Conditions) -> tuple[Operation, ...]:
+def average(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition."""
-    width, element = given.model.query_width, element_bytes(given)
-    weights = (Weight("v", given.model.hidden_size, width, "column"),)
+    width, element = conditions.model.query_width, element_bytes(conditions)
+    weights = (Weight("v", conditions.model.hidden_size, width, "column"),)
     mean = Operation(
         name="mean",
         group="core_attention",
@@ -145,10 +136,10 @@ def average(given: Conditions) -> tuple[Operation, ...]:
         core_flops=float(width),
     )
     return (
-        input_projection(given, "value", weights, width),
-        scan_exchange(given, width, width),
+        input_projection(conditions, "value", weights, width),
+        scan_exchange(conditions, width, width),
         mean,
-        output_projection(given, width),
+        output_projection(conditions, width),
     )
 '''
     },

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.model import ModelSpec
 from simulator.search import rules
@@ -196,7 +197,7 @@ TABLE: list[tuple[str, ModelSpec, dict[str, Any], Layouts]] = [
 def test_bounds(name: str, model: ModelSpec, question: dict[str, Any], layouts: Layouts) -> None:
     scenario = scenario_of(model, **question)
     found = [
-        bool(rule_of(name).broken(scenario, block_of([layout_of(scenario, **fields)]))[0]) for fields, _ in layouts
+        bool(rule_of(name).broken(pricing_of(scenario, layout_of(scenario, **fields)))[0]) for fields, _ in layouts
     ]
     assert found == [refused for _, refused in layouts]
 
@@ -204,10 +205,10 @@ def test_bounds(name: str, model: ModelSpec, question: dict[str, Any], layouts: 
 def test_layouts_of_a_block_are_judged_one_by_one() -> None:
     scenario = scenario_of(small_dense(), options={"sharding_degree": "3"})
     block = block_of([layout_of(scenario, zero_stage=stage) for stage in (0, 1, 0)])
-    assert rule_of("sharding_groups").broken(scenario, block).tolist() == [False, True, False]
+    assert rule_of("sharding_groups").broken(Pricing(scenario, block)).tolist() == [False, True, False]
     moe = scenario_of(small_moe())
     block = block_of([layout_of(moe, tensor_parallel=2, sequence_parallel=word) for word in (True, False)])
-    assert rule_of("sequence_parallel").broken(moe, block).tolist() == [False, True]
+    assert rule_of("sequence_parallel").broken(Pricing(moe, block)).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(("on", "fix"), [(True, "--no-sequence-parallel"), (False, "--sequence-parallel")])
@@ -215,7 +216,7 @@ def test_sequence_parallelism_is_turned_round(on: bool, fix: str) -> None:
     scenario = scenario_of(small_moe())
     layout = layout_of(scenario, tensor_parallel=1 if on else 2, sequence_parallel=on)
     rule = rule_of("sequence_parallel")
-    assert rule.broken(scenario, block_of([layout]))[0]
+    assert rule.broken(pricing_of(scenario, layout))[0]
     assert rule.fix(scenario, layout) == fix
     word = "on" if on else "off"
     assert (
@@ -264,5 +265,5 @@ def test_key_value_heads_are_copied_in_whole_numbers(profile: str, copied: bool)
     scenario = scenario_of(small_dense(num_attention_heads=12, num_key_value_heads=2, head_dim=8), profile=profile)
     assert scenario.framework.limits.replicates_kv_heads is copied
     layouts = [layout_of(scenario, tensor_parallel=t) for t in (1, 2, 3, 4, 6)]
-    found = rule_of("kv_heads").broken(scenario, block_of(layouts)).tolist()
+    found = rule_of("kv_heads").broken(Pricing(scenario, block_of(layouts))).tolist()
     assert found == [False, False, True, not copied, not copied]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
@@ -17,7 +18,7 @@ EACH = [pytest.param(rule, case, id=f"{rule}-{i}") for rule, cases in CASES.item
 
 
 def broken(scenario: Scenario, layout: Layout) -> list[str]:
-    return [rule.id for rule in RULES if rule.broken(scenario, block_of([layout]))[0]]
+    return [rule.id for rule in RULES if rule.broken(pricing_of(scenario, layout))[0]]
 
 
 def test_every_rule_has_a_case() -> None:
@@ -56,7 +57,7 @@ def test_a_search_meets_cuts_that_no_question_may_name() -> None:
     (layers,) = (rule for rule in RULES if rule.id == "layers")
     for cut, ranks, refused in (((3, 1), 2, False), ((4, 0), 2, True), ((4,), 2, True), ((1, 1, 1, 1, 0), 5, True)):
         block = replace(block_of([layout_of(scenario, pipeline_parallel=2)]), pipeline_parallel=ranks, stage_layers=cut)
-        assert layers.broken(scenario, block).tolist() == [refused]
+        assert layers.broken(Pricing(scenario, block)).tolist() == [refused]
 
 
 def test_a_rank_lies_inside_one_node_group() -> None:
@@ -67,8 +68,8 @@ def test_a_rank_lies_inside_one_node_group() -> None:
     (rule,) = (rule for rule in RULES if rule.id == "node_groups")
     for ranks, refused in ((1, True), (2, True), (3, False), (6, False), (5, True)):
         layout = Layout(pipeline_parallel=ranks, stage_layers=(1,) * ranks)
-        assert rule.broken(mixed, block_of([layout])).tolist() == [refused]
-        assert rule.broken(one, block_of([layout])).tolist() == [False]
+        assert rule.broken(pricing_of(mixed, layout)).tolist() == [refused]
+        assert rule.broken(pricing_of(one, layout)).tolist() == [False]
     told = rule.message(mixed, Layout(pipeline_parallel=2))
     assert told == "pipeline parallel 2 puts a rank on devices of two kinds: the groups have 8, 16 devices"
 
@@ -101,7 +102,7 @@ def test_all_rules_that_a_layout_breaks_are_named() -> None:
 def test_a_rule_marks_its_layouts_of_a_block() -> None:
     scenario = scenario_of(small_dense(), profile="paddle")
     layouts = [layout_of(scenario, tensor_parallel=t) for t in (1, 2, 4, 8)]
-    masks = {rule.id: list(rule.broken(scenario, block_of(layouts))) for rule in RULES}
+    masks = {rule.id: list(rule.broken(Pricing(scenario, block_of(layouts)))) for rule in RULES}
     assert masks["kv_heads"] == [False, False, True, True]
     assert masks["heads"] == [False, False, False, True]
     assert not any(any(mask) for rule, mask in masks.items() if rule not in ("heads", "kv_heads"))
@@ -116,7 +117,7 @@ def test_tensor_groups_that_leave_a_node_are_a_matter_for_the_search(
     scenario = scenario_of("mixtral-8x7b-v0.1", devices=32)
     layout = layout_of(scenario, tensor_parallel=tensor, expert_tensor_parallel=expert_tensor, sequence_parallel=True)
     rule: Rule = ACROSS_NODES
-    assert bool(rule.broken(scenario, block_of([layout]))[0]) == leaves
+    assert bool(rule.broken(pricing_of(scenario, layout))[0]) == leaves
     assert rule.id not in broken(scenario, layout)
     assert "\n" not in rule.message(scenario, layout) + rule.fix(scenario, layout)
 

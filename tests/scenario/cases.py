@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory import activations
-from simulator.cost.memory.schedule import RecomputePlan
+from simulator.cost.memory.rank_activations import RecomputePlan
 from simulator.cost.pricing.price import Priced, price
-from simulator.cost.stages import StageContents, stage_contents
+from simulator.cost.stages import StageContents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.block import LayoutBlock, block_of
@@ -148,15 +149,14 @@ def block(scenario: Scenario, **fields: Any) -> LayoutBlock:
     return block_of([layout_of(scenario, **fields)])
 
 
-def contents(scenario: Scenario, **fields: Any) -> tuple[LayoutBlock, StageContents]:
-    """A block of one layout and what its stages hold."""
-    one = block(scenario, **fields)
-    return one, stage_contents(scenario, one)
+def pricing(scenario: Scenario, **fields: Any) -> Pricing:
+    """One layout, to be priced."""
+    return pricing_of(scenario, layout_of(scenario, **fields))
 
 
 def priced(scenario: Scenario, **fields: Any) -> Priced:
     """One layout, priced."""
-    return price(scenario, block(scenario, **fields))
+    return price(pricing(scenario, **fields))
 
 
 def only(values: Any) -> float:
@@ -181,7 +181,7 @@ def layer_kind(model: ModelSpec, *, moe: bool = False) -> LayerKind:
 
 def layer_bytes(scenario: Scenario, here: LayoutBlock, *, moe: bool = False) -> float:
     """What one layer keeps, in bytes."""
-    return only(activations.layer_bytes(scenario, here, layer_kind(scenario.model, moe=moe)))
+    return only(activations.layer_bytes(Pricing(scenario, here), layer_kind(scenario.model, moe=moe)))
 
 
 def recomputed_layers(plan: RecomputePlan, has: StageContents, *, moe: bool = False) -> list[float]:
@@ -192,10 +192,10 @@ def recomputed_layers(plan: RecomputePlan, has: StageContents, *, moe: bool = Fa
 
 def held_layers(has: StageContents, *, moe: bool = False) -> list[float]:
     """Layers of a kind on every pipeline rank."""
-    found = [has.layers[:, i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
-    return by_stage(found[0][:, None], has) if found else [0.0] * len(has.kind)
+    found = [has.layers[i] for i, kind in enumerate(has.layer_kinds) if (kind.feed_forward == "experts") == moe]
+    return by_stage(found[0], has) if found else [0.0] * len(has.kind)
 
 
 def attention_scores(scenario: Scenario, here: LayoutBlock) -> float:
     """Bytes of the score matrix that one layer keeps without a flash kernel."""
-    return only(activations.score_bytes(scenario, here, scenario.model.layer_kinds[0]))
+    return only(activations.score_bytes(Pricing(scenario, here), scenario.model.layer_kinds[0]))

@@ -1,11 +1,10 @@
 """A search for one finds what the whole search puts first, whatever it is told to try."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from simulator.api import scenario_of as question
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.step import least_step_seconds
 from simulator.question.scenario.scenario import Scenario
@@ -58,7 +57,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
 def test_no_step_is_faster_than_its_bound(scenario: Scenario) -> None:
     for block in blocks(scenario, Space(offload=("none", "optimizer", "activations"))):
-        least, step = least_step_seconds(scenario, block), price(scenario, block).step.total
+        least, step = least_step_seconds(block), price(block).step.total
         assert (least <= step * (1.0 + 1e-9)).all()
 
 
@@ -66,7 +65,7 @@ def test_no_step_is_faster_than_its_bound(scenario: Scenario) -> None:
 def test_kinds_of_work_change_no_figure(scenario: Scenario) -> None:
     for block in blocks(scenario, Space()):
         assert block.work is not None
-        shared, alone = price(scenario, block), price(scenario, replace(block, alike=None, work=None))
+        shared, alone = price(block), price(Pricing(scenario, block.block))
         assert np.array_equal(shared.memory.device, alone.memory.device)
         assert np.array_equal(shared.step.total, alone.step.total)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import (
     SEARCHED_RECOMPUTE_MODES,
     Layout,
@@ -107,7 +107,7 @@ def unequal_lists(layers: int, ranks: int) -> list[tuple[int, tuple[int, ...]]]:
 def outcome(scenario: Scenario, answer: Estimate) -> str:
     """The name a search counts the layout under."""
     for rule in (*RULES, ACROSS_NODES):
-        if rule.broken(scenario, block_of([answer.layout]))[0]:
+        if rule.broken(pricing_of(scenario, answer.layout))[0]:
             return rule.id
     return {"fits": "fits", "starved": "near_capacity", "does_not_fit": "memory"}[answer.verdict]
 
@@ -175,7 +175,7 @@ def test_every_candidate_is_counted_once(space: Space, model: str, devices: int)
     assert found.evaluated == found.feasible + sum(found.rejected.values())
     enumerated = sum(len(block) for block in blocks(scenario, space))
     assert enumerated <= candidates(scenario, space)
-    assert enumerated <= found.evaluated == sum(len(judged.block) for judged in walk(scenario, space))
+    assert enumerated <= found.evaluated == sum(len(judged.pricing) for judged in walk(scenario, space))
     assert set(found.rejected) <= {rule.id for rule in (*RULES, ACROSS_NODES)} | {"memory", "near_capacity"}
     assert bool(found.fastest) == (found.feasible > 0)
     for layout in found.fastest:
@@ -285,7 +285,7 @@ def test_nothing_fits_names_the_layout_that_needs_least() -> None:
     assert not found.fastest
     (nearest,) = found.nearest
     need = [
-        estimate_layout(scenario, block.layout(i)).memory.device_bytes
+        estimate_layout(scenario, block.block.layout(i)).memory.device_bytes
         for block in blocks(scenario, Space(recompute=("full",), micro_batch_size=(1,)))
         for i in range(len(block))
     ]

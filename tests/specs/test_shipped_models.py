@@ -234,7 +234,7 @@ def test_widths_of_latent_attention() -> None:
         ),
         ({"num_hidden_layers": 10_001}, "num_hidden_layers: '10001'"),
         ({"hidden_sizes": 1}, "hidden_sizes: unknown key, did you mean 'hidden_size'?"),
-        ({"architecture": "lama"}, "'lama' is not allowed, did you mean 'llama'? allowed: 'llama', "),
+        ({"architecture": "lama"}, "architecture: 'lama' is not a family that is priced, did you mean 'llama'?"),
         ({"kv_lora_rank": 512}, "kv_lora_rank is for attention 'mla' only"),
         ({"attention": "mla"}, "attention 'mla' needs kv_lora_rank"),
         ({"num_experts": 8}, "num_experts 8 needs num_experts_per_tok of at least 1"),

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.parts import Parts, sum_parts
 from simulator.cost.timing.rates import memory_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from tests.scenario.cases import block, load_model, only, scenario_of
+from tests.scenario.cases import load_model, only, pricing, scenario_of
 
 MIXTRAL = load_model("mixtral-8x7b-v0.1")
 SEQUENCE = 4096
@@ -18,8 +18,8 @@ def ascend(model: ModelSpec | str, options: dict[str, str], **layout: int) -> tu
     """A scenario on 8 devices, and both passes of its first layer by part, seconds."""
     scenario = scenario_of(model, "ascend-910b-64g-8", options=options, seq_length=SEQUENCE, global_batch_size=64)
     tensor = layout.get("tensor_parallel", 1) > 1
-    timer = LayerTimer(scenario, block(scenario, sequence_parallel=tensor, micro_batch_size=1, **layout))
-    found = timer.layer(scenario.model.layer_kinds[0])
+    timer = pricing(scenario, sequence_parallel=tensor, micro_batch_size=1, **layout)
+    found = layer_seconds(timer, scenario.model.layer_kinds[0])
     return scenario, found.forward, found.backward
 
 
@@ -47,8 +47,8 @@ def test_scores_of_narrow_heads_cost_as_much_on_vector_cores(hardware: str, narr
     def attention(head: int) -> float:
         model = load_model("llama3.1-8b").model_copy(update={"head_dim": head})
         scenario = scenario_of(model, hardware, seq_length=SEQUENCE, global_batch_size=64)
-        timer = LayerTimer(scenario, block(scenario, micro_batch_size=1))
-        return only(timer.layer(scenario.model.layer_kinds[0]).forward["attention"])
+        timer = pricing(scenario, micro_batch_size=1)
+        return only(layer_seconds(timer, scenario.model.layer_kinds[0]).forward["attention"])
 
     assert attention(64) == pytest.approx(narrow * attention(128))
     assert attention(256) == pytest.approx(wide * attention(128))

@@ -4,17 +4,18 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import bytes_per_logit
-from simulator.cost.operations.extents import Extents
+from simulator.cost.operations.extents import extent
 from simulator.cost.operations.record import Window
 from simulator.cost.operations.sums import attended_share
 from simulator.cost.timing.flops import layer_flops_per_token
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA
-from tests.scenario.cases import ROUND, block, only, scenario_of, small_dense, small_mla, small_sliding
+from tests.scenario.cases import ROUND, block, only, pricing, scenario_of, small_dense, small_mla, small_sliding
 
 SLIDING: dict[str, Any] = {"mixers": ("sliding",), "sliding_window": 8}
 
@@ -63,7 +64,7 @@ def test_flops_of_linear_mixers_do_not_grow_with_the_sequence() -> None:
 
 def test_seconds_of_a_linear_mixer_are_its_flops_at_the_rate_of_attention() -> None:
     scenario = small(small_dense(**DELTA))
-    parts = LayerTimer(scenario, block(scenario, micro_batch_size=2)).layer(scenario.model.layer_kinds[0])
+    parts = layer_seconds(pricing(scenario, micro_batch_size=2), scenario.model.layer_kinds[0])
     expected = 64 * 4 * (768 + 768 + 128 / 3 + 2304) / attention_rate(scenario)
     assert only(parts.forward["attention"]) == pytest.approx(expected)
 
@@ -71,8 +72,8 @@ def test_seconds_of_a_linear_mixer_are_its_flops_at_the_rate_of_attention() -> N
 def test_a_window_takes_its_share_of_attention() -> None:
     def seconds(model: ModelSpec) -> float:
         scenario = small(model)
-        timer = LayerTimer(scenario, block(scenario, micro_batch_size=2))
-        return only(timer.layer(model.layer_kinds[0]).forward["attention"])
+        timer = pricing(scenario, micro_batch_size=2)
+        return only(layer_seconds(timer, model.layer_kinds[0]).forward["attention"])
 
     tile = ROUND.time.attention_tile_tokens
     cut = (1 + tile / 8) / (1 + tile / 32)
@@ -87,18 +88,18 @@ def test_a_ring_hands_on_no_more_than_the_window() -> None:
     scenario = scenario_of(small_sliding(), devices=8, seq_length=64, global_batch_size=16)
     # Two pieces a rank, eight tokens before each: 16 tokens over three steps, of two sequences; 16 of its own are less
     # than that only where the window is wide.
-    extents = Extents(scenario, block(scenario, micro_batch_size=2, context_parallel=4))
-    assert only(extents.of("window")) == pytest.approx(2 * 16 / 3)
+    extents = pricing(scenario, micro_batch_size=2, context_parallel=4)
+    assert only(extent(extents, "window")) == pytest.approx(2 * 16 / 3)
     wide = scenario_of(small_sliding(sliding_window=64), devices=8, seq_length=64, global_batch_size=16)
-    extents = Extents(wide, block(wide, micro_batch_size=2, context_parallel=4))
-    assert only(extents.of("window")) == only(extents.of("key_value")) == 2 * 16
+    extents = pricing(wide, micro_batch_size=2, context_parallel=4)
+    assert only(extent(extents, "window")) == only(extent(extents, "key_value")) == 2 * 16
 
 
 def test_ranks_gather_what_they_have_too_few_heads_for() -> None:
     def tensor_seconds(**changes: Any) -> float:
         scenario = small(small_dense(**changes), tp_comm_overlap="false")
         here = block(scenario, micro_batch_size=2, tensor_parallel=4, sequence_parallel=True)
-        return only(LayerTimer(scenario, here).layer(scenario.model.layer_kinds[0]).forward["tensor_parallel"])
+        return only(layer_seconds(Pricing(scenario, here), scenario.model.layer_kinds[0]).forward["tensor_parallel"])
 
     assert tensor_seconds() > tensor_seconds(num_key_value_heads=4)
 

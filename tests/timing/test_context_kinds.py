@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.layer_backward import layer_backward_bytes
 from simulator.question.scenario.block import block_of
 from simulator.search.build import estimate_layout
@@ -103,7 +104,7 @@ def test_gathered_tokens_are_held_in_attention() -> None:
         )
         block = block_of([layout_of(scenario, context_parallel=64)])
         layer = scenario.model.layer_kinds[0]
-        held.append(float(layer_backward_bytes(scenario, block, layer, np.ones(1, dtype=np.bool_))[0]))
+        held.append(float(layer_backward_bytes(Pricing(scenario, block), layer, np.ones(1, dtype=np.bool_))[0]))
     assert 0 < held[0] - held[1] < 8 * 1024 * 2**22
     assert held[0] > 8 * 1024 * 2**22
 

@@ -10,18 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, routed_tokens
+from simulator.cost.operations.extents import extent, routed_tokens
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
 from simulator.cost.timing.flops import expert_launches
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
-from tests.scenario.cases import ROUND, block, layer_kind, layout_of, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import (
+    ROUND,
+    block,
+    layer_kind,
+    layout_of,
+    only,
+    priced,
+    pricing,
+    scenario_of,
+    small_dense,
+    small_moe,
+)
 from tests.timing.test_collectives import US, group
 
 M = 128
@@ -112,8 +122,8 @@ def test_reductions_of_layers_are_as_slow_as_said() -> None:
     found = []
     for slow in (1.0, 3.0):
         scenario = asked(model=small_dense(), options=options, time={"reduce_slowdown": slow})
-        timer = LayerTimer(scenario, block(scenario, tensor_parallel=2, sequence_parallel=True))
-        layer = timer.layer(scenario.model.layer_kinds[0])
+        timer = pricing(scenario, tensor_parallel=2, sequence_parallel=True)
+        layer = layer_seconds(timer, scenario.model.layer_kinds[0])
         found.append([only(one["tensor_parallel"]) for one in (layer.forward, layer.backward)])
     assert found[1] == pytest.approx([2 * seconds for seconds in found[0]])
 
@@ -123,7 +133,7 @@ def test_attention_s_backward_pass(flash: str, factor: float) -> None:
     """Five products for two; without a flash kernel four; slower by a factor."""
     for slow in (1.0, 1.5):
         scenario = asked(options={"flash_attention": flash}, time={"attention_backward_slowdown": slow})
-        layer = LayerTimer(scenario, block(scenario)).layer(scenario.model.layer_kinds[0])
+        layer = layer_seconds(pricing(scenario), scenario.model.layer_kinds[0])
         assert only(layer.backward["attention"]) == pytest.approx(slow * factor * only(layer.forward["attention"]))
 
 
@@ -152,7 +162,7 @@ def test_an_overlapped_exchange_hides_behind_products_attention_and_their_exchan
         for word in ("false", "true")
     )
     kind = layer_kind(plain.model, moe=True)
-    layers = [LayerTimer(scenario, block(scenario, **fields)).layer(kind) for scenario in (plain, beside)]
+    layers = [layer_seconds(pricing(scenario, **fields), kind) for scenario in (plain, beside)]
     for index, name in enumerate(("forward", "backward")):
         alone, hidden = (getattr(layer, name) for layer in layers)
         assert index == 0 or only(alone["gemm"]) > 0
@@ -179,7 +189,7 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
     """
     options = {"fused_gradient_accumulation": fused}
     scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
-    layer = LayerTimer(scenario, block(scenario)).layer(layer_kind(scenario.model, moe=True))
+    layer = layer_seconds(pricing(scenario), layer_kind(scenario.model, moe=True))
     dense, routed, copies, rate = 12_288 + 512 + 9216, 8 * 9216, 128, 1675e9
     entered, left = 64 + 48, 2 * 48 + 64
     computed = 2 * copies * 9216 / (989e12 / 2 if precision == "bf16" else 1979e12 / 4)
@@ -203,7 +213,7 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
 def test_kernels_that_a_layer_with_experts_starts(precision: Any, recipe: str, casts: int) -> None:
     """103, and of each of the rank's four experts six products and the casts."""
     scenario = asked(precision=precision, options={"fp8_recipe": recipe})
-    assert only(expert_launches(scenario, block(scenario, expert_parallel=2))) == 103 + (6 + casts) * 4
+    assert only(expert_launches(pricing(scenario, expert_parallel=2))) == 103 + (6 + casts) * 4
 
 
 @pytest.mark.parametrize(("sequence", "tensor", "copies"), [(True, 2, 64), (False, 2, 64), (False, 1, 128)])
@@ -211,13 +221,13 @@ def test_copies_of_a_rank_s_experts(sequence: bool, tensor: int, copies: int) ->
     """32 tokens, two copies each: expert tensor parallel 2 gathers those of ranks that hold different tokens."""
     scenario = asked(seq_length=32)
     here = block(scenario, tensor_parallel=tensor, sequence_parallel=sequence, expert_tensor_parallel=2)
-    assert only(routed_tokens(scenario, here)) == copies
+    assert only(routed_tokens(Pricing(scenario, here))) == copies
 
 
 def test_gathered_keys_and_values_hide_behind_a_rank_s_own_tokens() -> None:
     """Of attention over four parts of the sequence the first; what outlasts it waits."""
     scenario = asked(model=small_dense(), options={"cp_communication": "gathered_ring"}, time={"context_exposed": 0.0})
-    layer = LayerTimer(scenario, block(scenario, context_parallel=4)).layer(scenario.model.layer_kinds[0])
+    layer = layer_seconds(pricing(scenario, context_parallel=4), scenario.model.layer_kinds[0])
     # Each of four ranks brings 2 x 2 k a token of 2048, three quarters over NVLink; backward twice as much.
     gathered = 3 / 4 * 4 * 2048 * 2 * 2 * 32 / 337.5e9 + 3 * 2 * US
     for found, volume in ((layer.forward, 1), (layer.backward, 2)):
@@ -240,13 +250,11 @@ def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
         )
         for mode in ("none", "full")
     ]
-    here = block_of(layouts)
-    memory = memory_by_stage(scenario, here, stage_contents(scenario, here))
-    work = stage_work(scenario, here, memory.has, memory.plan)
-    bound = pipeline_seconds(scenario, here, memory.has, work)
+    here = pricing_of(scenario, *layouts)
+    work = stage_work(here)
+    bound = pipeline_seconds(here, work)
     both, one, none = (
-        with_waits(scenario, here, memory.has, work, bound, np.array(where)).fill
-        for where in ((True, True), (False, True), (False, False))
+        with_waits(here, work, bound, np.array(where)).fill for where in ((True, True), (False, True), (False, False))
     )
     assert bound.fill.tolist() == none.tolist() == [0, 0]
     assert (both > 0).all()
@@ -267,7 +275,7 @@ def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> Non
     own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
     model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=8, **own)
     scenario = asked(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
-    extents = Extents(scenario, block(scenario, context_parallel=2, tensor_parallel=4))
+    extents = pricing(scenario, context_parallel=2, tensor_parallel=4)
     for kind in model.layer_kinds:
         (amount,) = (
             one
@@ -275,7 +283,7 @@ def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> Non
             for one in operation.temporary
             if one.spread.endswith("context")
         )
-        assert only(extents.of(amount.spread)) * amount.amount == pytest.approx(128 * 2 * 2 * (2 * 16))
+        assert only(extent(extents, amount.spread)) * amount.amount == pytest.approx(128 * 2 * 2 * (2 * 16))
 
 
 @pytest.mark.parametrize(
@@ -287,11 +295,11 @@ def test_a_ring_passes_on_what_lies_inside_a_window(context: int, window: int, t
     own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
     model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=window, **own)
     scenario = asked(model=model, seq_length=128)
-    extents = Extents(scenario, block(scenario, context_parallel=context, tensor_parallel=tensor))
-    assert only(extents.of("window")) == pytest.approx(tokens)
+    extents = pricing(scenario, context_parallel=context, tensor_parallel=tensor)
+    assert only(extent(extents, "window")) == pytest.approx(tokens)
     held = 128 / context
-    assert only(extents.of("sliding_key_value")) == held / min(tensor, 3)
-    assert only(extents.of("key_value")) == held / min(tensor, 2)
+    assert only(extent(extents, "sliding_key_value")) == held / min(tensor, 3)
+    assert only(extent(extents, "key_value")) == held / min(tensor, 2)
 
 
 def test_cut_tiles_of_a_window_weigh_more() -> None:
@@ -300,7 +308,7 @@ def test_cut_tiles_of_a_window_weigh_more() -> None:
     seconds = []
     for model, tile in ((small_dense(), 0.0), (small_dense(), 16.0), (window, 0.0), (window, 16.0)):
         scenario = asked(model=model, time={"attention_tile_tokens": tile}, seq_length=32)
-        seconds.append(only(LayerTimer(scenario, block(scenario)).layer(model.layer_kinds[0]).forward["attention"]))
+        seconds.append(only(layer_seconds(pricing(scenario), model.layer_kinds[0]).forward["attention"]))
     assert seconds[1] == pytest.approx(seconds[0] * (1 + 16 / 32))
     share = (32 * 8 - 8**2 / 2) / (32**2 / 2)
     assert seconds[2] == pytest.approx(seconds[0] * share)

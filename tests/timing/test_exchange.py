@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, expected_islands
+from simulator.cost.operations.extents import expected_islands, total
 from simulator.cost.operations.work import layer_work
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.parts import sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from tests.scenario.cases import ROUND, block, load_model, only, scenario_of
+from tests.scenario.cases import ROUND, load_model, only, pricing, scenario_of
 
 V3 = load_model("deepseek-v3")
 FREE = V3.model_copy(update={"n_group": 0, "topk_group": 0})
@@ -61,8 +61,8 @@ def two_nodes(dispatch: str, **options: str) -> Scenario:
 
 def exchange(scenario: Scenario, **fields: int) -> float:
     """Seconds of dispatch and combine of one layer, forward."""
-    timer = LayerTimer(scenario, block(scenario, **fields))
-    return only(timer.layer(scenario.model.layer_kinds[0]).forward["expert_parallel"])
+    timer = pricing(scenario, **fields)
+    return only(layer_seconds(timer, scenario.model.layer_kinds[0]).forward["expert_parallel"])
 
 
 def test_a_copy_to_each_rank_and_over_the_network_to_each_node() -> None:
@@ -106,8 +106,8 @@ def test_ranks_wait_for_counts_where_experts_are_divided() -> None:
 def test_ordering_copies_moves_less_where_ranks_share_them() -> None:
     # All-to-all: 10 R h of bytes a pass; DeepEP: two thirds of 4 R h and 4 bytes of each rank's copy.
     def moved(scenario: Scenario) -> float:
-        timer = LayerTimer(scenario, block(scenario, expert_parallel=16))
-        return only(timer.layer(scenario.model.layer_kinds[0]).forward["memory_bound"])
+        timer = pricing(scenario, expert_parallel=16)
+        return only(layer_seconds(timer, scenario.model.layer_kinds[0]).forward["memory_bound"])
 
     copies, reached = 2 * T * 4096, 2 * T * 4096
     saved = 10 * copies - 2 / 3 * (4 * copies + 4 * reached)
@@ -135,12 +135,12 @@ def test_a_layer_takes_no_less_than_its_launches(precision: str, recipe: str, ea
         global_batch_size=8,
         options={"fp8_recipe": recipe},
     )
-    layer = LayerTimer(scenario, block(scenario, expert_parallel=4)).layer(scenario.model.layer_kinds[0])
+    layer = layer_seconds(pricing(scenario, expert_parallel=4), scenario.model.layer_kinds[0])
     host = 1e-3 * (103 + 2 * each)
     assert only(sum_parts(layer.forward)) == pytest.approx(host / 3)
     assert only(sum_parts(layer.backward)) == pytest.approx(2 * host / 3)
     fast = replace(scenario, coefficients=ROUND)
-    quick = LayerTimer(fast, block(fast, expert_parallel=4)).layer(scenario.model.layer_kinds[0])
+    quick = layer_seconds(pricing(fast, expert_parallel=4), scenario.model.layer_kinds[0])
     assert only(quick.forward["overhead"]) == pytest.approx(100e-6)
 
 
@@ -152,7 +152,7 @@ def test_fp8_casts_every_copy() -> None:
         scenario = scenario_of(
             "mixtral-8x7b-v0.1", "h100-sxm-80g", devices=8, precision=precision, global_batch_size=8, seq_length=T
         )
-        return only(Extents(scenario, block(scenario)).total(layer_work(conditions_of(scenario), kind).moved))
+        return only(total(pricing(scenario), layer_work(conditions_of(scenario), kind).moved))
 
     experts = 4 * 2 * T * (2 / 3 * 4096 + 14_336)
     attention = 4 * T * (4096 + 4096)

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
+from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.work import layer_work
 from simulator.cost.timing.flops import forward_flops_per_token, model_flops_per_token
-from simulator.cost.timing.layers import LayerTimer
+from simulator.cost.timing.layers import layer_seconds
+from simulator.cost.timing.products import product_flops
 from simulator.cost.timing.rates import attention_rate
-from simulator.question.scenario.block import LayoutBlock
 from tests.memory.test_families import DELTA, INDEX, MAMBA
-from tests.scenario.cases import block, layer_kind, only, scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import layer_kind, only, pricing, scenario_of, small_dense, small_mla, small_moe
 
 
 @pytest.mark.parametrize(
@@ -109,31 +111,29 @@ def test_prediction_layers_count_when_trained() -> None:
 def test_a_layer_on_one_device() -> None:
     scenario = scenario_of(small_dense(), seq_length=32)
     for t, c in ((1, 1), (2, 1), (2, 2)):
-        here = block(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2)
-        timer = LayerTimer(scenario, here)
-        work = layer_work(timer.given, layer_kind(scenario.model))
+        here = pricing(scenario, tensor_parallel=t, context_parallel=c, micro_batch_size=2)
+        work = layer_work(conditions_of(scenario), layer_kind(scenario.model))
         tokens = 64 / c
-        assert only(timer.product_flops(work.products)[0]) == 2 * tokens * 43_008 / t
+        assert only(product_flops(here, work.products)[0]) == 2 * tokens * 43_008 / t
         # The causal half of 4 s h: 2 s h.
-        attention = only(timer.layer(layer_kind(scenario.model)).forward["attention"])
+        attention = only(layer_seconds(here, layer_kind(scenario.model)).forward["attention"])
         assert attention == pytest.approx(2 * tokens * 32 * 64 / t / attention_rate(scenario))
 
 
 def test_a_layer_with_experts_on_one_device() -> None:
     scenario = scenario_of(small_moe(), seq_length=32)
 
-    def products(here: LayoutBlock) -> float:
-        timer = LayerTimer(scenario, here)
-        work = layer_work(timer.given, layer_kind(scenario.model, moe=True))
-        return sum(map(only, timer.product_flops(work.products)))
+    def products(here: Pricing) -> float:
+        work = layer_work(conditions_of(scenario), layer_kind(scenario.model, moe=True))
+        return sum(map(only, product_flops(here, work.products)))
 
     # Attention and shared expert 21504 split, the router 512 on the rank's part of the sequence, two copies of 9216.
-    whole = products(block(scenario))
+    whole = products(pricing(scenario))
     assert whole == 2 * 32 * (21_504 + 512 + 2 * 9216)
-    split = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
+    split = pricing(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=4)
     assert products(split) == whole / 2
-    replicated = block(scenario, tensor_parallel=2, expert_parallel=4)
+    replicated = pricing(scenario, tensor_parallel=2, expert_parallel=4)
     # Without sequence parallelism router and experts see all tokens.
     assert products(replicated) == whole / 2 + 32 * (512 + 2 * 9216)
-    gathered = block(scenario, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
+    gathered = pricing(scenario, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
     assert products(gathered) == whole / 2

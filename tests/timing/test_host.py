@@ -27,7 +27,7 @@ def llama(host_layer_seconds: float = SLOW, *, time: dict[str, float] | None = N
 
 def parts(scenario: Scenario, **fields: Any) -> dict[str, float]:
     answer = priced(scenario, **fields)
-    return {name: only(value) for name, value in answer.step.parts(answer.block, answer.memory).items()}
+    return {name: only(value) for name, value in answer.step.parts(answer.pricing).items()}
 
 
 def total(scenario: Scenario, **fields: Any) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.zero_bubble import ZeroBubbleH1
 from simulator.cost.timing.flops import (
@@ -14,19 +15,14 @@ from simulator.cost.timing.flops import (
     model_flops_per_token,
     prediction_projection,
 )
-from simulator.cost.timing.layers import (
-    LayerTimer,
-    at_rate,
-    head_seconds,
-    product_seconds,
-    projection_seconds,
-    shaped_seconds,
-)
+from simulator.cost.timing.layers import layer_seconds
+from simulator.cost.timing.output_layer import head_seconds, projection_seconds
 from simulator.cost.timing.parts import PassSeconds
+from simulator.cost.timing.products import at_rate, product_seconds, shaped_seconds
 from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import ROUND, block, layout_of, only, scenario_of, small_dense, small_moe
+from tests.scenario.cases import ROUND, block, layout_of, only, pricing, scenario_of, small_dense, small_moe
 
 GEMM, MEMORY, LINK = 494.5e12, 1675e9, 337.5e9
 FP32_GEMM = 67e12 / 2
@@ -39,7 +35,7 @@ def asked(**fields: Any) -> Scenario:
 
 
 def output(scenario: Scenario, **fields: Any) -> PassSeconds:
-    return head_seconds(scenario, block(scenario, **fields))
+    return head_seconds(pricing(scenario, **fields))
 
 
 @pytest.mark.parametrize("tokens", [8, 2**20])
@@ -108,7 +104,7 @@ def test_a_prediction_module_s_projection(tokens: int, tensor: int) -> None:
     """From twice the hidden size; its weight is read, its gradient read and written in 4 bytes."""
     model = small_dense(num_nextn_predict_layers=1)
     scenario = asked(model=model, seq_length=tokens, options={"mtp": "true"})
-    found = projection_seconds(scenario, block(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1))
+    found = projection_seconds(pricing(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1))
     parameters = 2 * H * H / tensor
     compute = 2 * tokens * parameters / GEMM
     forward, weights = max(compute, 2 * parameters / MEMORY), max(compute, 8 * parameters / MEMORY)
@@ -166,11 +162,11 @@ def test_each_layout_of_a_block_is_done_again_by_its_own_mode() -> None:
         {"recompute": "full"},
     ]
     layouts = [layout_of(scenario, pipeline_parallel=2, **mode) for mode in modes]
-    together = price(scenario, block_of(layouts))
-    parts = together.step.parts(together.block, together.memory)
+    together = price(Pricing(scenario, block_of(layouts)))
+    parts = together.step.parts(together.pricing)
     for index, layout in enumerate(layouts):
-        alone = price(scenario, block_of([layout]))
-        of_one = alone.step.parts(alone.block, alone.memory)
+        alone = price(pricing_of(scenario, layout))
+        of_one = alone.step.parts(alone.pricing)
         assert {name: value[index] for name, value in parts.items()} == {name: only(v) for name, v in of_one.items()}
         assert together.memory.device[:, index].tolist() == alone.memory.device[:, 0].tolist()
     again = parts["recompute"]
@@ -184,9 +180,9 @@ def test_weight_gradients_of_a_split_schedule_are_no_more_than_a_backward_pass()
     assert ZeroBubbleH1().splits
     scenario = asked(model=small_dense(num_hidden_layers=8), lora_rank=8, devices=4)
     layouts = [layout_of(scenario, pipeline_parallel=2, schedule="zb_h1", micro_batch_size=size) for size in (1, 2)]
-    found = price(scenario, block_of(layouts)).step.work.by_chunk
+    found = price(Pricing(scenario, block_of(layouts))).step.work.by_chunk
     assert all((one.weights == 0.0).all() and one.weights.shape == one.backward.shape for one in found)
-    trained = price(replace(scenario, lora_rank=None), block_of(layouts)).step.work.by_chunk
+    trained = price(Pricing(replace(scenario, lora_rank=None), block_of(layouts))).step.work.by_chunk
     assert found
     assert all(((one.weights > 0.0) & (one.weights < one.backward)).all() for one in trained)
     assert np.shape(trained[0].weights) == (2, 2)
@@ -218,7 +214,7 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
     """
     scenario = wide(efficiency, fused_collectives=str(fused).lower())
     here = block(scenario, tensor_parallel=2, sequence_parallel=True)
-    layer = LayerTimer(scenario, here).layer(scenario.model.layer_kinds[0])
+    layer = layer_seconds(Pricing(scenario, here), scenario.model.layer_kinds[0])
     each = 0.5 * 2 * MANY * 1024 / (efficiency * 450e9) + 2e-6
     forward, backward, of_forward, of_backward = 0.0, 0.0, 0.0, 0.0
     for name, (outputs, inputs) in PRODUCTS.items():
@@ -242,7 +238,7 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
     assert only(layer.backward["overlap"]) == pytest.approx(of_backward / 8)
     # Without overlap they wait, and nothing is lost.
     waiting = wide(efficiency, tp_comm_overlap="false", overlap_tensor_gradients="false")
-    plain = LayerTimer(waiting, here).layer(scenario.model.layer_kinds[0])
+    plain = layer_seconds(Pricing(waiting, here), scenario.model.layer_kinds[0])
     for parts in (plain.forward, plain.backward):
         assert only(parts["tensor_parallel"]) == pytest.approx(4 * each)
         assert only(parts["overlap"]) == 0
@@ -271,7 +267,7 @@ def test_ranks_of_experts_wait_half_of_it_in_either_pass(waits: str, experts: in
     found = []
     for word in ("0", waits):
         scenario = asked(model=small_moe(), options={"expert_wait_ms": word})
-        layer = LayerTimer(scenario, block(scenario, expert_parallel=experts)).layer(scenario.model.layer_kinds[1])
+        layer = layer_seconds(pricing(scenario, expert_parallel=experts), scenario.model.layer_kinds[1])
         found.append([only(one["expert_parallel"]) for one in (layer.forward, layer.backward)])
     assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx([expected] * 2)
 

@@ -15,7 +15,7 @@ from simulator.cost.operations.record import summed
 from simulator.cost.operations.work import Work, layer_work
 from simulator.question.scenario.scenario import Scenario
 from tests.memory.test_families import DELTA, MAMBA
-from tests.scenario.cases import block, only, scenario_of, small_dense
+from tests.scenario.cases import only, pricing, scenario_of, small_dense
 
 LIGHTNING: dict[str, Any] = {"mixers": ("lightning",), "chunk_tokens": 8}
 BOTH, NETWORK = 20 * 64, 6 * 160
@@ -64,7 +64,7 @@ def test_mamba() -> None:
     assert exchanged(work) == 2 * (2 * 128 + 64 + 4 + 128)
     # Composed of products, in fp32: decays and scores of every chunk, B and C for all heads, seven inner tensors.
     kind, composed = scenario.model.layer_kinds[0], asked(MAMBA, composed_scan="true")
-    plain, more = (only(layer_bytes(one, block(one), kind)) for one in (scenario, composed))
+    plain, more = (only(layer_bytes(pricing(one), kind)) for one in (scenario, composed))
     assert more - plain == 32 * 4 * (2 * 4 * (16 + 16) + 7 * 128)
 
 

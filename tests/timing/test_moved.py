@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents
+from simulator.cost.operations.extents import total
 from simulator.cost.operations.work import layer_work
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA
-from tests.scenario.cases import block, only, scenario_of, small_dense, small_moe
+from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_moe
 
 DENSE = 20 * 64 + 4 * 96 + 6 * 160
 MOE = 20 * 64 + 4 * 96 + 10 * 2 * 64 + 6 * 3 * 48
@@ -23,7 +23,7 @@ FP8 = {"precision": "fp8"}
 def moved(model: ModelSpec, options: dict[str, str], **fields: Any) -> float:
     scenario = scenario_of(model, options=options, seq_length=32, global_batch_size=16, **fields)
     work = layer_work(conditions_of(scenario), model.layer_kinds[-1])
-    return only(Extents(scenario, block(scenario)).total(work.moved)) / 32
+    return only(total(pricing(scenario), work.moved)) / 32
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 
 import simulator
 from simulator.cost.timing.collectives import RankGroup, all_to_all_seconds
+from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import load_model
-from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense
+from tests.scenario.cases import ROUND, only, priced, pricing, scenario_of, small_dense
 
 
 def test_an_exchange_pays_each_level_for_the_peers_it_reaches() -> None:
@@ -34,10 +35,10 @@ def test_recomputed_flops_leave_prediction_layers_out() -> None:
 def test_a_prediction_layer_has_its_projection() -> None:
     scenario = scenario_of("deepseek-v3", "h800-sxm-80g", devices=64, options={"mtp": "true"})
     answer = priced(scenario, pipeline_parallel=4, expert_parallel=8)
-    work, last = answer.step.work, answer.memory.has.kind[-1]
+    work, last = answer.step.work, answer.memory.contents.kind[-1]
 
     def seconds(piece: int) -> float:
-        both = work.pieces[0].seconds[piece]
+        both = pieces_of(answer.pricing, 0).seconds[piece]
         return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
 
     expected = 16 * seconds(1) + 2 * seconds(2) + seconds(3)
@@ -48,7 +49,7 @@ def test_a_prediction_layer_has_its_projection() -> None:
 def test_prediction_layers_of_a_cut_model_are_one_kind_in_memory_and_time() -> None:
     scenario = scenario_of(load_model("deepseek-v3").with_layers(2), "h800-sxm-80g", options={"mtp": "true"})
     answer = priced(scenario, expert_parallel=8)
-    assert only(answer.step.parts(answer.block, answer.memory)["expert_parallel"]) > 0
+    assert only(answer.step.parts(answer.pricing)["expert_parallel"]) > 0
 
 
 def test_selective_recompute_of_unfused_attention_moves_the_scores_again() -> None:
@@ -62,14 +63,14 @@ def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
     found = []
     for rank in (None, 8):
         answer = priced(scenario_of("llama3.1-8b", lora_rank=rank, coefficients=ROUND), context_parallel=2)
-        found.append(only(answer.step.parts(answer.block, answer.memory)["ring_attention"]))
+        found.append(only(answer.step.parts(answer.pricing)["ring_attention"]))
     assert found[0] == pytest.approx(found[1])
 
 
 def test_products_are_bound_by_memory_where_few_tokens_meet_many_weights() -> None:
     """64 tokens a micro batch: reading weights and accumulating fp32 gradients takes longer than the products."""
     scenario = scenario_of("llama3.1-8b", devices=1, seq_length=64, global_batch_size=8, coefficients=ROUND)
-    found = only(priced(scenario).step.work.pieces[0].seconds[0].backward["gemm"])
+    found = only(pieces_of(pricing(scenario), 0).seconds[0].backward["gemm"])
     parameters = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
     assert found == pytest.approx((2 + 8) * parameters / 1675e9)
 
@@ -89,9 +90,9 @@ def test_traffic_that_outlasts_compute_is_exposed() -> None:
 def test_routed_experts_have_no_tensor_parallel_collectives() -> None:
     scenario = scenario_of("mixtral-8x7b-v0.1", coefficients=ROUND)
     experts = priced(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=8)
-    layer = experts.step.work.pieces[0].seconds[0]
+    layer = pieces_of(experts.pricing, 0).seconds[0]
     dense = scenario_of("llama3.1-8b", coefficients=ROUND)
-    plain = priced(dense, tensor_parallel=2, sequence_parallel=True).step.work.pieces[0].seconds[0]
+    plain = pieces_of(pricing(dense, tensor_parallel=2, sequence_parallel=True), 0).seconds[0]
     # The same hidden size: two collectives around attention for the four of a dense layer.
     assert only(layer.forward["tensor_parallel"]) == pytest.approx(only(plain.forward["tensor_parallel"]) / 2)
 
@@ -106,7 +107,7 @@ def test_fp32_work_runs_at_the_fp32_peak_and_moves_twice_the_bytes() -> None:
     for precision in ("bf16", "fp32"):
         scenario = scenario_of("llama3.1-8b", "h100-sxm-80g", precision=precision, coefficients=ROUND)
         answer = priced(scenario, tensor_parallel=2, sequence_parallel=True, zero_stage=1)
-        found[precision] = {k: only(v) for k, v in answer.step.parts(answer.block, answer.memory).items()}
+        found[precision] = {k: only(v) for k, v in answer.step.parts(answer.pricing).items()}
     wide, narrow = found["fp32"], found["bf16"]
     assert wide["attention"] == pytest.approx(narrow["attention"] * 989 / 67)
     assert wide["gemm"] == pytest.approx(narrow["gemm"] * 989 / 67)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.cost.memory.schedule import activations_in_flight, in_flight, recompute_plan, stage_activations
-from simulator.cost.stages import StageContents
-from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pipeline_seconds, stage_work
-from simulator.question.scenario.block import LayoutBlock
+from simulator.cost.derived import Pricing
+from simulator.cost.memory.rank_activations import activations_in_flight, in_flight
+from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pieces_of, pipeline_seconds, stage_work
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import ROUND, contents, only, priced, scenario_of, small_dense
+from tests.scenario.cases import ROUND, only, priced, pricing, scenario_of, small_dense
 from tests.timing.pipeline_run import Run, order, run
 
 SHAPES = [
@@ -24,19 +23,20 @@ SHAPES = [
 ]
 
 
-def shaped(ranks: int, chunks: int, micro_batches: int) -> tuple[Scenario, LayoutBlock, StageContents]:
+def shaped(ranks: int, chunks: int, micro_batches: int, **switches: Any) -> Pricing:
     """A pipeline alone on its devices; every rank is a kind of its own, so that each can be given any work."""
     model = small_dense(num_hidden_layers=ranks * chunks)
     # A cluster of any size: the formulas do not ask whether it fills nodes.
     scenario = replace(scenario_of(model), global_batch_size=micro_batches)
-    here, has = contents(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks)
-    return scenario, here, replace(has, kind=np.arange(ranks), ranks=np.ones(ranks))
+    scenario = replace(scenario, framework=replace(scenario.framework, **switches))
+    here = pricing(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks)
+    vars(here)["contents"] = replace(here.contents, kind=np.arange(ranks), ranks=np.ones((ranks, 1)))
+    return here
 
 
 def closed(forward: list[float], backward: list[float], micro_batches: int, chunks: int) -> PipelineSeconds:
-    scenario, here, has = shaped(len(forward), chunks, micro_batches)
-    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None], np.zeros((1, 0)), ())
-    return pipeline_seconds(scenario, here, has, work)
+    work = StageWork(np.array(forward)[:, None], np.array(backward)[:, None])
+    return pipeline_seconds(shaped(len(forward), chunks, micro_batches), work)
 
 
 def seconds(pipeline: PipelineSeconds) -> float:
@@ -54,9 +54,7 @@ def test_the_order_is_megatron_s() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
 def test_chunks_in_flight_are_exact(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
-    scenario, here, _ = shaped(ranks, chunks, micro_batches)
-    scenario = replace(scenario, framework=replace(scenario.framework, warm_up_whole_batch=whole))
-    found = in_flight(scenario, here)[:, 0] * chunks
+    found = in_flight(shaped(ranks, chunks, micro_batches, warm_up_whole_batch=whole))[:, 0] * chunks
     expected = run([1.0] * ranks, [2.0] * ranks, micro_batches, chunks, whole=whole).live
     assert found == pytest.approx(expected, abs=1e-12)
 
@@ -64,20 +62,15 @@ def test_chunks_in_flight_are_exact(ranks: int, chunks: int, micro_batches: int,
 def test_in_flight_by_hand() -> None:
     # 1F1B of four ranks holds 4, 3, 2, 1; with two micro batches never more than those.
     for micro_batches, expected in ((16, [4, 3, 2, 1]), (2, [2, 2, 2, 1])):
-        scenario, here, _ = shaped(4, 1, micro_batches)
-        assert list(in_flight(scenario, here)[:, 0]) == expected
+        assert list(in_flight(shaped(4, 1, micro_batches))[:, 0]) == expected
     # Two chunks: (2 (4 - i - 1) + 4 + 1) / 2; with as many micro batches as ranks all of them.
-    scenario, here, _ = shaped(4, 2, 16)
-    assert list(in_flight(scenario, here)[:, 0]) == [5.5, 4.5, 3.5, 2.5]
-    scenario, here, _ = shaped(4, 2, 4)
-    assert list(in_flight(scenario, here)[:, 0]) == [4, 4, 4, 4]
+    assert list(in_flight(shaped(4, 2, 16))[:, 0]) == [5.5, 4.5, 3.5, 2.5]
+    assert list(in_flight(shaped(4, 2, 4))[:, 0]) == [4, 4, 4, 4]
 
 
 def test_a_rank_holds_its_layers_for_every_micro_batch_in_flight() -> None:
-    scenario, here, _ = shaped(4, 2, 16)
-    has = contents(scenario, pipeline_parallel=4, data_parallel=1, virtual_stages=2)[1]
-    activations = stage_activations(scenario, here, has, recompute_plan(here, has))
-    held = activations_in_flight(scenario, here, has, activations)
+    scenario = replace(scenario_of(small_dense(num_hidden_layers=8)), global_batch_size=16)
+    held = activations_in_flight(pricing(scenario, pipeline_parallel=4, data_parallel=1, virtual_stages=2))
     # Per token 2072 bytes and layer, 8192 tokens, two layers a rank.
     assert list(held[:, 0]) == [8192 * 2072 * 2 * flight for flight in (5.5, 4.5, 3.5, 2.5)]
 
@@ -183,12 +176,12 @@ def test_sends_are_exposed_unless_the_interleaved_schedule_hides_them() -> None:
 
 def test_the_last_stage_works_on_the_output_layer() -> None:
     scenario = scenario_of("llama3.1-8b", devices=32, options={"fused_cross_entropy": "true"})
-    here, has = contents(scenario, pipeline_parallel=4)
-    work = stage_work(scenario, here, has, recompute_plan(here, has))
-    by_rank = (work.forward + work.backward)[has.kind, 0]
+    here = pricing(scenario, pipeline_parallel=4)
+    work = stage_work(here)
+    by_rank = (work.forward + work.backward)[here.contents.kind, 0]
     assert by_rank[0] == by_rank[1] == by_rank[2]
     # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
-    head_layers = work.pieces[0].seconds[-1]
+    head_layers = pieces_of(here, 0).seconds[-1]
     head = sum(only(x) for x in (*head_layers.forward.values(), *head_layers.backward.values()))
     assert by_rank[3] - by_rank[2] == pytest.approx(head)
     assert 1.2 < head / (by_rank[0] / 8) < 2.4

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.timing.layers import shape_factor, shaped_seconds
+from simulator.cost.timing.products import shape_factor, shaped_seconds
 from simulator.cost.timing.rates import attention_kernel, attention_rate
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Precision
-from tests.scenario.cases import ROUND, load_hardware, scenario_of, small_dense
+from tests.scenario.cases import ROUND, load_hardware, only, scenario_of, small_dense
 
 RATE = 700e12
 
@@ -71,7 +71,7 @@ def test_each_pass_has_its_own_shape() -> None:
     flops = 2 * 512 * 8192 * 2048 / RATE
     for seconds, shape in ((found.forward, (512, 8192, 2048)), (found.inputs, (512, 2048, 8192))):
         assert float(seconds[0]) == pytest.approx(flops * factor(h100(), *shape))
-    assert float(found.weights[0]) == pytest.approx(flops * factor(h100(), 2048, 8192, 512))
+    assert only(found.weights) == pytest.approx(flops * factor(h100(), 2048, 8192, 512))
 
 
 def test_no_shape_counts_where_the_processors_are_not_known() -> None:

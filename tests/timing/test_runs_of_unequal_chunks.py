@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.derived import Pricing
+from simulator.cost.memory.rank_activations import activations_in_flight
 from simulator.cost.pricing.price import price, size, timed
 from simulator.cost.schedule.events import PipelineWork
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.schedule.zero_bubble import ZeroBubbleV
-from simulator.cost.stages import StageContents, stage_contents
+from simulator.cost.stages import stage_contents
 from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, run_fill_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -23,25 +24,18 @@ from tests.timing.test_split_schedules import replayed
 RANKS = 3
 
 
-def contents() -> StageContents:
-    """Three ranks, each of a kind of its own."""
-    model = small_dense(num_hidden_layers=6)
-    scenario = scenario_of(model, devices=RANKS)
-    block = block_of([complete_layout(scenario, pipeline_parallel=RANKS, virtual_stages=2)])
-    return replace(stage_contents(scenario, block), kind=np.arange(RANKS), ranks=np.ones(RANKS))
-
-
 def steps(*each: list[list[float]]) -> StageWork:
     """Forward seconds of both chunks by rank, of several steps; a backward pass takes twice as long."""
     forward = np.array(each).transpose(2, 1, 0)  # chunks, ranks, steps
     whole = forward.sum(axis=0)
     chunks = tuple(ChunkSeconds(one, 2.0 * one, 0.5 * one) for one in forward)
-    return StageWork(whole, 2.0 * whole, np.zeros((1, 0)), (), chunks)
+    return StageWork(whole, 2.0 * whole, chunks)
 
 
 def waits(schedule: Schedule, work: StageWork, *micro_batches: float) -> list[float]:
     count = np.array(micro_batches)
-    return run_fill_seconds(schedule, contents(), work, count, np.arange(len(count))).tolist()
+    # Each rank is of a kind of its own.
+    return run_fill_seconds(schedule, np.arange(RANKS), work, count, np.arange(len(count))).tolist()
 
 
 def by_events(schedule: Schedule, step: list[list[float]], micro_batches: int) -> float:
@@ -105,13 +99,13 @@ def test_what_is_known_to_take_too_long_is_not_run() -> None:
     """A step is run pass by pass where what is known of it without its waiting is below what is asked."""
     scenario = uneven()
     block = block_of([complete_layout(scenario, pipeline_parallel=4, chunk_layers=(*[2] * 9, *[1] * 3))])
-    sized = size(scenario, block)
-    whole = price(scenario, block).step
+    sized = size(Pricing(scenario, block))
+    whole = price(Pricing(scenario, block)).step
     waiting = whole.pipeline.fill[0]
     assert waiting > 0.0
     known = whole.total[0] - waiting
     for below, run in ((known * 0.999, False), (known * 1.001, True), (np.inf, True)):
-        found = timed(scenario, sized, np.array([below])).step
+        found = timed(sized, np.array([below])).step
         assert found.pipeline.fill[0] == (waiting if run else 0.0)
         assert found.total[0] == pytest.approx(whole.total[0] if run else known, rel=1e-12)
 
@@ -133,7 +127,7 @@ def test_chunks_are_run_where_they_are_unequal(fields: dict[str, Any], unequal: 
     scenario = scenario_of(small_dense(num_hidden_layers=21), devices=ranks, global_batch_size=12)
     block = block_of([complete_layout(scenario, **fields)])
     assert stage_contents(scenario, block).unequal is unequal
-    assert bool(price(scenario, block).step.work.by_chunk) is unequal
+    assert bool(price(Pricing(scenario, block)).step.work.by_chunk) is unequal
 
 
 @pytest.mark.parametrize("micro_batches", [4, 5, 6, 7, 8])
@@ -144,12 +138,12 @@ def test_chunks_of_any_number_of_micro_batches_are_held_as_of_whole_cycles(micro
         scenario, pipeline_parallel=3, schedule="zb_v", virtual_stages=2, chunk_layers=(1, 2, 1, 1, 2, 2)
     )
     block = block_of([layout])
-    memory = price(scenario, block).memory
-    found = activations_in_flight(scenario, block, memory.has, memory.activations)[:, 0]
+    memory = price(Pricing(scenario, block)).memory
+    found = activations_in_flight(Pricing(scenario, block))[:, 0]
     for rank in range(3):
         now = most = 0.0
         for one in ZeroBubbleV().order(rank, 3, 2, -(-micro_batches // 3) * 3):
-            kept = memory.activations.by_chunk[memory.has.chunk[one.chunk]][memory.has.kind[rank], 0]
+            kept = memory.activations.by_chunk[memory.contents.chunk[one.chunk]][memory.contents.kind[rank], 0]
             now += {"forward": kept, "weight_gradient": -kept}.get(one.kind, 0.0)
             most = max(most, now)
         assert found[rank] == pytest.approx(most, rel=1e-12)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
@@ -217,6 +218,6 @@ def test_layouts_that_differ_in_recomputation_wait_each_for_itself() -> None:
         complete_layout(scenario, pipeline_parallel=4, virtual_stages=2, schedule="zb_v", recompute=mode)
         for mode in ("none", "full", "none")
     ]
-    together = price(scenario, block_of(layouts)).step.total.tolist()
-    assert together == [price(scenario, block_of([one])).step.total[0] for one in layouts]
+    together = price(Pricing(scenario, block_of(layouts))).step.total.tolist()
+    assert together == [price(pricing_of(scenario, one)).step.total[0] for one in layouts]
     assert together[0] == together[2] < together[1]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.events import EventRun, PipelineWork, run
@@ -233,9 +234,9 @@ def test_a_block_is_priced_as_each_of_its_layouts(given: dict[str, Any]) -> None
         )
         for ep, size, mode in itertools.product((1, 2, 4), (1, 2), ("none", "selective"))
     ]
-    together = price(scenario, block_of(layouts))
+    together = price(Pricing(scenario, block_of(layouts)))
     for index, layout in enumerate(layouts):
-        alone = price(scenario, block_of([layout]))
+        alone = price(pricing_of(scenario, layout))
         assert together.step.total[index] == alone.step.total[0]
         assert together.device_bytes[index] == alone.device_bytes[0]
 

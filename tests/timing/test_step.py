@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.parameters import device_parameters
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents
+from simulator.cost.operations.extents import total
 from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
 from simulator.cost.timing.step import least_step_seconds
 from simulator.question.frameworks.profiles import profile_of
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import ROUND, block, layer_kind, only, priced, scenario_of, small_dense, small_moe
+from tests.scenario.cases import ROUND, layer_kind, only, priced, pricing, scenario_of, small_dense, small_moe
 
 M, LAYERS, T = 128, 32, 8192
 MATMUL = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
@@ -32,7 +33,7 @@ def llama(**fields: Any) -> Scenario:
 
 def parts(scenario: Scenario, **fields: Any) -> dict[str, float]:
     answer = priced(scenario, **fields)
-    return {name: only(value) for name, value in answer.step.parts(answer.block, answer.memory).items()}
+    return {name: only(value) for name, value in answer.step.parts(answer.pricing).items()}
 
 
 def test_compute() -> None:
@@ -161,7 +162,7 @@ def test_experts_of_a_layer_move_bytes() -> None:
     kind = layer_kind(scenario.model, moe=True)
     per_token = 20 * 64 + 4 * 96 + 6 * 3 * 48 + 10 * 2 * 64
     moved = layer_work(conditions_of(scenario), kind).moved
-    assert only(Extents(scenario, block(scenario)).total(moved)) == 32 * per_token
+    assert only(total(pricing(scenario), moved)) == 32 * per_token
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_groups_that_shard_on_their_own_sum_their_shards() -> None:
     options = {"sharding_degree": "4", "overlap_grad_reduce": "false", "overlap_param_gather": "false"}
     scenario = scenario_of("llama3.1-8b", devices=16, options=options, coefficients=ROUND)
     answer = priced(scenario, zero_stage=1)
-    size = only(device_parameters(scenario, answer.block, answer.memory.has).dense)
+    size = only(device_parameters(Pricing(scenario, answer.block)).dense)
 
     def seconds(ranks: float, stride: float, size_bytes: float) -> float:
         return only(gather_seconds(scenario, RankGroup(np.array([ranks]), np.array([stride])), np.array([size_bytes])))
@@ -277,5 +278,5 @@ def test_the_least_step_is_its_passes_with_nothing_done_again(fields: dict[str, 
     scenario = llama(global_batch_size=64)
     found = parts(scenario, **fields)
     beside = found["data_parallel"] + found["optimizer"] + found["offload"]
-    least = only(least_step_seconds(scenario, block(scenario, recompute=recompute, **fields)))
+    least = only(least_step_seconds(pricing(scenario, recompute=recompute, **fields)))
     assert least == pytest.approx(sum(found.values()) - beside)

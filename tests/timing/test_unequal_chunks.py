@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simulator import api
-from simulator.cost.memory.schedule import activations_in_flight
+from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.memory.rank_activations import activations_in_flight
 from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.registry import schedule_of
@@ -50,7 +51,7 @@ def test_very_long_pipelines_are_not_run(chunks: int, ranks: int, run: bool) -> 
     """Three cycles of as many micro batches as ranks, both passes of every chunk: 200,000 at most."""
     assert (3 * ranks * ranks * chunks * 2 <= 200_000) == run
     none = np.zeros((1, 1))
-    work = StageWork(none, none, none, (), by_chunk=(ChunkSeconds(none, none, none),) * chunks)
+    work = StageWork(none, none, by_chunk=(ChunkSeconds(none, none, none),) * chunks)
     assert _runs(work, ranks) == run
     assert not _runs(work._replace(by_chunk=()), ranks)
 
@@ -93,13 +94,13 @@ def test_bytes_in_flight_are_the_most_of_the_run(name: str, micro_batches: int, 
     model = small_moe(num_hidden_layers=layers, first_k_dense_replace=3)
     scenario = dataclasses.replace(scenario_of(model, devices=ranks), global_batch_size=micro_batches * ranks)
     block = block_of([complete_layout(scenario, pipeline_parallel=ranks, chunk_layers=chunks, recompute=recompute)])
-    memory = price(scenario, block).memory
-    has = memory.has
-    found = activations_in_flight(scenario, block, has, memory.activations)[:, 0]
+    memory = price(Pricing(scenario, block)).memory
+    has = memory.contents
+    found = activations_in_flight(Pricing(scenario, block))[:, 0]
     count = len(chunks) // ranks
     for rank in range(ranks):
         now = most = 0.0
-        for one in schedule_of(scenario, block).order(rank, ranks, count, micro_batches * ranks):
+        for one in schedule_of(Pricing(scenario, block)).order(rank, ranks, count, micro_batches * ranks):
             size = memory.activations.by_chunk[has.chunk[one.chunk]][has.kind[rank], 0]
             now += size if one.kind == "forward" else -size
             most = max(most, now)
@@ -115,8 +116,8 @@ def test_a_block_says_what_its_layouts_say_alone(batch: int) -> None:
         for recompute in ("none", "full")
     ]
     assert layouts[0].chunk_layers == (3, 4, 4, 4, 4, 4, 4, 3)
-    together = price(scenario, block_of(layouts))
-    alone = [price(scenario, block_of([layout])) for layout in layouts]
+    together = price(Pricing(scenario, block_of(layouts)))
+    alone = [price(pricing_of(scenario, layout)) for layout in layouts]
     assert list(together.step.total) == [one.step.total[0] for one in alone]
     assert list(together.device_bytes) == [one.device_bytes[0] for one in alone]
 

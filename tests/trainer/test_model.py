@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import load_model
@@ -72,7 +73,7 @@ def test_full_recompute_keeps_the_input(tp: int) -> None:
     scenario = scenario_of("llama3.1-70b", devices=tp, profile="torch")
     here = block(scenario, tensor_parallel=tp, sequence_parallel=tp > 1, recompute="full")
     case = {"model": "llama3.1-70b", "seq_length": 8192, "tp": tp, "recompute": "full"}
-    assert saved_bytes(case) == only(layer_input_bytes(scenario, here))
+    assert saved_bytes(case) == only(layer_input_bytes(Pricing(scenario, here)))
 
 
 def test_selective_recompute_drops_the_row_sums() -> None:

@@ -15,7 +15,8 @@ from typing import NamedTuple, assert_never
 
 import numpy as np
 
-from simulator.cost.elements import (
+from simulator.cost.derived import Pricing, derived
+from simulator.cost.dtypes import (
     FP32,
     element_bytes,
     gathered_narrow,
@@ -38,9 +39,9 @@ from simulator.cost.memory.parameters import (
     shard_degrees,
     whole_layer,
 )
-from simulator.cost.memory.schedule import RecomputePlan, StageActivations, in_flight, micro_batches
-from simulator.cost.stages import StageContents
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock, Mask, StageArray
+from simulator.cost.memory.rank_activations import in_flight, recompute_plan, stage_activations
+from simulator.cost.operations.extents import micro_batches
+from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
@@ -55,55 +56,49 @@ def shards_by_unit(scenario: Scenario) -> bool:
     return profile.fully_shard and trained and (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
 
 
-def sharded_moments(
-    scenario: Scenario,
-    block: LayoutBlock,
-    has: StageContents,
-    activations: StageActivations,
-    plan: RecomputePlan,
-) -> tuple[Moment, ...]:
+def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     """What is alive at the moments of the first backward pass, of a later one, and of what follows them."""
+    scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
+    states, states_in_step = optimizer_on_device(pricing, units.shards / FP32 * optimizer_bytes_per_parameter(scenario))
+    rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
+    lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
+    return _replay(lasting, _scenes(_Step(pricing, does, units, _ranks(pricing, does)), states_in_step))
+
+
+def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
+    block, contents = pricing.block, pricing.contents
+    activations, plan = stage_activations(pricing), recompute_plan(pricing)
 
     def largest(figure: Callable[[LayerKind], Array]) -> KindArray:
-        there = zip(has.layer_kinds, has.layers.T > 0.0, strict=True)
-        return np.asarray(np.max([here[:, None] * figure(kind) for kind, here in there], axis=0))
+        there = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
+        return np.asarray(np.max([here * figure(kind) for kind, here in there], axis=0))
 
-    does, units = _policy(scenario, block), _units(scenario, block, has)
-    layer = largest(lambda kind: layer_bytes(scenario, block, kind))
-    backward = largest(lambda kind: layer_backward_bytes(scenario, block, kind, does.wrapped))
-    layers, recomputed = has.num_layers[:, None], plan.on_rank.sum(axis=0)
-    count, boundary = micro_batches(scenario, block), layer_input_bytes(scenario, block)
+    layer = largest(lambda kind: layer_bytes(pricing, kind))
+    backward = largest(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
+    layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
+    count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
     # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
-    chunks = float(block.chunks) if block.pipeline_parallel > 1 else 1.0
-    received, sent = ((chunks - ends)[:, None] for ends in (has.embeddings, has.heads))
-    ranks = _Ranks(
-        block=block,
-        has=has,
+    chunks = np.where(block.pipeline_parallel > 1, float(block.chunks), 1.0)
+    received, sent = chunks - contents.embeddings, chunks - contents.heads
+    one_micro_batch = activations.one_micro_batch + boundary * (sent - received) + activations.embedded
+    return _Ranks(
         layers=layers,
-        first=has.embeddings[:, None] > 0.0,
-        last=has.heads[:, None] > 0.0,
+        first=contents.embeddings > 0.0,
+        last=contents.heads > 0.0,
         micro_batches=count,
-        flight=np.where(activations.offloaded, 1.0, in_flight(scenario, block)),
+        flight=np.where(activations.offloaded, 1.0, in_flight(pricing)),
         boundary=boundary,
-        one_micro_batch=(activations.one_micro_batch + boundary * (sent - received) + activations.embedded)[has.kind],
-        buffers=(count * boundary * (received + sent))[has.kind],
+        one_micro_batch=contents.on_ranks(one_micro_batch),
+        buffers=contents.on_ranks(count * boundary * (received + sent)),
         first_layer=np.where(recomputed > 0.0, boundary, layer),
         last_layer=np.where(recomputed >= layers, boundary, layer),
         # A recomputed unit of several layers is computed again as a whole.
         backward=backward + np.where(recomputed > 0.0, plan.unit - 1.0, 0.0) * layer,
     )
-    states, states_in_step = optimizer_on_device(
-        scenario, block, units.shards / FP32 * optimizer_bytes_per_parameter(scenario)
-    )
-    rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
-    lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
-    return _replay(lasting, _scenes(_Step(scenario, does, units, ranks), states_in_step))
 
 
-def idle_stream_bytes(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, gradients: StageArray
-) -> StageArray | float:
+def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
     """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then.
 
     A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
@@ -111,12 +106,13 @@ def idle_stream_bytes(
     (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_all_gather, foreach_reduce). Without a
     pipeline.
     """
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
-    units = _units(scenario, block, has)
-    largest = np.maximum(np.maximum(units.table, units.head), units.layer)
-    idle = np.maximum(units.shards[has.kind] - gradients, 0.0) + element_bytes(scenario) * largest[has.kind]
+    units = _units(pricing)
+    largest = contents.on_ranks(np.maximum(np.maximum(units.table, units.head), units.layer))
+    idle = np.maximum(contents.on_ranks(units.shards) - gradients, 0.0) + element_bytes(scenario) * largest
     return np.where(streams, idle, 0.0)
 
 
@@ -181,20 +177,21 @@ class _Policy(NamedTuple):
     """Bytes that a unit's reduction leaves until the next unit's, in the last pass at least."""
 
 
-def _policy(scenario: Scenario, block: LayoutBlock) -> _Policy:
+def _policy(pricing: Pricing) -> _Policy:
+    scenario, block = pricing.scenario, pricing.block
     element, alone, pipelined = element_bytes(scenario), block.replicas == 1.0, block.pipeline_parallel > 1
     # fp32 without replicas needs neither casts nor sharding: the weights are used as they are.
     wrapped = ~(alone & (scenario.precision == "fp32"))
     reshards = wrapped & (block.zero_stage >= 3)
     reduces = wrapped & (not pipelined)
-    each = (block.zero_stage >= 2) | (micro_batches(scenario, block) == 1.0)
+    each = (block.zero_stage >= 2) | (micro_batches(pricing) == 1.0)
     # Where a gradient's part is the whole of it, reducing it takes a second buffer.
     whole = alone | (block.zero_stage == 0)
     return _Policy(
         element=element,
         wrapped=wrapped,
         reduces_each=reduces & each,
-        ranks=np.where(block.zero_stage >= 1, shard_degrees(scenario, block).dense, 1.0),
+        ranks=np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
         copied=np.where(wrapped & ~reshards, element, 0.0),
         used=np.where(reshards, element, 0.0),
         ahead=np.where(reshards & ~alone, element, 0.0),
@@ -225,22 +222,24 @@ class _Units(NamedTuple):
     """Bytes of parameters at any moment: the rank's part, and 8-bit copies."""
 
 
-def _units(scenario: Scenario, block: LayoutBlock, has: StageContents) -> _Units:
-    parts, totals = device_parameters(scenario, block, has), model_totals(scenario)
+@derived
+def _units(pricing: Pricing) -> _Units:
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    parts, totals = device_parameters(pricing), model_totals(scenario)
     # A table that is also the output layer of the same stage is one unit with it.
-    apart = has.embeddings * (1.0 - has.heads * scenario.model.tie_word_embeddings)
-    table = apart[:, None] * (totals.embedding.split / block.tensor_parallel)
+    apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
+    table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
-    layer: Array = np.max([whole_layer(block, piece) for piece in totals.layers], axis=0)
-    linear, half = linear_parameters(scenario, block, has), 0.5 * gathered_narrow(scenario)
-    shards = FP32 * shard(scenario, block, parts, 1)
+    layer: Array = np.max([whole_layer(pricing, piece) for piece in totals.layers], axis=0)
+    linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
+    shards = FP32 * shard(pricing, parts, 1)
     return _Units(
         layer=layer,
         table=table,
         table_gradient=table_gradient,
-        head=has.heads[:, None] * whole_layer(block, totals.head),
+        head=contents.heads * whole_layer(pricing, totals.head),
         all=whole,
-        gathered_layer=layer - half * largest_linear_layer(scenario, block),
+        gathered_layer=layer - half * largest_linear_layer(pricing),
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
@@ -251,8 +250,6 @@ def _units(scenario: Scenario, block: LayoutBlock, has: StageContents) -> _Units
 class _Ranks(NamedTuple):
     """Layers and micro batches on the ranks, counts, and bytes of activations; shape (n,), (kinds, 1) or (kinds, n)."""
 
-    block: LayoutBlock
-    has: StageContents
     layers: KindArray
     first: Mask
     """Which have the input table, and which the output layer."""
@@ -276,43 +273,44 @@ class _Ranks(NamedTuple):
 class _Step(NamedTuple):
     """What all scenes of a step follow from."""
 
-    scenario: Scenario
+    pricing: Pricing
     does: _Policy
     units: _Units
     ranks: _Ranks
 
 
-def _held(ranks: _Ranks, flight: StageArray) -> StageArray:
+def _held(step: _Step, flight: StageArray) -> StageArray:
     """Activations of so many micro batches on every rank, with what its pipeline receives and has sent."""
-    sent = ranks.boundary * _sent_chunks(ranks.block, ranks.has, ranks.micro_batches, flight)
-    return ranks.one_micro_batch * flight + ranks.buffers + sent
+    ranks = step.ranks
+    return ranks.one_micro_batch * flight + ranks.buffers + ranks.boundary * _sent_chunks(step.pricing, flight)
 
 
-def _sent_chunks(block: LayoutBlock, has: StageContents, count: Array, flight: StageArray) -> StageArray | float:
+def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
     """Outputs and input gradients of chunks that are done, a count: the interleaved schedule keeps them for the step.
 
     When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
     each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
     """
+    block, contents = pricing.block, pricing.contents
     chunks, ranks = block.chunks, float(block.pipeline_parallel)
-    if chunks == 1 or ranks == 1.0:
-        return 0.0
-    done = np.maximum(count - flight, 0.0) * chunks
+    done = np.maximum(micro_batches(pricing) - flight, 0.0) * chunks
     cycles, rest = np.divmod(done, ranks * chunks)
     of_last_chunk = cycles * ranks + np.minimum(rest, ranks)
     of_first_chunk = cycles * ranks + np.maximum(rest - (chunks - 1.0) * ranks, 0.0)
-    first, last = (ends[has.kind][:, None] > 0.0 for ends in (has.embeddings, has.heads))
-    return 2.0 * done - last * of_last_chunk - first * of_first_chunk
+    first, last = (contents.on_ranks(ends) > 0.0 for ends in (contents.embeddings, contents.heads))
+    kept = (block.chunks > 1) & (block.pipeline_parallel > 1)
+    return np.where(kept, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
 
 
-def _left(ranks: _Ranks, flight: StageArray) -> StageArray:
+def _left(step: _Step, flight: StageArray) -> StageArray:
     """Micro batches whose activations are left when a backward pass ends: it frees a chunk's.
 
     With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
     """
-    chunks = float(ranks.block.chunks)
-    in_turn = (ranks.micro_batches == ranks.block.pipeline_parallel) & (chunks > 1.0)
-    return np.where(in_turn, (ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
+    block, count = step.pricing.block, step.ranks.micro_batches
+    chunks = float(block.chunks)
+    in_turn = (count == block.pipeline_parallel) & (chunks > 1.0)
+    return np.where(in_turn, (count - 1.0) / chunks, flight - 1.0 / chunks)
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
@@ -320,15 +318,15 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
 
     The first pass begins without gradients; a later one, if there is one, with all of them.
     """
-    scenario, does, units, ranks = step
-    count, flight, pipelined = ranks.micro_batches, ranks.flight, ranks.block.pipeline_parallel > 1
+    pricing, does, units, ranks = step
+    count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
     later = np.where(does.reduces_each, units.shards, units.accumulated)
     parameters, begin = units.stored + does.copied * units.gathered_all, _begin(step)
     if not (count > flight).all():
         # Otherwise a later pass finds as many micro batches in flight, and the gradients beside them.
-        yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(ranks, flight)), *begin
-    held, gradients = _held(ranks, np.where(repeated, behind, flight)), np.where(repeated, later, 0.0)
+        yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
+    held, gradients = _held(step, np.where(repeated, behind, flight)), np.where(repeated, later, 0.0)
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
     # Gradients that the first pass has not made when its first layers, and its input table, are differentiated.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
@@ -336,7 +334,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     no_table = np.where(does.reduces_each, FP32 / does.ranks * units.table, of_table)
     no_layer = no_table + np.where(does.reduces_each, FP32 / does.ranks * units.layer, 0.0)
     each = step._replace(does=does._replace(buffer=np.where(does.reduces_each, FP32, 0.0)))
-    left, middle = _left(ranks, flight), _left(ranks, np.maximum(behind, 1.0))
+    left, middle = _left(step, flight), _left(step, np.maximum(behind, 1.0))
     yield _end(each, left, (later - no_layer, later - no_table), repeated)
     yield _end(each, middle, (later, later), count > (1.0 if pipelined else 2.0))
     if pipelined:
@@ -351,16 +349,16 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _end(last, left, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(does.wrapped, units.shards, units.accumulated)
-    foreach = units.shards * scenario.framework.foreach_optimizer
+    foreach = units.shards * pricing.scenario.framework.foreach_optimizer
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
 
 
 def _begin(step: _Step) -> list[_Event]:
     """A backward pass begins: loss, output layer, and the last two layers."""
-    scenario, does, units, ranks = step
-    block, at_loss, layer = ranks.block, _Mark("loss", ranks.last), units.gathered_layer
-    logits, several = logits_per_micro_batch(scenario, block), ranks.layers / block.chunks > 1.0
+    pricing, does, units, ranks = step
+    block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
+    logits, several = logits_per_micro_batch(pricing), ranks.layers / block.chunks > 1.0
     # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
     forward = does.ahead * units.head - (2.0 * FP32 - does.element - FP32) * logits
     reduced = np.where(does.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
@@ -373,9 +371,9 @@ def _begin(step: _Step) -> list[_Event]:
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
             other_chunks=does.stays * layer * ranks.layers * (1.0 - 1.0 / block.chunks),
-            head_input=head_input_bytes(scenario, block),
+            head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
-            logits=loss_bytes(scenario, block),
+            logits=loss_bytes(pricing),
             forward=np.maximum(forward, 0.0),
         ),
         at_loss,
@@ -399,8 +397,8 @@ def _begin(step: _Step) -> list[_Event]:
 
 def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
     """A backward pass ends: the first layers, and the input table's gradient, each beside such gradients."""
-    _, does, units, ranks = step
-    block, at_table = ranks.block, _Mark("embedding gradient", happens & ranks.first)
+    pricing, does, units, ranks = step
+    block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = does.stays * np.maximum(units.all - units.table - units.layer, 0.0)
@@ -414,7 +412,7 @@ def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], 
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(does.reduces_each & (units.table_gradient > units.table), does.element * units.table, 0.0)
     return [
-        _Allocate(parameters=units.stored + does.copied * units.gathered_all, activations=_held(ranks, left)),
+        _Allocate(parameters=units.stored + does.copied * units.gathered_all, activations=_held(step, left)),
         _Allocate(gradients=gradients[0], reduction=does.buffer * units.layer, layer=ranks.backward),
         _Allocate(used=does.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
         _Allocate(done=done - does.stays * units.layer, ahead=does.ahead * units.layer),
@@ -441,8 +439,8 @@ def _reduced(does: _Policy, unit: KindArray) -> KindArray:
 
 def _reduction(step: _Step) -> list[_Event]:
     """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
-    _, does, units, ranks = step
-    others = units.layer * ranks.layers * (1.0 - 1.0 / ranks.block.chunks)
+    pricing, does, units, ranks = step
+    others = units.layer * ranks.layers * (1.0 - 1.0 / pricing.block.chunks)
     of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - does.element * units.table
     unit = np.where(units.table > 0.0, of_table, (FP32 - does.element) * units.layer)
     gradients = units.accumulated - FP32 * others * (1.0 - 1.0 / does.ranks)

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
 from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.extents import tokens_per_device, total
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation, summed
-from simulator.question.scenario.block import Array, LayoutBlock, Mask
+from simulator.question.scenario.block import Array, Mask
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
 
-def layer_backward_bytes(scenario: Scenario, block: LayoutBlock, kind: LayerKind, keeps_gradients: Mask) -> Array:
+def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes.
 
     Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is where the weights'
     gradients stay until the layer's end; elsewhere each is added to an accumulated one at once.
     """
-    extents, operations = Extents(scenario, block), layer_operations(conditions_of(scenario), kind)
-    kept = layer_bytes(scenario, block, kind) + repeated_working_set(scenario, block, kind)
-    incoming = layer_input_bytes(scenario, block)
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    kept = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
+    incoming = layer_input_bytes(pricing)
     if kind.feed_forward == "experts":
-        return kept + incoming + _experts(scenario, block, extents, operations)
-    feed_forward = _feed_forward(scenario, block, extents, kind, keeps_gradients)
+        return kept + incoming + _experts(pricing, operations)
+    feed_forward = _feed_forward(pricing, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
     mixing = {one.name for one in operations if one.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(scenario, block, extents, operations))
-    return np.maximum(widest, _attention(scenario, block, extents, kind, keeps_gradients))
+        return np.maximum(widest, kept + incoming + _scan(pricing, operations))
+    return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
 def _products(scenario: Scenario, kind: LayerKind) -> int:
@@ -42,31 +43,30 @@ def _products(scenario: Scenario, kind: LayerKind) -> int:
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
-def _scan(scenario: Scenario, block: LayoutBlock, extents: Extents, operations: tuple[Operation, ...]) -> Array:
+def _scan(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
     scan = (one for one in operations if one.group == "core_attention")
-    gradients = extents.total(summed(amount for one in scan for amount in one.temporary))
+    gradients = total(pricing, summed(amount for one in scan for amount in one.temporary))
     inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
-    return gradients + _widths(scenario, block)[0] + _weight_bytes(scenario, block, inner)
+    return gradients + _widths(pricing)[0] + _weight_bytes(pricing, inner)
 
 
-def _kept(scenario: Scenario, extents: Extents, kind: LayerKind, operation: str) -> Array:
+def _kept(pricing: Pricing, kind: LayerKind, operation: str) -> Array:
     """What one operation of a layer keeps."""
-    operations = layer_operations(conditions_of(scenario), kind)
-    return extents.total(summed(tensor for one in operations if one.name == operation for tensor in one.kept))
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    return total(pricing, summed(tensor for one in operations if one.name == operation for tensor in one.kept))
 
 
-def _widths(scenario: Scenario, block: LayoutBlock) -> tuple[Array, Array, Array]:
+def _widths(pricing: Pricing) -> tuple[Array, Array, Array]:
     """Bytes of the gathered residual stream, of one tensor of the feed-forward width, and of all queries."""
+    scenario, block = pricing.scenario, pricing.block
     model = scenario.model
-    per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
+    per_width = element_bytes(scenario) * tokens_per_device(pricing)
     t = block.tensor_parallel
     return per_width * model.hidden_size, per_width * model.intermediate_size / t, per_width * model.query_width / t
 
 
-def _feed_forward(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
-) -> Array:
+def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Beside what the layer kept and the gradient that came in, at the widest of three moments.
 
     At the down projection the gathered incoming gradient is alive beside the product's; at the product the gradients of
@@ -74,57 +74,59 @@ def _feed_forward(
     inner gradient, where all inner tensors are gone. Each with the weights' gradients made until then. Without
     a gate there is one product instead of these two.
     """
+    scenario, block = pricing.scenario, pricing.block
     products = _products(scenario, kind)
     if not products:
-        return np.zeros(len(block))
-    gathered, inner, _ = _widths(scenario, block)
-    weight = _weight_bytes(scenario, block, scenario.model.intermediate_size)
-    kept_inner = _kept(scenario, extents, kind, "ffn_activation")
+        return np.zeros(len(pricing))
+    gathered, inner, _ = _widths(pricing)
+    weight = _weight_bytes(pricing, scenario.model.intermediate_size)
+    kept_inner = _kept(pricing, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
     inputs = products * gathered + inner - kept_inner + (products * keeps_gradients + 1.0) * weight
     return np.maximum(np.maximum(down, product), inputs)
 
 
-def _attention(
-    scenario: Scenario, block: LayoutBlock, extents: Extents, kind: LayerKind, keeps_gradients: Mask
-) -> Array:
+def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Everything of the layer alive in the backward pass of attention, at the widest of two moments.
 
     At the rotation of the queries: their gradient in fp32, three products and a negation in fp32, the gradients of keys
     and values. At the last of the three projections: two input gradients, and the gradient of the queries.
     """
+    scenario, block = pricing.scenario, pricing.block
     model = scenario.model
-    gathered, _, query = _widths(scenario, block)
-    wide = FP32 * tokens_per_device(scenario, block) * model.query_width / block.tensor_parallel
+    gathered, _, query = _widths(pricing)
+    wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
-    outside = _kept(scenario, extents, kind, "attention_norm") + layer_input_bytes(scenario, block)
+    outside = _kept(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
     products = _products(scenario, kind)
-    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(scenario, block, model.intermediate_size)
-    output = _weight_bytes(scenario, block, model.query_width)
-    projections = output + _weight_bytes(scenario, block, 2 * model.kv_width)
+    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.intermediate_size)
+    output = _weight_bytes(pricing, model.query_width)
+    projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
     # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
-    core = 3.0 * query + key_value + _gathered_context(scenario, extents, kind)
+    core = 3.0 * query + key_value + _gathered_context(pricing, kind)
     return outside + np.maximum(np.maximum(rotation, inputs), core)
 
 
-def _gathered_context(scenario: Scenario, extents: Extents, kind: LayerKind) -> Array:
+def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
     """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
-    operations = layer_operations(conditions_of(scenario), kind)
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
     context = ("key_value_context", "sliding_key_value_context")
-    return extents.total(summed(a for one in operations for a in one.temporary if a.spread in context))
+    return total(pricing, summed(a for one in operations for a in one.temporary if a.spread in context))
 
 
-def _weight_bytes(scenario: Scenario, block: LayoutBlock, width: int) -> Array:
+def _weight_bytes(pricing: Pricing, width: int) -> Array:
     """A weight of the hidden size times `width`, as computed with."""
+    scenario, block = pricing.scenario, pricing.block
     return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
 
 
-def _experts(scenario: Scenario, block: LayoutBlock, extents: Extents, operations: tuple[Operation, ...]) -> Array:
+def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
     """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
+    scenario, block = pricing.scenario, pricing.block
     experts = (one for one in operations if one.group == "experts")
-    gradients = extents.total(summed(amount for one in experts for amount in one.temporary))
+    gradients = total(pricing, summed(amount for one in experts for amount in one.temporary))
     largest = max(weight.parameters for one in operations for weight in one.weights if weight.routed)
     return gradients + element_bytes(scenario) * largest / block.expert_ranks

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.derived import Pricing, of_work
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer
-from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.extents import micro_batches, tokens_per_device, total
 from simulator.cost.operations.record import summed
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 
 
-def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def loss_bytes(pricing: Pricing) -> Array:
     """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
 
     The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their
@@ -21,45 +23,47 @@ def loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
     fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits of the whole
     vocabulary.
     """
-    return block.worked(scenario, "loss", lambda each: _loss_bytes(scenario, each))
-
-
-def _loss_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+    scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
-    tokens = labelled_tokens(scenario, block)
+    tokens = labelled_tokens(pricing)
     vocabulary = scenario.outputs_per_token / block.tensor_parallel
     split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
     per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
     if not profile.cross_entropy_chunk_tokens:
-        return per_logit * logits_per_micro_batch(scenario, block)
+        return per_logit * logits_per_micro_batch(pricing)
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
     gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
-    whole = logits_per_micro_batch(scenario, block)
+    whole = logits_per_micro_batch(pricing)
     return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
 
 
-def logits_per_micro_batch(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def logits_per_micro_batch(pricing: Pricing) -> Array:
     """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
-    parts = block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
-    return labelled_tokens(scenario, block) * scenario.outputs_per_token / parts
+    scenario = pricing.scenario
+    parts = pricing.block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
+    logits: Array = labelled_tokens(pricing) * scenario.outputs_per_token / parts
+    return logits
 
 
-def deferred_head_bytes(scenario: Scenario, block: LayoutBlock, micro_batches: Array) -> Array:
+def deferred_head_bytes(pricing: Pricing) -> Array:
     """What waits on a pipeline's last rank for the output layer's gradient, `m (2 T H / t + 2 T V / t)`, shape (n,).
 
     Its input, a part of the sequence with sequence parallelism, and its output's gradient of every micro batch that is
     put off (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
     """
+    scenario, block = pricing.scenario, pricing.block
     most = np.where(block.pipeline_parallel > 1.0, float(scenario.framework.deferred_head_gradients), 0.0)
     parts = np.where(block.sequence_parallel, block.tensor_parallel, 1.0)
-    inputs = tokens_per_device(scenario, block) * scenario.model.hidden_size / parts
-    each = element_bytes(scenario) * (inputs + logits_per_micro_batch(scenario, block))
-    return np.minimum(most, micro_batches) * each
+    inputs = tokens_per_device(pricing) * scenario.model.hidden_size / parts
+    each = element_bytes(scenario) * (inputs + logits_per_micro_batch(pricing))
+    deferred: Array = np.minimum(most, micro_batches(pricing)) * each
+    return deferred
 
 
-def labelled_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+def labelled_tokens(pricing: Pricing) -> Array:
     """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
-    return tokens_per_device(scenario, block) * scenario.framework.labelled_token_fraction
+    return tokens_per_device(pricing) * pricing.scenario.framework.labelled_token_fraction
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
@@ -73,11 +77,8 @@ def bytes_per_logit(scenario: Scenario) -> float:
     return float(profile.loss_bytes_per_logit) + capped
 
 
-def head_input_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def head_input_bytes(pricing: Pricing) -> Array:
     """What the final norm and the output layer keep, shape (n,)."""
-
-    def kept(each: LayoutBlock) -> Array:
-        tensors = (tensor for one in output_layer(conditions_of(scenario)) for tensor in one.kept)
-        return Extents(scenario, each).total(summed(tensors))
-
-    return block.worked(scenario, "head input", kept)
+    operations = output_layer(conditions_of(pricing.scenario))
+    return total(pricing, summed(tensor for one in operations for tensor in one.kept))

@@ -33,8 +33,8 @@ class Moment:
     gradients_absent: StageArray | float = 0.0
     """Gradients not there yet, shape (pipeline_parallel, n)."""
 
-    def total(self, has: StageContents) -> StageArray:
+    def total(self, contents: StageContents) -> StageArray:
         """Everything alive on every rank, shape (pipeline_parallel, n)."""
         static = self.parameters + self.gradients
         by_kind = np.asarray(static + self.resident + self.logits + self.temporary - self.released)
-        return by_kind[has.kind] + self.activations - self.gradients_absent
+        return contents.on_ranks(by_kind) + self.activations - self.gradients_absent

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.derived import Pricing, of_sizes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.extents import inner_context, tokens_per_device
-from simulator.question.scenario.block import Array, LayoutBlock, Mask, StageArray
+from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
 
@@ -38,13 +39,14 @@ class OutsideAllocator:
         return held + self.streams
 
 
-def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageArray) -> OutsideAllocator:
+def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocator:
     """Price the parts outside the tensors, given the tensors' peak."""
+    scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
     if scenario.hardware.communicator_buffer_bytes is not None:
-        return _documented(scenario, block, allocated, scenario.hardware.communicator_buffer_bytes)
-    per_width = element_bytes(scenario) * tokens_per_device(scenario, block)
+        return _documented(pricing, allocated, scenario.hardware.communicator_buffer_bytes)
+    per_width = element_bytes(scenario) * tokens_per_device(pricing)
     overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
@@ -58,12 +60,12 @@ def outside_allocator(scenario: Scenario, block: LayoutBlock, allocated: StageAr
         share = values.fragmentation_early if profile.eager_modules else values.fragmentation
         fragmentation = share * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
     on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
-    fragmentation = fragmentation + np.where(on_last, stranded_logits(scenario, block), 0.0)
+    fragmentation = fragmentation + np.where(on_last, stranded_logits(pricing), 0.0)
     return OutsideAllocator(
-        context=np.full(len(block), _context_bytes(scenario)),
-        communicators=values.communicator_bytes * communicator_groups(scenario, block),
+        context=np.full(len(pricing), _context_bytes(scenario)),
+        communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(_passed_on(scenario, block), ring, 0.0),
+        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
         fragmentation=fragmentation,
     )
 
@@ -78,65 +80,68 @@ def _context_bytes(scenario: Scenario) -> float:
     return np.maximum(context, EAGER_CONTEXT_BYTES) if scenario.framework.eager_modules else context
 
 
-def stranded_logits(scenario: Scenario, block: LayoutBlock) -> Array:
+def stranded_logits(pricing: Pricing) -> Array:
     """Blocks of logits that nothing fits into while a loss of several kernels is differentiated, shape (n,).
 
     PyTorch's casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its place, and then
     needs a third fp32 tensor: larger than the block that the 16-bit logits left. What else was seen is
     `unfused_loss_bytes_per_logit`, none of it in the bytes that tensors take (Megatron-LM's and MindSpeed-LLM's runs).
     """
-    profile = scenario.framework
+    scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
     if not at_once or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
-        return np.zeros(len(block))
+        return np.zeros(len(pricing))
     cast = element_bytes(scenario) if profile.fully_shard else 0.0
     held = cast + scenario.coefficients.memory.unfused_loss_bytes_per_logit
-    return held * logits_per_micro_batch(scenario, block)
+    return held * logits_per_micro_batch(pricing)
 
 
-def _passed_on(scenario: Scenario, block: LayoutBlock) -> Mask:
+def _passed_on(pricing: Pricing) -> Mask:
     """Whether ranks pass keys and values on in a ring, shape (n,).
 
     What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
     """
-    rings = scenario.framework.cp_communication in ("ring", "all_to_all_ring")
-    return np.asarray((block.context_parallel > inner_context(scenario, block)) & rings)
+    rings = pricing.scenario.framework.cp_communication in ("ring", "all_to_all_ring")
+    return np.asarray((pricing.block.context_parallel > inner_context(pricing)) & rings)
 
 
-def _documented(scenario: Scenario, block: LayoutBlock, allocated: StageArray, buffer: float) -> OutsideAllocator:
+def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> OutsideAllocator:
     """The parts on a device whose collective library has a documented buffer for every group.
 
     What NVIDIA's libraries register for overlapped collectives is not there, and of a caching allocator's holes the
     share that grows with the tensors alone is taken: the rest was seen on NVIDIA devices only. A ring of contexts holds
     two blocks of keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
     """
+    scenario, block = pricing.scenario, pricing.block
     values, profile, model = scenario.coefficients.memory, scenario.framework, scenario.model
     if profile.communicator_buffer_mib:
         buffer = profile.communicator_buffer_mib * float(MIB)
-    tokens = tokens_per_device(scenario, block) / block.tensor_parallel
+    tokens = tokens_per_device(pricing) / block.tensor_parallel
     ring = tokens * (4.0 * element_bytes(scenario) * model.kv_width + FP32 * model.query_width)
     share = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
     return OutsideAllocator(
-        context=np.full(len(block), values.context_bytes),
-        communicators=buffer * communicator_groups(scenario, block),
-        user_buffers=np.zeros(len(block)),
-        ring_buffers=np.where(_passed_on(scenario, block), ring, 0.0),
+        context=np.full(len(pricing), values.context_bytes),
+        communicators=buffer * communicator_groups(pricing),
+        user_buffers=np.zeros(len(pricing)),
+        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
         fragmentation=share * allocated,
     )
 
 
-def communicator_groups(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_sizes
+def communicator_groups(pricing: Pricing) -> Array:
     """Groups of the collective library that a rank is in, a count: as Megatron makes them, those of one rank apart.
 
     All ranks; tensor, context, data and pipeline parallel; the model-parallel group that adds up norms; the ends of a
     pipeline that share the table; experts, and the replicas of theirs.
     """
+    scenario, block = pricing.scenario, pricing.block
     model_parallel = block.tensor_parallel * block.pipeline_parallel
     several = [block.tensor_parallel, block.context_parallel, block.replicas, model_parallel]
     if scenario.model.is_moe:
         several += [block.expert_ranks, block.expert_replicas]
-    pipelined = np.full(len(block), 2.0 if block.pipeline_parallel > 1 else 0.0)
-    count: Array = np.full(len(block), 1.0 if scenario.devices > 1 else 0.0) + pipelined
+    pipelined = np.where(block.pipeline_parallel > 1, 2.0, 0.0)
+    count: Array = np.full(len(pricing), 1.0 if scenario.devices > 1 else 0.0) + pipelined
     for ranks in several:
         count = count + (np.asarray(ranks) > 1.0)
     return count

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.elements import (
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work
+from simulator.cost.dtypes import (
     FP32,
     HALF,
     element_bytes,
@@ -24,24 +25,25 @@ from simulator.cost.operations.ends import embedding, inputs, output_layer, pred
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
 from simulator.cost.operations.sums import WeightTotals, adapters_of, classed, weight_totals, weights_of
-from simulator.cost.stages import StageContents, over_kinds
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.cost.stages import StageContents, over_layers
+from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTotals:
-    """Parameter totals of the pieces a stage is made of; None of them depends on the layout, and a model has one."""
+    """Parameter totals of the pieces a stage is made of, whatever the layout; of one model there is one object."""
 
     layers: tuple[WeightTotals, ...]
     """One layer of each of the model's kinds."""
     embedding: WeightTotals
     inputs: WeightTotals
-    """What else the first rank has before the layers: learned positions, a norm."""
+    """Learned positions and the norm of embedded tokens, on the first rank before the layers."""
     head: WeightTotals
     """Last norm and output layer."""
     last_norm: WeightTotals
-    """What of them has storage of its own where the output layer is the input table."""
+    """The last norm alone: all that the output layer stores of its own where it shares the input table."""
     prediction: WeightTotals
     """A next-token prediction module, its layer apart."""
 
@@ -52,17 +54,17 @@ def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
 
 
 @lru_cache(maxsize=64)
-def _model_totals(given: Conditions, *, adapters: bool) -> ModelTotals:
+def _model_totals(conditions: Conditions, *, adapters: bool) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapters_of(given, operations) if adapters else weight_totals(operations)
+        return adapters_of(conditions, operations) if adapters else weight_totals(operations)
 
     return ModelTotals(
-        layers=tuple(totals(layer_operations(given, kind)) for kind in given.model.layer_kinds),
-        embedding=totals((embedding(given),)),
-        inputs=totals(inputs(given)),
-        head=totals(output_layer(given)),
-        last_norm=totals(output_layer(given)[:1]),
-        prediction=totals(prediction(given)),
+        layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
+        embedding=totals((embedding(conditions),)),
+        inputs=totals(inputs(conditions)),
+        head=totals(output_layer(conditions)),
+        last_norm=totals(output_layer(conditions)[:1]),
+        prediction=totals(prediction(conditions)),
     )
 
 
@@ -75,42 +77,40 @@ class DeviceParameters(NamedTuple):
     """Routed experts; replicated over the expert-data-parallel group."""
 
 
-def device_parameters(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, *, adapters: bool = False
-) -> DeviceParameters:
+@of_sizes
+def device_parameters(pricing: Pricing, *, adapters: bool = False) -> DeviceParameters:
     """Parameters (or adapter parameters) per kind of pipeline rank before any ZeRO sharding.
 
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
+    scenario, block = pricing.scenario, pricing.block
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
-    split, replicated, routed = _by_class(model_totals(scenario, adapters=adapters), has, tied=tied)
-    return DeviceParameters(
-        dense=block.once(lambda each: split / each.tensor_parallel + replicated),
-        routed=block.once(lambda each: routed / each.expert_ranks),
-    )
+    split, replicated, routed = _by_class(model_totals(scenario, adapters=adapters), pricing.contents, tied=tied)
+    return DeviceParameters(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
 
 
 @lru_cache(maxsize=256)
-def _by_class(totals: ModelTotals, has: StageContents, *, tied: bool) -> tuple[KindArray, ...]:
+def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tuple[KindArray, ...]:
     """Parameters of each kind of rank that are split, replicated and routed, shape (kinds, 1)."""
     head = totals.head
     # A prediction layer embeds the next token: the last rank has its own copy of the table.
-    embeddings = np.where(has.prediction_layers > 0.0, 1.0, has.embeddings)
+    embeddings = np.where(contents.prediction_layers > 0.0, 1.0, contents.embeddings)
     if tied:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
         head = totals.last_norm
-        embeddings = np.maximum(has.embeddings, has.heads)
+        embeddings = np.maximum(contents.embeddings, contents.heads)
     pieces = (*totals.layers, totals.embedding, totals.inputs, head, totals.prediction)
-    counts = np.column_stack((has.with_prediction, embeddings, has.embeddings, has.heads, has.prediction_layers))
+    layers, ends = contents.with_prediction[..., 0].T, (contents.embeddings, contents.heads, contents.prediction_layers)
+    counts = np.column_stack((layers, embeddings, *ends))
     by_piece = np.array([(each.split, each.replicated, each.routed) for each in pieces], dtype=np.float64).T
     return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
 
 
-def whole_layer(block: LayoutBlock, piece: WeightTotals) -> Array:
+@of_work
+def whole_layer(pricing: Pricing, piece: WeightTotals) -> Array:
     """Parameters of one piece of the model on a device, before any ZeRO sharding, shape (n,)."""
-    return block.once(
-        lambda each: piece.split / each.tensor_parallel + piece.replicated + piece.routed / each.expert_ranks
-    )
+    block = pricing.block
+    return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
 
 
 class ShardDegrees(NamedTuple):
@@ -120,25 +120,26 @@ class ShardDegrees(NamedTuple):
     routed: Array
 
 
-def shard_degrees(scenario: Scenario, block: LayoutBlock) -> ShardDegrees:
+@of_sizes
+def shard_degrees(pricing: Pricing) -> ShardDegrees:
     """All ranks with the same parameters, those of one of `sharding_replicas`, or `sharding_degree` of them.
 
     Experts' in proportion.
     """
+    scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
     degree: Array | float = float(scenario.framework.sharding_degree)
     if groups > 1.0:
         degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)
     elif not degree:
-        return ShardDegrees(block.once(lambda each: each.replicas), block.once(lambda each: each.expert_replicas))
+        return ShardDegrees(block.replicas, block.expert_replicas)
     dense = np.minimum(degree, block.replicas)
     return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
 
 
-def shard(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, from_stage: int) -> KindArray:
+def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
     """Parameters left on a device when ZeRO shards them from a stage on (Rajbhandari et al. 2020, section 5)."""
-    on = block.zero_stage >= from_stage
-    degrees = shard_degrees(scenario, block)
+    on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
@@ -159,41 +160,43 @@ class TrainingState:
     """The rank's part of the parameters where it is kept in host memory."""
 
 
-def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -> TrainingState:
+@derived
+def training_state(pricing: Pricing) -> TrainingState:
     """Bytes of parameters, gradients and optimizer state by kind of pipeline rank.
 
     ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
     (Rajbhandari et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to those of 16 bits, or with
     `fp8_param_gather` puts them in their place (measured: fp8 runs take more memory than bf16 ones without it).
     """
+    scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
-    weights = device_parameters(scenario, block, has)
+    weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
-    trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
-    parameters = _stored_bytes(scenario, block, weights, cast=profile.parameter_dtype == "fp32" and not lora)
+    trained = device_parameters(pricing, adapters=True) if lora else weights
+    parameters = _stored_bytes(pricing, weights, cast=profile.parameter_dtype == "fp32" and not lora)
     if lora and profile.quantised_base:
-        parameters = parameters - linear_parameters(scenario, block, has) * (element_bytes(scenario) - _FOUR_BIT)
+        parameters = parameters - linear_parameters(pricing) * (element_bytes(scenario) - _FOUR_BIT)
     parameters = parameters * (1.0 + frozen)
     if lora:
-        parameters = parameters + _stored_bytes(scenario, block, trained, cast=profile.parameter_dtype == "fp32")
+        parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision == "fp8" or profile.fp8_experts == "kept":
-        parameters = parameters + narrow_bytes(scenario, block, has)
-    trained_shard = shard(scenario, block, trained, 1)
-    gradients = shard(scenario, block, trained, 2) * gradient_bytes(scenario)
+        parameters = parameters + narrow_bytes(pricing)
+    trained_shard = shard(pricing, trained, 1)
+    gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
     if profile.master_gradients and gradient_bytes(scenario) < FP32:
         gradients = gradients + trained_shard * FP32
     if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
-        gradients = gradients + shard(scenario, block, trained, 2) * element_bytes(scenario)
+        gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
     if frozen and not lora and profile.name == "megatron":
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
-        routers = _routers(scenario, block, has)
-        parameters = parameters + shard(scenario, block, routers, 3) * (FP32 - HALF)
+        routers = _routers(pricing)
+        parameters = parameters + shard(pricing, routers, 3) * (FP32 - HALF)
         if not lora:
-            gradients = gradients + shard(scenario, block, routers, 2) * (FP32 - gradient_bytes(scenario))
-            optimizer = optimizer - shard(scenario, block, routers, 1) * master_bytes(scenario)
+            gradients = gradients + shard(pricing, routers, 2) * (FP32 - gradient_bytes(scenario))
+            optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
     on_host = np.zeros_like(parameters)
     if profile.offload_parameters:
         on_host = np.where(block.zero_stage >= 3, parameters, 0.0)
@@ -201,8 +204,8 @@ def training_state(scenario: Scenario, block: LayoutBlock, has: StageContents) -
         parameters=parameters - on_host,
         gradients=gradients,
         optimizer=optimizer,
-        gathered=_gathered(scenario, block, has),
-        step_temporary=_step_temporary(scenario, block, trained_shard),
+        gathered=_gathered(pricing),
+        step_temporary=_step_temporary(pricing, trained_shard),
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
@@ -217,143 +220,155 @@ def _widens(scenario: Scenario) -> bool:
     return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
 
 
-def _step_temporary(scenario: Scenario, block: LayoutBlock, trained: KindArray) -> KindArray:
+def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
     """An fp32 temporary of all a rank updates, or of the largest tensor of it."""
+    scenario = pricing.scenario
     if scenario.framework.foreach_optimizer:
         return trained * FP32
     if scenario.framework.largest_tensor_step:
-        return np.minimum(trained, largest_weight(scenario, block)) * FP32
+        largest: KindArray = np.minimum(trained, largest_weight(pricing)) * FP32
+        return largest
     return np.zeros_like(trained)
 
 
-def largest_weight(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def largest_weight(pricing: Pricing) -> Array:
     """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
-    given = conditions_of(scenario)
     sizes: list[Array] = []
-    for operation in _table_and_layers(given):
+    for operation in _table_and_layers(conditions_of(pricing.scenario)):
         fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
         sizes += (
-            whole_layer(block, classed(weight, float(fused[weight.inputs, weight.split])))
+            whole_layer(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
             for weight in operation.weights
         )
     largest: Array = np.max(sizes, axis=0)
     return largest
 
 
-def _table_and_layers(given: Conditions) -> tuple[Operation, ...]:
+def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
     """The input table and the operations of one layer of each kind."""
-    return (embedding(given), *(one for kind in given.model.layer_kinds for one in layer_operations(given, kind)))
-
-
-def _routers(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
-    """Parameters of the layers' routers, whole on every rank."""
-    given = conditions_of(scenario)
-    weights = [weights_of(layer_operations(given, kind)) for kind in has.layer_kinds]
-    sizes = np.array(
-        [sum(w.parameters for w in of_kind if w.name == "router") for of_kind in weights], dtype=np.float64
+    return (
+        embedding(conditions),
+        *(one for kind in conditions.model.layer_kinds for one in layer_operations(conditions, kind)),
     )
-    routers = np.broadcast_to((has.with_prediction @ sizes)[:, None], (len(has.ranks), len(block)))
+
+
+def _routers(pricing: Pricing) -> DeviceParameters:
+    """Parameters of the layers' routers, whole on every rank."""
+    conditions, contents = conditions_of(pricing.scenario), pricing.contents
+    weights = (weights_of(layer_operations(conditions, kind)) for kind in contents.layer_kinds)
+    of_kind = [np.array([float(sum(w.parameters for w in each if w.name == "router"))]) for each in weights]
+    routers = over_layers(contents.with_prediction, of_kind)
     return DeviceParameters(routers, np.zeros_like(routers))
 
 
-def _stored_bytes(scenario: Scenario, block: LayoutBlock, value: DeviceParameters, *, cast: bool) -> KindArray:
+def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> KindArray:
     """Bytes of parameters as stored, with the copies that compute uses where they are stored in fp32 and `cast`.
 
     Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on, with
     `fully_shard` from ZeRO 1 on; below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
     the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
     """
+    scenario, block = pricing.scenario, pricing.block
     if not cast:
-        return shard(scenario, block, value, 3) * element_bytes(scenario)
+        return shard(pricing, value, 3) * element_bytes(scenario)
     copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
     copies = np.where(copied, element_bytes(scenario), 0.0)
     whole = (value.dense + value.routed) * copies
-    return shard(scenario, block, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
+    return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
-def narrow_bytes(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def narrow_bytes(pricing: Pricing) -> KindArray:
     """Bytes that fp8 adds to the stored weights: its copies, less the 16-bit weights that they stand for.
 
     Weights stored in fp32, or in parts (ZeRO 3), stay as they are. Routed experts alone keep one copy for each pass.
     """
+    scenario, block = pricing.scenario, pricing.block
     if scenario.precision != "fp8":
-        return 2.0 * linear_by_class(scenario, block, has).routed
+        return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
     copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, 1.0, 0.0))
-    added: KindArray = linear_parameters(scenario, block, has) * (copies - saved)
+    added: KindArray = linear_parameters(pricing) * (copies - saved)
     return added
 
 
-def linear_parameters(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def linear_parameters(pricing: Pricing) -> KindArray:
     """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
-    parts = linear_by_class(scenario, block, has)
+    parts = linear_by_class(pricing)
     return parts.dense + parts.routed
 
 
-def largest_linear_layer(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def largest_linear_layer(pricing: Pricing) -> Array:
     """The linear weights of a layer on one device, of the kind that has most, shape (n,)."""
-    given = conditions_of(scenario)
-    kinds = (weight_totals(layer_operations(given, kind), matmul_only=True) for kind in scenario.model.layer_kinds)
-    largest: Array = np.max([whole_layer(block, kind) for kind in kinds], axis=0)
+    kinds = pricing.scenario.model.layer_kinds
+    largest: Array = np.max([whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds], axis=0)
     return largest
 
 
-def linear_by_class(scenario: Scenario, block: LayoutBlock, has: StageContents) -> DeviceParameters:
-    """The same, by the group that could shard them further."""
-    given = conditions_of(scenario)
-    kinds = [weight_totals(layer_operations(given, kind), matmul_only=True) for kind in has.layer_kinds]
-    dense = [whole_layer(block, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [whole_layer(block, WeightTotals(routed=kind.routed)) for kind in kinds]
-    return DeviceParameters(over_kinds(has.with_prediction, dense), over_kinds(has.with_prediction, routed))
+def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
+    """Linear weights of one layer."""
+    return weight_totals(layer_operations(conditions_of(scenario), kind), matmul_only=True)
 
 
-def _gathered(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+@derived
+def linear_by_class(pricing: Pricing) -> DeviceParameters:
+    """`linear_parameters` by the group that could shard them further."""
+    contents = pricing.contents
+    kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
+    dense = [whole_layer(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [whole_layer(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
+    return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))
+
+
+def _gathered(pricing: Pricing) -> KindArray:
     """Bytes of the whole layers that ZeRO 2 and 3 gather.
 
     Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
     """
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
-    layer = np.max([whole_layer(block, piece) for piece in totals.layers], axis=0)
+    layer = np.max([whole_layer(pricing, piece) for piece in totals.layers], axis=0)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = whole_layer(block, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
-    ends = np.maximum(has.embeddings, has.heads)[:, None] * table
+    table = whole_layer(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
+    ends = np.maximum(contents.embeddings, contents.heads) * table
     return np.broadcast_to(weights + gradients, ends.shape) + ends
 
 
-def resident_optimizer(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> KindArray:
+def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Optimizer state on the device between optimizer steps, shape (kinds, n)."""
-    away = block.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
+    fraction = pricing.scenario.framework.offload_fraction
+    away = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
     return optimizer - optimizer * away
 
 
-def optimizer_on_device(scenario: Scenario, block: LayoutBlock, optimizer: KindArray) -> tuple[KindArray, KindArray]:
+def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:
     """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
-    resident, by_tensor = resident_optimizer(scenario, block, optimizer), block.offloads("optimizer_tensorwise")
+    resident, by_tensor = resident_optimizer(pricing, optimizer), pricing.offloads("optimizer_tensorwise")
     if not by_tensor.any():
         return resident, optimizer
-    brought = np.minimum(largest_state_tensor(scenario, block), optimizer - resident)
+    brought = np.minimum(largest_state_tensor(pricing), optimizer - resident)
     return resident, np.where(by_tensor, resident + brought, optimizer)
 
 
-def largest_state_tensor(scenario: Scenario, block: LayoutBlock) -> Array:
+def largest_state_tensor(pricing: Pricing) -> Array:
     """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,).
 
     Experts of one rank are stored as one grouped tensor.
     """
-    given = conditions_of(scenario)
+    scenario, degrees = pricing.scenario, shard_degrees(pricing)
     # Of those divided alike, the largest is the largest on any device.
-    weights = sorted(weights_of(_table_and_layers(given)), key=lambda weight: weight.parameters)
-    degrees = shard_degrees(scenario, block)
+    weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
     sizes: list[Array] = []
     for weight in {weight.split: weight for weight in weights}.values():
-        ranks = np.where(block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
-        sizes.append(whole_layer(block, classed(weight, float(weight.parameters))) / ranks)
+        ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
+        sizes.append(whole_layer(pricing, classed(weight, float(weight.parameters))) / ranks)
     largest: Array = np.max(sizes, axis=0)
     return largest * optimizer_bytes_per_parameter(scenario)

@@ -7,45 +7,41 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.elements import FP32, element_bytes, parameter_dtype
+from simulator.cost.derived import Pricing, of_work
+from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, score_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
 from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, resident_optimizer, training_state
-from simulator.cost.memory.retained import retained_bytes
-from simulator.cost.memory.schedule import (
-    RecomputePlan,
+from simulator.cost.memory.rank_activations import (
     StageActivations,
     activations_in_flight,
     in_flight,
-    micro_batches,
-    recompute_plan,
     stage_activations,
 )
+from simulator.cost.memory.retained import retained_bytes
 from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import Extents, tokens_per_device
+from simulator.cost.operations.extents import extent, micro_batches, tokens_per_device, total
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.cost.stages import StageContents, usable_bytes
 from simulator.question.arrays import Index, selected
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryByStage:
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
-    has: StageContents
+    contents: StageContents
     state: TrainingState
     after_step: StageArray
     """What is still there when a step has ended: parameters, gradients, optimizer state, what is kept between steps."""
     retained: StageArray
     """What of it is neither parameters nor gradients nor optimizer state; alive at every moment."""
     activations: StageActivations
-    plan: RecomputePlan
     moments: tuple[Moment, ...]
     moment: NDArray[np.int8]
     """Index into `moments` of the binding one."""
@@ -74,13 +70,13 @@ class MemoryByStage:
 
     def take(self, where: Index) -> MemoryByStage:
         """The memory of the layouts at an index."""
-        figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "has"}
+        figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "contents"}
         count = self.allocated.shape[-1]
         return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
 
     def parts(self) -> dict[str, StageArray]:
         """Named parts at each rank's own peak; they add up to `device`."""
-        kinds, ranks = len(self.has.ranks), self.allocated.shape
+        kinds, ranks = len(self.contents.ranks), self.allocated.shape
 
         def at_peak(values: list[StageArray | float]) -> StageArray:
             found = np.array(np.broadcast_to(values[0], ranks))
@@ -90,7 +86,7 @@ class MemoryByStage:
             return found
 
         def on_ranks(value: KindArray | float) -> StageArray:
-            return np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1]))[self.has.kind]
+            return self.contents.on_ranks(np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1])))
 
         def of_kinds(values: list[KindArray | float]) -> StageArray:
             spread = {key: on_ranks(one) for key, one in {id(one): one for one in values}.items()}
@@ -110,74 +106,60 @@ class MemoryByStage:
         }
 
 
-def memory_by_stage(scenario: Scenario, block: LayoutBlock, has: StageContents) -> MemoryByStage:
+def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     """Price a block of layouts. Bytes; nothing here depends on time."""
-    state = training_state(scenario, block, has)
-    plan = recompute_plan(block, has)
-    activations = stage_activations(scenario, block, has, plan)
-    retained = retained_bytes(scenario, block, has)[has.kind]
-    if shards_by_unit(scenario):
-        moments = sharded_moments(scenario, block, has, activations, plan)
-    else:
-        moments = _moments(scenario, block, has, state, activations)
-    peak = moments[0].total(has)
+    scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
+    retained = contents.on_ranks(retained_bytes(pricing))
+    moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
+    peak = moments[0].total(contents)
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
-        value = candidate.total(has)
+        value = candidate.total(contents)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
     peak = peak + retained
-    outside = outside_allocator(scenario, block, peak)
+    outside = outside_allocator(pricing, peak)
     if shards_by_unit(scenario):
-        outside = replace(outside, streams=_idle_streams(scenario, block, has, moments, moment, peak + outside.total))
-    resident = resident_optimizer(scenario, block, state.optimizer)
+        outside = replace(outside, streams=_idle_streams(pricing, moments, moment, peak + outside.total))
+    resident = resident_optimizer(pricing, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
-    after = (state.parameters + gradients + resident + state.widened)[has.kind] + retained
-    return MemoryByStage(
-        has, state, after, retained, activations, plan, moments, moment, peak, outside, peak + outside.total
-    )
+    after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained
+    activations, device = stage_activations(pricing), peak + outside.total
+    return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device)
 
 
-def _idle_streams(  # noqa: PLR0913, PLR0917 - one argument for each thing that the peak is made of
-    scenario: Scenario,
-    block: LayoutBlock,
-    has: StageContents,
-    moments: tuple[Moment, ...],
-    moment: NDArray[np.int8],
-    held: StageArray,
+def _idle_streams(
+    pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8], held: StageArray
 ) -> StageArray:
     """What FSDP2's streams keep beside the peak, while there is room: short of memory, PyTorch gives blocks back."""
-    shape = (len(has.ranks), len(block))
-    gradients = np.choose(moment, [np.broadcast_to(each.gradients, shape)[has.kind] for each in moments])
-    idle = idle_stream_bytes(scenario, block, has, gradients)
-    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, has)[:, None]
+    scenario, contents = pricing.scenario, pricing.contents
+    shape = (len(contents.ranks), len(pricing))
+    gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
+    idle = idle_stream_bytes(pricing, gradients)
+    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, contents)
     return np.asarray(np.clip(usable - held, 0.0, idle))
 
 
-def _moments(
-    scenario: Scenario,
-    block: LayoutBlock,
-    has: StageContents,
-    state: TrainingState,
-    activations: StageActivations,
-) -> tuple[Moment, ...]:
+def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     """What is alive where parameters and gradients have buffers of their own for the whole run."""
-    resident, in_step = optimizer_on_device(scenario, block, state.optimizer)
-    heads, embeddings = has.heads[:, None], has.embeddings[:, None]
-    held = activations_in_flight(scenario, block, has, activations)
+    scenario, contents = pricing.scenario, pricing.contents
+    state, activations = training_state(pricing), stage_activations(pricing)
+    resident, in_step = optimizer_on_device(pricing, state.optimizer)
+    heads, embeddings = contents.heads, contents.embeddings
+    held = activations_in_flight(pricing)
     # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
-    steady = state.gathered + buffer_bytes(scenario, block)
-    deferred = heads * deferred_head_bytes(scenario, block, micro_batches(scenario, block))
-    predicted = has.prediction_layers[:, None]
+    steady = state.gathered + buffer_bytes(pricing)
+    deferred = heads * deferred_head_bytes(pricing)
+    predicted = contents.prediction_layers
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
-    loss_temporary = steady + deferred + heads * head_input_bytes(scenario, block)
-    embedding_gradient = embeddings * embedding_gradient_bytes(scenario, block)
-    ending = embeddings * activations.first_chunk(has)
-    backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(scenario, block)
-    absent = gradients_absent(scenario, block, has, state, activations)
+    loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
+    embedding_gradient = embeddings * embedding_gradient_bytes(pricing)
+    ending = embeddings * activations.first_chunk(contents)
+    backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
+    absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
-    losses_held = losses * loss_bytes(scenario, block)
+    losses_held = losses * loss_bytes(pricing)
     table = steady + embedding_gradient
     in_step_alone = state.step_temporary + state.widened
     return (
@@ -196,13 +178,7 @@ class GradientsAbsent:
     loss: StageArray | float = 0.0
 
 
-def gradients_absent(
-    scenario: Scenario,
-    block: LayoutBlock,
-    has: StageContents,
-    state: TrainingState,
-    activations: StageActivations,
-) -> GradientsAbsent:
+def gradients_absent(pricing: Pricing) -> GradientsAbsent:
     """What `release_grads` saves at the peaks of the passes.
 
     Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
@@ -210,62 +186,59 @@ def gradients_absent(
     activations; on the others the first backward pass decides: it begins with all activations and no gradients and
     ends with one micro batch fewer and all of them.
     """
-    if not scenario.framework.release_grads:
+    if not pricing.scenario.framework.release_grads:
         return GradientsAbsent()
-    comes_again = micro_batches(scenario, block) > in_flight(scenario, block)
-    gradients, freed = state.gradients[has.kind], activations.one_micro_batch[has.kind]
+    comes_again = micro_batches(pricing) > in_flight(pricing)
+    of_kinds = training_state(pricing).gradients, stage_activations(pricing).one_micro_batch
+    gradients, freed = (pricing.contents.on_ranks(each) for each in of_kinds)
     return GradientsAbsent(
         backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)),
         loss=np.where(comes_again, 0.0, gradients),
     )
 
 
-def buffer_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+def buffer_bytes(pricing: Pricing) -> Array:
     """Buffers inside the allocator at any moment of the passes, shape (n,).
 
     Library workspaces, what each model chunk of a pipeline rank sends and receives (boundary activations), and the
     tokens of all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
     transformer/moe/token_dispatcher.py: one for all layers, never freed).
     """
+    scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
-    pipelined = block.pipeline_parallel > 1 and not scenario.framework.kept_boundaries
-    chunks = float(block.chunks) if pipelined else 0.0
-    boundary = layer_input_bytes(scenario, block)
+    pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
+    chunks = np.where(pipelined, float(block.chunks), 0.0)
+    boundary = layer_input_bytes(pricing)
     buffers: Array = values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
         return buffers
     hidden = element_bytes(scenario) * scenario.model.expert_width
-    return buffers + np.where(block.expert_ranks > 1.0, hidden * Extents(scenario, block).of("pooled"), 0.0)
+    return buffers + np.where(block.expert_ranks > 1.0, hidden * extent(pricing, "pooled"), 0.0)
 
 
-def layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Gradients alive inside one layer's backward pass, shape (n,).
 
     In a feed-forward block the widest moment holds the gradient of gate and up beside the incoming one `2 T h`; the
     product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.
     Larger than those of the attention block for every model shipped, but for the scores' where they are kept.
     """
-    return block.worked(scenario, "layer gradients", lambda each: _layer_gradient_bytes(scenario, each))
-
-
-def _layer_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
-    extents, given = Extents(scenario, block), conditions_of(scenario)
-    whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
-        operations = (summed(one.temporary) for one in layer_operations(given, kind) if one.temporary)
-        inner = np.max([extents.total(amounts) for amounts in operations], axis=0)
-        widest.append(inner + score_bytes(scenario, block, kind))
-    return np.asarray(np.max(widest, axis=0)) + whole * np.where(block.sequence_parallel > 0.0, 2.0, 1.0)
+        operations = (summed(one.temporary) for one in layer_operations(conditions, kind) if one.temporary)
+        inner = np.max([total(pricing, amounts) for amounts in operations], axis=0)
+        widest.append(inner + score_bytes(pricing, kind))
+    return np.asarray(np.max(widest, axis=0)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
-def embedding_gradient_bytes(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_work
+def embedding_gradient_bytes(pricing: Pricing) -> Array:
     """The dense gradient of the input table, `2 V h / t`, a temporary before it is added to the main gradients."""
+    scenario = pricing.scenario
     if scenario.lora_rank is not None:
-        return np.zeros(len(block))
+        return np.zeros(len(pricing))
     element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
-    return block.worked(
-        scenario,
-        "table gradient",
-        lambda each: element * scenario.model.vocab_size * scenario.model.hidden_size / each.tensor_parallel,
-    )
+    return element * scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel

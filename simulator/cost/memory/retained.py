@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.elements import HALF, element_bytes
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import HALF, element_bytes
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.operations.extents import tokens_per_device
-from simulator.cost.stages import StageContents
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.block import Array, KindArray
 
 _COMPRESSED_MASK = 2048.0
 """Side of the one mask that torch_npu's fused attention takes for any causal sequence."""
 
 
-def retained_bytes(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def retained_bytes(pricing: Pricing) -> KindArray:
     """Masks, tables of the positions' bias, boundary tensors and dispatched tokens, shape (kinds, n)."""
-    return (
-        _masks(scenario, has)
-        + _bias_tables(scenario, block, has)
-        + _boundaries(scenario, block, has)
-        + _dispatched(scenario, block, has)
-    )
+    return _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
 
 
-def _masks(scenario: Scenario, has: StageContents) -> KindArray:
+def _masks(pricing: Pricing) -> KindArray:
     """One byte for every score a mask speaks of."""
-    sequence, layers = float(scenario.seq_length), has.num_layers[:, None]
+    scenario, layers = pricing.scenario, pricing.contents.num_layers
+    sequence = float(scenario.seq_length)
     match scenario.framework.attention_mask:
         case "compressed":
             return np.full_like(layers, _COMPRESSED_MASK**2)
@@ -43,29 +38,32 @@ def _masks(scenario: Scenario, has: StageContents) -> KindArray:
             return np.zeros_like(layers)
 
 
-def _bias_tables(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def _bias_tables(pricing: Pricing) -> KindArray:
     """`2 a s^2 / t` bytes for every sequence of a micro batch and every layer."""
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     if not scenario.framework.position_bias_tables:
-        return np.zeros((len(has.ranks), len(block)))
+        return np.zeros_like(contents.ranks)
     scores = scenario.model.num_attention_heads * float(scenario.seq_length) ** 2 / block.tensor_parallel
-    return has.num_layers[:, None] * HALF * scores * block.micro_batch_size
+    return contents.num_layers * HALF * scores * block.micro_batch_size
 
 
-def _boundaries(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def _boundaries(pricing: Pricing) -> KindArray:
     """Later ranks keep a tensor received and one to send, `2 H`; interleaved ones two of every chunk, `2 v H`."""
-    if not scenario.framework.kept_boundaries or block.pipeline_parallel == 1:
-        return np.zeros((len(has.ranks), len(block)))
-    passes = 2.0 if scenario.framework.frozen_reference else 1.0
-    later = 1.0 - has.embeddings[:, None]
-    interleaved = float(block.virtual_stages) if block.virtual_stages > 1 else 0.0
-    return 2.0 * passes * (later + interleaved) * layer_input_bytes(scenario, block)
+    profile, block, contents = pricing.scenario.framework, pricing.block, pricing.contents
+    if not profile.kept_boundaries:
+        return np.zeros_like(contents.ranks)
+    passes = np.where(block.pipeline_parallel > 1, 2.0 if profile.frozen_reference else 1.0, 0.0)
+    interleaved = np.where(block.virtual_stages > 1, float(block.virtual_stages), 0.0)
+    return 2.0 * passes * (1.0 - contents.embeddings + interleaved) * layer_input_bytes(pricing)
 
 
-def _dispatched(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def _dispatched(pricing: Pricing) -> KindArray:
     """What a token dispatcher holds of the last micro batch, once on a rank with experts."""
+    scenario, contents = pricing.scenario, pricing.contents
     states = scenario.framework.kept_dispatches
     if not states or not scenario.model.is_moe:
-        return np.zeros((len(has.ranks), len(block)))
-    hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(scenario, block)
-    routed = sum(has.layers[:, index] for index, kind in enumerate(has.layer_kinds) if kind.feed_forward == "experts")
-    return np.asarray(np.asarray(routed)[:, None] > 0.0) * states * hidden
+        return np.zeros_like(contents.ranks)
+    hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
+    of_experts = [kind.feed_forward == "experts" for kind in contents.layer_kinds]
+    with_experts: KindArray = (contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden
+    return with_experts

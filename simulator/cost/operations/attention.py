@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, assert_never
 from typing import cast as as_type
 
-from simulator.cost.elements import FP32, HALF, element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
@@ -29,24 +29,24 @@ def attention_width(heads: Heads) -> float:
     return (heads.query_width + heads.output_width) / 2.0
 
 
-def rotation(given: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
+def rotation(conditions: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
     """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps.
 
     Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
     """
-    model, element, heads = given.model, element_bytes(given), given.model.heads(mixer)
+    model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Kept, ...] = ()
-    if given.framework.rope_tables_per_call:
+    if conditions.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         width = float(model.qk_rope_head_dim or heads.size)
         tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
-    one_kernel = given.framework.fused_rotary or given.framework.compiled
+    one_kernel = conditions.framework.fused_rotary or conditions.framework.compiled
     each = 2.0 * element if one_kernel else 5.0 * FP32
     moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
     return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
 
 
-def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Operation:
+def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
     """Context-parallel exchange, by kind; the backward pass exchanges twice as much.
 
     Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
@@ -55,12 +55,12 @@ def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Op
     and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
     over some ranks, and keys and values go round the others.
     """
-    element, heads = element_bytes(given), given.model.heads(mixer)
+    element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
     passed: Spread = "window" if mixer == "sliding" else "key_value"
     joined = element * joined_width
     everything = element * float(heads.query_width + heads.output_width) + joined
-    kind = as_type("ContextExchange", given.framework.cp_communication)
+    kind = as_type("ContextExchange", conditions.framework.cp_communication)
     kept: tuple[Kept, ...] = ()
     match kind:
         case "ring":
@@ -83,23 +83,28 @@ def context_exchange(given: Conditions, mixer: Mixer, joined_width: float) -> Op
     return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
 
 
-def gathered_context(given: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
+def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
     """Keys and values of the whole context and their gradients, alive in attention's backward pass where gathered."""
-    if given.framework.cp_communication not in ("gathered_ring", "all_gather"):
+    if conditions.framework.cp_communication not in ("gathered_ring", "all_gather"):
         return ()
-    heads = given.model.heads(mixer)
-    each = 2.0 * element_bytes(given) * float(heads.key_width + heads.value_width)
+    heads = conditions.model.heads(mixer)
+    each = 2.0 * element_bytes(conditions) * float(heads.key_width + heads.value_width)
     return (Amount(each, "sliding_key_value_context" if mixer == "sliding" else "key_value_context"),)
 
 
-def core_attention(given: Conditions, mixer: Mixer) -> Operation:
+def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     """Softmax of the scores times the values.
 
     A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
     a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
     the softmax write and read it. Its backward pass holds the gradients of queries, keys and values.
     """
-    model, profile, element, heads = given.model, given.framework, element_bytes(given), given.model.heads(mixer)
+    model, profile, element, heads = (
+        conditions.model,
+        conditions.framework,
+        element_bytes(conditions),
+        conditions.model.heads(mixer),
+    )
     queries = float(heads.queries)
     output = Kept("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
@@ -110,55 +115,57 @@ def core_attention(given: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        kept=(output, *_scores(given, queries, scores)),
-        temporary=(Amount(gradients, "tensor"), *gathered_context(given, mixer)),
-        moved=_masked(given, queries) if fused else (Amount(4.5 * scores, "scores"),),
+        kept=(output, *_scores(conditions, queries, scores)),
+        temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
+        moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         core_width=attention_width(heads),
-        core_window=_bound(given, mixer) if fused else None,
+        core_window=_bound(conditions, mixer) if fused else None,
     )
 
 
-def _scores(given: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
+def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
     """What is kept of the scores: a number a row, or all; with dropout a byte of mask each, and their product.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
     """
-    if given.framework.flash_attention:
+    if conditions.framework.flash_attention:
         return (Kept("attention_statistics", FP32 * queries, "tensor"),)
     kept = Kept("attention_scores", scores, "scores")
     return (
-        (kept, Kept("attention_dropout", queries + scores, "scores")) if given.framework.attention_dropout else (kept,)
+        (kept, Kept("attention_dropout", queries + scores, "scores"))
+        if conditions.framework.attention_dropout
+        else (kept,)
     )
 
 
-def _masked(given: Conditions, queries: float) -> tuple[Amount, ...]:
+def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
     """A byte of the mask for each score of the causal half, which each pass of the fused kernel reads once.
 
     Where the mask is that of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed one of
     2048 x 2048 stays in the caches.
     """
-    if given.framework.attention_mask not in ("sequence", "layers"):
+    if conditions.framework.attention_mask not in ("sequence", "layers"):
         return ()
     return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
-def _bound(given: Conditions, mixer: Mixer) -> Window | None:
+def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
     """What a token attends to at most."""
     match mixer:
         case "sliding":
-            return Window(as_type("int", given.model.sliding_window), given.model.window_chunked)
+            return Window(as_type("int", conditions.model.sliding_window), conditions.model.window_chunked)
         case "sparse" | "sparse_latent" | "shared_sparse_latent":
-            return Window(given.model.index_topk)
+            return Window(conditions.model.index_topk)
         case _:
             return None
 
 
-def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Attention's output times a sigmoid, of a number per head or per feature; the sigmoid and the product stay."""
-    heads, element = given.model.heads(mixer), element_bytes(given)
-    if given.model.attention_gate == "none":
+    heads, element = conditions.model.heads(mixer), element_bytes(conditions)
+    if conditions.model.attention_gate == "none":
         return ()
-    gates = heads.queries if given.model.attention_gate == "head" else heads.output_width
+    gates = heads.queries if conditions.model.attention_gate == "head" else heads.output_width
     kept = (
         Kept("attention_gate", element * gates, "tensor"),
         Kept("gated_attention_output", element * heads.output_width, "tensor"),
@@ -167,10 +174,10 @@ def output_gate(given: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     return (Operation(name="attention_gate", group="attention_projection", kept=kept, moved=(moved,)),)
 
 
-def output_projection(given: Conditions, width: int) -> Operation:
+def output_projection(conditions: Conditions, width: int) -> Operation:
     """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
-    model = given.model
-    copied = given.precision == "fp8" and given.framework.fp8_inputs
+    model = conditions.model
+    copied = conditions.precision == "fp8" and conditions.framework.fp8_inputs
     copy = (Kept("attention_output_fp8", float(width), "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
@@ -178,6 +185,6 @@ def output_projection(given: Conditions, width: int) -> Operation:
         group="attention_projection",
         weights=(Weight("o", width, model.hidden_size, "row"), *bias),
         kept=copy,
-        moved=cast(given, float(width), "tensor"),
-        collectives=(tensor_collective(given, "reduce"),),
+        moved=cast(conditions, float(width), "tensor"),
+        collectives=(tensor_collective(conditions, "reduce"),),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.cost.elements import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
 
@@ -14,7 +14,7 @@ def vector(name: str, length: int, split: Split = "replicated") -> Weight:
     return Weight(name, 1, length, split, matmul=False)
 
 
-def norm(given: Conditions, name: str, weight: str) -> Operation:
+def norm(conditions: Conditions, name: str, weight: str) -> Operation:
     """One norm with the linear layer behind it: its input, fp32 statistics of every token, and its output.
 
     RMSNorm has a scale and keeps one number per token; LayerNorm a scale, mostly a bias, and keeps two. A fused norm
@@ -23,31 +23,33 @@ def norm(given: Conditions, name: str, weight: str) -> Operation:
     group and gathered again in the backward pass (Korthikanti et al. 2022, section 4.2.2). It reads and writes the
     residual stream; composed of operations it casts to fp32 and back, squares, averages and multiplies twice: 36 bytes.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
-    one_kernel = mean_kept or given.framework.fused_rms_norm or given.framework.compiled
+    one_kernel = mean_kept or conditions.framework.fused_rms_norm or conditions.framework.compiled
     return Operation(
         name=name,
         group="norm",
-        weights=norm_weights(given, weight, model.hidden_size),
+        weights=norm_weights(conditions, weight, model.hidden_size),
         kept=(
-            Kept(f"{name}_input", (element if one_kernel else _composed(given)) * hidden, "sequence"),
+            Kept(f"{name}_input", (element if one_kernel else _composed(conditions)) * hidden, "sequence"),
             Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
-            linear_input(given, f"{name}_output"),
+            linear_input(conditions, f"{name}_output"),
         ),
         moved=(
             Amount(
-                _again(given.framework.recomputed_norm_share) * (2.0 * element if one_kernel else 9.0 * FP32) * hidden,
+                _again(conditions.framework.recomputed_norm_share)
+                * (2.0 * element if one_kernel else 9.0 * FP32)
+                * hidden,
                 "sequence",
             ),
         ),
     )
 
 
-def _composed(given: Conditions) -> float:
+def _composed(conditions: Conditions) -> float:
     """Bytes of a feature that a composed norm keeps; in fp32 training every copy is one of fp32."""
-    kept = float(given.framework.composed_norm_bytes)
-    return kept if element_bytes(given) == HALF else max(kept, 2.0 * FP32)
+    kept = float(conditions.framework.composed_norm_bytes)
+    return kept if element_bytes(conditions) == HALF else max(kept, 2.0 * FP32)
 
 
 def _again(share: float) -> float:
@@ -55,14 +57,14 @@ def _again(share: float) -> float:
     return 1.0 + share / 3.0
 
 
-def _product(given: Conditions, width: float) -> float:
+def _product(conditions: Conditions, width: float) -> float:
     """Bytes kept of what an activation function makes: nothing where it is done again."""
-    return (1.0 - given.framework.recomputed_activation_share) * narrow_element_bytes(given) * width
+    return (1.0 - conditions.framework.recomputed_activation_share) * narrow_element_bytes(conditions) * width
 
 
-def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]:
+def norm_weights(conditions: Conditions, name: str, width: int) -> tuple[Weight, ...]:
     """Scale and bias of a norm of the model's kind, as far as it has them."""
-    match given.model.norm:
+    match conditions.model.norm:
         case "layer_norm_unweighted":
             return ()
         case "layer_norm":
@@ -71,98 +73,104 @@ def norm_weights(given: Conditions, name: str, width: int) -> tuple[Weight, ...]
             return (vector(name, width),)
 
 
-def linear_input(given: Conditions, name: str) -> Kept:
+def linear_input(conditions: Conditions, name: str) -> Kept:
     """The hidden state that a block's first products keep; 8 bits under fp8."""
-    output: Spread = "whole" if given.framework.keep_gathered_inputs else "sequence"
-    kept = 1.0 - given.framework.recomputed_norm_share
-    return Kept(name, kept * narrow_element_bytes(given) * given.model.hidden_size, output)
+    output: Spread = "whole" if conditions.framework.keep_gathered_inputs else "sequence"
+    kept = 1.0 - conditions.framework.recomputed_norm_share
+    return Kept(name, kept * narrow_element_bytes(conditions) * conditions.model.hidden_size, output)
 
 
-def post_norm(given: Conditions, name: str, weight: str) -> Operation:
+def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
     """A norm behind a block: what it makes goes into an addition, which keeps nothing."""
-    whole = norm(given, name, weight)
+    whole = norm(conditions, name, weight)
     return whole._replace(kept=whole.kept[:2])
 
 
-def residual(given: Conditions, name: str) -> Operation:
+def residual(conditions: Conditions, name: str) -> Operation:
     """An addition to the residual stream: reads two tensors, writes one; dropout keeps a byte of mask for each number.
 
     Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
     """
-    hidden = float(given.model.hidden_size)
-    masks = (Kept(f"{name}_mask", hidden, "sequence"),) if given.framework.hidden_dropout else ()
-    moved = Amount(3.0 * element_bytes(given) * hidden, "sequence")
+    hidden = float(conditions.model.hidden_size)
+    masks = (Kept(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
+    moved = Amount(3.0 * element_bytes(conditions) * hidden, "sequence")
     return Operation(name=name, group="residual", kept=masks, moved=(moved,))
 
 
-def cast(given: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
+def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
     """fp8 reads the 16-bit input of a matrix product and writes it and its transpose in 8 bits."""
-    return (Amount(4.0 * width, spread),) if given.precision == "fp8" else ()
+    return (Amount(4.0 * width, spread),) if conditions.precision == "fp8" else ()
 
 
-def tensor_collective(given: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
+def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
     """A gather or a scatter of the whole activation `2 T h` around a block that tensor parallelism splits.
 
     An all-reduce without sequence parallelism is the same traffic as both.
     """
-    amount = element_bytes(given) * given.model.hidden_size
+    amount = element_bytes(conditions) * conditions.model.hidden_size
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 
 
-def network(given: Conditions, name: str, width: int, group: OperationGroup, prefix: str = "") -> tuple[Operation, ...]:
+def network(
+    conditions: Conditions, name: str, width: int, group: OperationGroup, prefix: str = ""
+) -> tuple[Operation, ...]:
     """A feed-forward network that every token passes: into its width, as gate and up or once, activation, and back.
 
     `prefix` stands before the weights' names.
     """
-    hidden, bias = given.model.hidden_size, given.model.mlp_bias
-    into = into_products(given)
+    hidden, bias = conditions.model.hidden_size, conditions.model.mlp_bias
+    into = into_products(conditions)
     first = [Weight(f"{prefix}{one}", hidden, width, "column") for one in into]
     first += [vector(f"{prefix}{one}_bias", width, "column") for one in into if bias]
     last = (Weight(f"{prefix}down", width, hidden, "row"), *((vector(f"{prefix}down_bias", hidden),) if bias else ()))
-    gather, reduce = tensor_collective(given, "gather"), tensor_collective(given, "reduce")
+    gather, reduce = tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")
     return (
         Operation(name=f"{name}_{'_'.join(into)}", group=group, weights=tuple(first), collectives=(gather,)),
-        activation(given, name, group, float(width), "tensor"),
+        activation(conditions, name, group, float(width), "tensor"),
         Operation(name=f"{name}_down", group=group, weights=last, collectives=(reduce,)),
     )
 
 
-def into_products(given: Conditions) -> tuple[str, ...]:
+def into_products(conditions: Conditions) -> tuple[str, ...]:
     """The products that read the input of a feed-forward network."""
-    return ("gate", "up") if given.model.gated else ("up",)
+    return ("gate", "up") if conditions.model.gated else ("up",)
 
 
-def activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
+def activation(conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
     """The activation of the model's feed-forward networks, gated or not."""
-    chosen = gated_activation if given.model.gated else plain_activation
-    return chosen(given, name, group, width, spread)
+    chosen = gated_activation if conditions.model.gated else plain_activation
+    return chosen(conditions, name, group, width, spread)
 
 
-def plain_activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
+def plain_activation(
+    conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread
+) -> Operation:
     """GELU or squared ReLU: keeps what goes in, `2 T f`, and what comes out for the next product (fp8: half).
 
     ReLU needs what comes out only. It reads one tensor and writes one; its backward pass holds the gradient of what
     went in.
     """
-    element = element_bytes(given)
-    entered = () if given.model.activation == "relu" else (Kept(f"{name}_up", element * width, spread),)
+    element = element_bytes(conditions)
+    entered = () if conditions.model.activation == "relu" else (Kept(f"{name}_up", element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", _product(given, width), spread)),
+        kept=(*entered, Kept(f"{name}_product", _product(conditions, width), spread)),
         temporary=(Amount(element * width, spread),),
-        moved=(Amount(2.0 * element * width, spread), *cast(given, width, spread)),
+        moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
 
 
-def gated_activation(given: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
+def gated_activation(
+    conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread
+) -> Operation:
     """SwiGLU or GeGLU of a width: keeps gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half).
 
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
     """
-    element, fused = element_bytes(given), given.framework.fused_swiglu or given.framework.compiled
-    share = given.framework.recomputed_activation_share
+    element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
+    share = conditions.framework.recomputed_activation_share
     again = _again(share)
     silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
@@ -171,8 +179,11 @@ def gated_activation(given: Conditions, name: str, group: OperationGroup, width:
         kept=(
             Kept(f"{name}_gate_up", 2.0 * element * width, spread),
             *silu,
-            Kept(f"{name}_product", _product(given, width), spread),
+            Kept(f"{name}_product", _product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
-        moved=(Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread), *cast(given, width, spread)),
+        moved=(
+            Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread),
+            *cast(conditions, width, spread),
+        ),
     )

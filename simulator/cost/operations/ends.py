@@ -4,51 +4,51 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Kept, Operation, Weight
 
 
-def embedding(given: Conditions) -> Operation:
+def embedding(conditions: Conditions) -> Operation:
     """The input token table, which is looked up and never multiplied."""
-    model = given.model
+    model = conditions.model
     table = Weight("embedding", model.vocab_size, model.hidden_size, "vocabulary", matmul=False)
     return Operation(name="embedding", group="embedding", weights=(table,))
 
 
-def inputs(given: Conditions) -> tuple[Operation, ...]:
+def inputs(conditions: Conditions) -> tuple[Operation, ...]:
     """What the first rank has beside the token table: learned positions, a norm of the tokens, their dropout.
 
     Weights are whole on every rank. Dropout keeps a byte of mask for each number: `embedding_dropout` of Megatron-LM
     core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
     """
-    model = given.model
+    model = conditions.model
     operations: list[Operation] = []
     if model.learned_positions:
         table = Weight("positions", model.learned_positions, model.hidden_size, "replicated", matmul=False)
         operations.append(Operation(name="positions", group="embedding", weights=(table,)))
     if model.embedding_norm:
-        operations.append(post_norm(given, "embedding_norm", "embedding_norm")._replace(group="embedding"))
-    if given.framework.hidden_dropout:
+        operations.append(post_norm(conditions, "embedding_norm", "embedding_norm")._replace(group="embedding"))
+    if conditions.framework.hidden_dropout:
         mask = Kept("embedding_mask", float(model.hidden_size), "sequence")
         operations.append(Operation(name="embedding_dropout", group="embedding", kept=(mask,)))
     return tuple(operations)
 
 
 @lru_cache(maxsize=64)
-def output_layer(given: Conditions) -> tuple[Operation, ...]:
+def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
     """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 
     With tied embeddings the projection is the same storage as the input table; the multiplication happens all the
     same. Its input are the labelled tokens only.
     """
-    model = given.model
-    last = norm(given, "final_norm", "final_norm")
+    model = conditions.model
+    last = norm(conditions, "final_norm", "final_norm")
     inputs, statistics, output = last.kept
-    labelled = element_bytes(given) * model.hidden_size * given.framework.labelled_token_fraction
+    labelled = element_bytes(conditions) * model.hidden_size * conditions.framework.labelled_token_fraction
     head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
-    if given.framework.score_head:
+    if conditions.framework.score_head:
         head = Weight("score", model.hidden_size, 1, "replicated")
     return (
         last._replace(kept=(inputs, statistics, output._replace(amount=labelled)), moved=()),
@@ -56,13 +56,13 @@ def output_layer(given: Conditions) -> tuple[Operation, ...]:
     )
 
 
-def prediction(given: Conditions) -> tuple[Operation, ...]:
+def prediction(conditions: Conditions) -> tuple[Operation, ...]:
     """What one next-token (MTP) module has beside a layer of the model's last kind; nothing if the model has none.
 
     As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and an own
     norm before the shared head. The token table and the head are shared with the main model.
     """
-    model = given.model
+    model = conditions.model
     if model.num_nextn_predict_layers == 0:
         return ()
     hidden = model.hidden_size

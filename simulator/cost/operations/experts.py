@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from typing import Literal, assert_never
 
-from simulator.cost.elements import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
 
 
-def experts(given: Conditions) -> tuple[Operation, ...]:
+def experts(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition of a mixture-of-experts layer."""
-    model = given.model
+    model = conditions.model
     shared: tuple[Operation, ...] = ()
     if model.num_shared_experts:
-        shared = network(given, "shared_experts", model.shared_width, "shared_experts", "shared_")
+        shared = network(conditions, "shared_experts", model.shared_width, "shared_experts", "shared_")
     if model.shared_expert_gate:
-        shared = (*shared, _shared_gate(given))
+        shared = (*shared, _shared_gate(conditions))
     return (
-        _router(given),
-        *_latent(given, "into"),
-        _dispatch(given),
-        *_networks(given),
-        _combine(given),
-        *_latent(given, "back"),
+        _router(conditions),
+        *_latent(conditions, "into"),
+        _dispatch(conditions),
+        *_networks(conditions),
+        _combine(conditions),
+        *_latent(conditions, "back"),
         *shared,
     )
 
 
-def _shared_gate(given: Conditions) -> Operation:
+def _shared_gate(conditions: Conditions) -> Operation:
     """One number per token weighs the shared experts' output, which its gradient needs."""
-    hidden, element = given.model.hidden_size, element_bytes(given)
+    hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     return Operation(
         name="shared_experts_gate",
         group="shared_experts",
@@ -44,31 +44,33 @@ def _shared_gate(given: Conditions) -> Operation:
     )
 
 
-def _latent(given: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
+def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
     """Projections around experts that work on a narrower hidden state, whole on every rank; each keeps its input.
 
     The way in reads the norm's output, which is kept already.
     """
-    model = given.model
+    model = conditions.model
     if not model.expert_latent_size:
         return ()
     narrow = model.expert_latent_size
     ends = (model.hidden_size, narrow) if direction == "into" else (narrow, model.hidden_size)
     bias = (vector(f"latent_{direction}_bias", ends[1]),) if model.mlp_bias else ()
-    kept = () if direction == "into" else (Kept("latent_output", narrow_element_bytes(given) * narrow, "sequence"),)
+    kept = (
+        () if direction == "into" else (Kept("latent_output", narrow_element_bytes(conditions) * narrow, "sequence"),)
+    )
     weights = (Weight(f"latent_{direction}", *ends, "replicated"), *bias)
     return (Operation(name=f"latent_{direction}", group="experts", weights=weights, kept=kept),)
 
 
-def _router(given: Conditions) -> Operation:
+def _router(conditions: Conditions) -> Operation:
     """fp32 logits and probabilities of every expert.
 
     megatron-core since 0.13 keeps the logits and a routing map, `5 E` a token, and `24 K` of the chosen ones: scores,
     their sums and indices, probabilities in the order of the copies.
     """
-    model = given.model
+    model = conditions.model
     kept = 2.0 * FP32 * model.num_experts
-    if given.framework.probabilities_in_experts:
+    if conditions.framework.probabilities_in_experts:
         kept = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
     return Operation(
@@ -80,14 +82,14 @@ def _router(given: Conditions) -> Operation:
     )
 
 
-def _exchange(given: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
+def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
     """Tokens to their experts (`gather`) or back, in 16 bit.
 
     All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks gather.
     All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
     reaches, over the network one to each node.
     """
-    amount, dispatch = element_bytes(given) * given.model.expert_width, given.framework.expert_dispatch
+    amount, dispatch = element_bytes(conditions) * conditions.model.expert_width, conditions.framework.expert_dispatch
     match dispatch:
         case "alltoall":
             return (
@@ -106,7 +108,7 @@ _BY_ELEMENT = 92.0
 """Bytes of 16-bit training that gathers and scatters by element move for a feature, in dispatch or in combine."""
 
 
-def _permuted(given: Conditions) -> tuple[Amount, ...]:
+def _permuted(conditions: Conditions) -> tuple[Amount, ...]:
     """Bytes that one of dispatch and combine reads and writes to order copies by expert.
 
     DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
@@ -115,11 +117,11 @@ def _permuted(given: Conditions) -> tuple[Amount, ...]:
     By element, `92 R h` in each of dispatch and combine over both passes: four gathers of 12 bytes, four scatters of
     14 to 16 on zeros, the weighting, and for each of the eight the index made contiguous, 8.
     """
-    element, hidden = element_bytes(given), float(given.model.expert_width)
-    if given.framework.expert_dispatch in ("deepep", "hybridep"):
+    element, hidden = element_bytes(conditions), float(conditions.model.expert_width)
+    if conditions.framework.expert_dispatch in ("deepep", "hybridep"):
         mirrored = 2.0 / 3.0 * element * hidden
         return (Amount(mirrored, "copies"), Amount(mirrored, "reached"))
-    if given.framework.indexed_dispatch:
+    if conditions.framework.indexed_dispatch:
         return (Amount(_BY_ELEMENT / 3.0 * (element / HALF) * hidden, "copies"),)
     return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
@@ -128,23 +130,25 @@ _POOLED: tuple[Spread, ...] = ("pooled", "copies")
 """Gradients that the all-gather's backward pass holds at once."""
 
 
-def _dispatch(given: Conditions) -> Operation:
+def _dispatch(conditions: Conditions) -> Operation:
     """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks.
 
     All-gather takes in probabilities and choices of all tokens (`MoEAllGatherTokenDispatcher`, megatron-core 0.19.0,
     transformer/moe/token_dispatcher.py): for each of a rank's experts `masked_select` keeps its fp32 input and mask,
     and the dispatcher another mask. Its backward pass makes the gradient of all tokens out of that of the copies.
     """
-    hidden, gathers = float(given.model.expert_width), given.framework.expert_dispatch == "allgather"
-    choices = (Kept("pooled_choices", (FP32 + 2.0) * given.model.num_experts, "pooled_choices"),) if gathers else ()
-    gradients = tuple(Amount(element_bytes(given) * hidden, spread) for spread in _POOLED) if gathers else ()
+    hidden, gathers = float(conditions.model.expert_width), conditions.framework.expert_dispatch == "allgather"
+    choices = (
+        (Kept("pooled_choices", (FP32 + 2.0) * conditions.model.num_experts, "pooled_choices"),) if gathers else ()
+    )
+    gradients = tuple(Amount(element_bytes(conditions) * hidden, spread) for spread in _POOLED) if gathers else ()
     return Operation(
         name="dispatch",
         group="dispatch",
-        kept=(Kept("dispatched_tokens", expert_input_bytes(given) * hidden, "copies"), *choices),
+        kept=(Kept("dispatched_tokens", expert_input_bytes(conditions) * hidden, "copies"), *choices),
         temporary=gradients,
-        moved=(*_permuted(given), *cast(given, 2.0 / 3.0 * hidden, "copies")),
-        collectives=_exchange(given, "gather"),
+        moved=(*_permuted(conditions), *cast(conditions, 2.0 / 3.0 * hidden, "copies")),
+        collectives=_exchange(conditions, "gather"),
     )
 
 
@@ -152,53 +156,55 @@ _PROJECTED = frozenset(("experts_gate_up", "experts_up"))
 """What the first products of routed experts put out."""
 
 
-def _networks(given: Conditions) -> tuple[Operation, ...]:
+def _networks(conditions: Conditions) -> tuple[Operation, ...]:
     """The routed experts' own networks."""
-    model = given.model
+    model = conditions.model
     hidden, width, count = model.expert_width, model.moe_intermediate_size, model.num_experts
-    into = into_products(given)
+    into = into_products(conditions)
     first = [Weight(f"expert_{name}", hidden, width, "expert_column", copies=count) for name in into]
     last = [Weight("expert_down", width, hidden, "expert_row", copies=count)]
     if model.mlp_bias:
         sizes = {f"expert_{name}_bias": width for name in into}
         first += [Weight(name, 1, size, "expert_column", count, matmul=False) for name, size in sizes.items()]
         last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
-    inner = activation(given, "experts", "experts", float(width), "copies_tensor")
-    if given.framework.fp8_experts != "none":
+    inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
+    if conditions.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
         inner = inner._replace(kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
-    ends = Amount(2.0 * element_bytes(given) * hidden, "copies")
+    ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
     return (
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
         inner._replace(temporary=(*inner.temporary, ends)),
-        Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(given)),
+        Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(conditions)),
     )
 
 
-def _biased(given: Conditions) -> tuple[Amount, ...]:
+def _biased(conditions: Conditions) -> tuple[Amount, ...]:
     """Adding each expert's bias to its outputs, weighted by the router's fp32 probabilities, in kernels of their own.
 
     The product and the sum are fp32, then joined and cast: 28 bytes for each output, backward as many (megatron-core,
     experts.py, `_apply_bias`).
     """
-    if not given.model.mlp_bias:
+    if not conditions.model.mlp_bias:
         return ()
-    return (Amount(2.0 / 3.0 * 28.0 * given.model.expert_width, "copies"),)
+    return (Amount(2.0 / 3.0 * 28.0 * conditions.model.expert_width, "copies"),)
 
 
-def _combine(given: Conditions) -> Operation:
+def _combine(conditions: Conditions) -> Operation:
     """Copies back to their tokens, weighted.
 
     Weighted here, the routing weights' gradient needs the experts' outputs; weighted inside the experts it needs
     nothing that they do not keep.
     """
-    hidden, element = float(given.model.expert_width), element_bytes(given)
-    outputs = () if given.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
+    hidden, element = float(conditions.model.expert_width), element_bytes(conditions)
+    outputs = (
+        () if conditions.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
+    )
     return Operation(
         name="combine",
         group="dispatch",
         kept=outputs,
-        moved=_permuted(given),
-        collectives=_exchange(given, "reduce"),
+        moved=_permuted(conditions),
+        collectives=_exchange(conditions, "reduce"),
     )

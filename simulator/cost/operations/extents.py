@@ -1,4 +1,8 @@
-"""What a number per token is multiplied by on a device, for every layout of a block."""
+"""What a number per token is multiplied by on a device, for every layout of a block.
+
+A norm's output of 2 h bytes a token is spread `sequence`: a device holds `extent(pricing, "sequence")` times as much,
+the tokens of its micro batch over its sequence-parallel group.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,28 @@ from typing import assert_never, cast
 
 import numpy as np
 
+from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.operations.record import CopySpread, HeadSpread, Spread
 from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
-def tokens_per_device(scenario: Scenario, block: LayoutBlock) -> Array:
+@of_sizes
+def micro_batches(pricing: Pricing) -> Array:
+    """m: micro batches per step on one replica, `B / (b d)`, shape (n,)."""
+    block = pricing.block
+    return pricing.scenario.global_batch_size / (block.micro_batch_size * block.data_parallel)
+
+
+@of_work
+def tokens_per_device(pricing: Pricing) -> Array:
     """T: tokens of one micro batch that a device sees, `b s / cp` of every sequence in a sample, shape (n,)."""
-    return sequences(scenario, block) * float(scenario.seq_length) / block.context_parallel
+    return sequences(pricing) * float(pricing.scenario.seq_length) / pricing.block.context_parallel
 
 
-def sequences(scenario: Scenario, block: LayoutBlock) -> Array:
+def sequences(pricing: Pricing) -> Array:
     """Sequences of one micro batch, shape (n,): where pairs are compared two for each sample."""
-    return block.micro_batch_size * float(scenario.framework.sequences_per_sample)
+    return pricing.block.micro_batch_size * float(pricing.scenario.framework.sequences_per_sample)
 
 
 def sequence_split(block: LayoutBlock) -> Array:
@@ -28,27 +40,29 @@ def sequence_split(block: LayoutBlock) -> Array:
     return np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
 
 
-def routed_tokens(scenario: Scenario, block: LayoutBlock) -> Array:
+def routed_tokens(pricing: Pricing) -> Array:
     """Token copies that the experts of one device work on per micro batch and layer, shape (n,).
 
     Each device owns T / t tokens (all T without sequence parallelism) and sends k copies of each; balanced routing
     returns as many. Expert tensor parallelism gathers the copies of its group, which hold the same tokens already
     without sequence parallelism. `expert_imbalance` scales the busiest rank.
     """
+    scenario, block = pricing.scenario, pricing.block
     split = sequence_split(block)
-    copies = tokens_per_device(scenario, block) / split * scenario.model.num_experts_per_tok
+    copies = tokens_per_device(pricing) / split * scenario.model.num_experts_per_tok
     gathered = np.where((split > 1.0) | (block.tensor_parallel == 1.0), block.expert_tensor_parallel, 1.0)
     return copies * gathered * scenario.framework.expert_imbalance
 
 
-def inner_context(scenario: Scenario, block: LayoutBlock) -> Array:
+def inner_context(pricing: Pricing) -> Array:
     """Ranks of the context-parallel group that exchange tokens for heads, shape (n,): none, all, or those of a node."""
-    profile, context = scenario.framework, block.context_parallel
+    profile, block = pricing.scenario.framework, pricing.block
+    context = block.context_parallel
     match profile.cp_communication:
         case "all_to_all":
             return context
         case "all_to_all_ring":
-            joined = float(scenario.hardware.joined_devices(scenario.devices))
+            joined = float(pricing.scenario.hardware.joined_devices(pricing.scenario.devices))
             node = np.floor_divide(joined, block.tensor_parallel)
             inside = float(profile.cp_inner_degree) if profile.cp_inner_degree else np.maximum(node, 1.0)
             return np.minimum(inside, context)
@@ -84,89 +98,79 @@ def _reached(islands: float, chosen: float, of: float) -> float:
     return islands * (1.0 - missed)
 
 
-class Extents:
-    """The extents of a block, each worked out when it is first asked for."""
+def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
+    """Amounts times their extents, added up in their order, shape (n,)."""
+    result: Array | None = None
+    for spread, amount in amounts.items():
+        part = amount * extent(pricing, spread)
+        result = part if result is None else result + part
+    return np.zeros(len(pricing)) if result is None else result
 
-    __slots__ = ("_block", "_known", "_scenario")
 
-    def __init__(self, scenario: Scenario, block: LayoutBlock) -> None:
-        self._scenario, self._block = scenario, block
-        self._known: dict[Spread, Array] = block.known(scenario)
+@of_work
+def extent(pricing: Pricing, spread: Spread) -> Array:
+    """What a number per token is multiplied by on a device, shape (n,); `Spread` says what each word stands for."""
+    sequence, block = float(pricing.scenario.seq_length), pricing.block
+    match spread:
+        case "whole":
+            result = tokens_per_device(pricing)
+        case "sequence":
+            result = extent(pricing, "whole") / sequence_split(block)
+        case "scattered":
+            result = np.where(block.tensor_parallel > 1.0, extent(pricing, "sequence"), 0.0)
+        case "tensor":
+            result = extent(pricing, "whole") / block.tensor_parallel
+        case "scores":
+            result = extent(pricing, "tensor") * sequence
+        case "positions":
+            result = sequence / block.context_parallel
+        case "copies" | "copies_exchanged" | "copies_tensor" | "reached" | "pooled" | "pooled_choices":
+            result = _of_copies(pricing, spread)
+        case _:
+            result = _by_heads(pricing, spread)
+    return result
 
-    def of(self, spread: Spread) -> Array:
-        """The extent of a spread, shape (n,)."""
-        if spread not in self._known:
-            self._known[spread] = self._extent(spread)
-        return self._known[spread]
 
-    def total(self, amounts: Mapping[Spread, float]) -> Array:
-        """Amounts times their extents, added up in their order, shape (n,)."""
-        result: Array | None = None
-        for spread, amount in amounts.items():
-            part = amount * self.of(spread)
-            result = part if result is None else result + part
-        return np.zeros(len(self._block)) if result is None else result
+def _of_copies(pricing: Pricing, spread: CopySpread) -> Array:
+    """An extent that goes by the copies of tokens that experts work on."""
+    scenario, block = pricing.scenario, pricing.block
+    match spread:
+        case "copies":
+            return routed_tokens(pricing)
+        case "copies_exchanged":
+            return np.where(block.expert_parallel > 1.0, extent(pricing, "copies"), 0.0)
+        case "copies_tensor":
+            return extent(pricing, "copies") / block.expert_tensor_parallel
+        case "reached":
+            ranks = expected_islands(scenario.model, block.expert_ranks)
+            return extent(pricing, "sequence") * ranks * scenario.framework.expert_imbalance
+        case "pooled":
+            return extent(pricing, "sequence") * block.expert_ranks
+        case "pooled_choices":
+            return extent(pricing, "sequence") * block.expert_tensor_parallel
+    assert_never(spread)
 
-    def _extent(self, spread: Spread) -> Array:
-        scenario, block = self._scenario, self._block
-        match spread:
-            case "whole":
-                extent = tokens_per_device(scenario, block)
-            case "sequence":
-                extent = self.of("whole") / sequence_split(block)
-            case "scattered":
-                extent = np.where(block.tensor_parallel > 1.0, self.of("sequence"), 0.0)
-            case "tensor":
-                extent = self.of("whole") / block.tensor_parallel
-            case "scores":
-                extent = self.of("tensor") * float(scenario.seq_length)
-            case "positions":
-                extent = float(scenario.seq_length) / block.context_parallel
-            case "copies" | "copies_exchanged" | "copies_tensor" | "reached" | "pooled" | "pooled_choices":
-                extent = self._of_copies(spread)
-            case _:
-                extent = self._by_heads(spread)
-        return extent
 
-    def _of_copies(self, spread: CopySpread) -> Array:
-        """An extent that goes by the copies of tokens that experts work on."""
-        scenario, block = self._scenario, self._block
-        match spread:
-            case "copies":
-                return routed_tokens(scenario, block)
-            case "copies_exchanged":
-                return np.where(block.expert_parallel > 1.0, self.of("copies"), 0.0)
-            case "copies_tensor":
-                return self.of("copies") / block.expert_tensor_parallel
-            case "reached":
-                spread_over = expected_islands(scenario.model, block.expert_ranks)
-                return self.of("sequence") * spread_over * scenario.framework.expert_imbalance
-            case "pooled":
-                return self.of("sequence") * block.expert_ranks
-            case "pooled_choices":
-                return self.of("sequence") * block.expert_tensor_parallel
-        assert_never(spread)
-
-    def _by_heads(self, spread: HeadSpread) -> Array:
-        """An extent that goes by the key-value heads of attention."""
-        scenario, block = self._scenario, self._block
-        sliding = spread == "window" or spread.startswith("sliding")
-        shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)
-        few, whole = block.tensor_parallel > shared, self.of("whole")
-        held = whole / np.minimum(block.tensor_parallel, shared)
-        match spread:
-            case "key_value" | "sliding_key_value":
-                return held
-            case "projection" | "sliding_projection":
-                return np.where(few, whole, self.of("tensor"))
-            case "gathered" | "sliding_gathered":
-                return np.where(few, whole, 0.0)
-            case "ring" | "sliding_ring":
-                return np.where(block.context_parallel > 1.0, held, 0.0)
-            case "key_value_context" | "sliding_key_value_context":
-                return np.where(block.context_parallel > 1.0, block.context_parallel * held, 0.0)
-            case "window":
-                halo = 2.0 * sequences(scenario, block) * float(cast("int", scenario.model.sliding_window))
-                passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
-                return np.minimum(passed * held / whole, held)
-        assert_never(spread)
+def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
+    """An extent that goes by the key-value heads of attention."""
+    scenario, block = pricing.scenario, pricing.block
+    sliding = spread == "window" or spread.startswith("sliding")
+    shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)
+    few, whole = block.tensor_parallel > shared, extent(pricing, "whole")
+    held = whole / np.minimum(block.tensor_parallel, shared)
+    match spread:
+        case "key_value" | "sliding_key_value":
+            return held
+        case "projection" | "sliding_projection":
+            return np.where(few, whole, extent(pricing, "tensor"))
+        case "gathered" | "sliding_gathered":
+            return np.where(few, whole, 0.0)
+        case "ring" | "sliding_ring":
+            return np.where(block.context_parallel > 1.0, held, 0.0)
+        case "key_value_context" | "sliding_key_value_context":
+            return np.where(block.context_parallel > 1.0, block.context_parallel * held, 0.0)
+        case "window":
+            halo = 2.0 * sequences(pricing) * float(cast("int", scenario.model.sliding_window))
+            passed = halo / np.maximum(block.context_parallel - 1.0, 1.0)
+            return np.minimum(passed * held / whole, held)
+    assert_never(spread)

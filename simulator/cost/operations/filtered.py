@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.grouped_query import grouped_query
 from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
-def filtered(given: Conditions) -> tuple[Operation, ...]:
+def filtered(conditions: Conditions) -> tuple[Operation, ...]:
     """The filter and its norm, then attention: values read the block's norm, which stays for them.
 
     Every rank has the whole filter (paddlenlp/transformers/yuan/modeling.py of 056cdcb, LocalizedFiltering).
     """
-    return (_filter(given), norm(given, "filter_norm", "filter_norm"), *grouped_query(given))
+    return (_filter(conditions), norm(conditions, "filter_norm", "filter_norm"), *grouped_query(conditions))
 
 
-def _filter(given: Conditions) -> Operation:
+def _filter(conditions: Conditions) -> Operation:
     """Two causal convolutions over two tokens, into half the width and back, and an addition to their input.
 
     Each keeps its input in the layout of a convolution: `2 T h` and `T h`.
     """
-    hidden, element = given.model.hidden_size, element_bytes(given)
+    hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     half = hidden // 2
     return Operation(
         name="local_filter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
@@ -11,14 +11,14 @@ from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 from simulator.question.specs.model import ModelSpec
 
 
-def gated_delta(given: Conditions) -> tuple[Operation, ...]:
+def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition.
 
     One projection makes queries, keys, values, the output's gate z and two numbers per value head; q, k and v pass a
     causal convolution, which keeps its input. Queries and keys are repeated to the value heads and normed in the scan's
     kernel, which keeps them, v, decay and strength of every head, and a triangular matrix per chunk.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
     values = heads * model.linear_value_head_dim
     entering = 2 * keys + values
@@ -38,24 +38,24 @@ def gated_delta(given: Conditions) -> tuple[Operation, ...]:
         core_flops=_flops(model),
     )
     return (
-        input_projection(given, "delta_projection", _weights(model), entering + values + 2 * heads),
-        scan_exchange(given, entering + values + 2 * heads, values),
-        convolution(given, entering),
+        input_projection(conditions, "delta_projection", _weights(model), entering + values + 2 * heads),
+        scan_exchange(conditions, entering + values + 2 * heads, values),
+        convolution(conditions, entering),
         scan,
-        _gated_norm(given, values),
-        output_projection(given, values),
+        _gated_norm(conditions, values),
+        output_projection(conditions, values),
     )
 
 
-def convolution(given: Conditions, width: int) -> Operation:
+def convolution(conditions: Conditions, width: int) -> Operation:
     """A causal convolution of every feature over a few tokens, with SiLU: reads and writes its width."""
-    model = given.model
+    model = conditions.model
     bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
     return Operation(
         name="convolution",
         group="attention_projection",
         weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
-        moved=(Amount(2.0 * element_bytes(given) * width, "tensor"),),
+        moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),),
     )
 
 
@@ -66,9 +66,9 @@ def _weights(model: ModelSpec) -> tuple[Weight, ...]:
     return tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
 
 
-def _gated_norm(given: Conditions, values: int) -> Operation:
+def _gated_norm(conditions: Conditions, values: int) -> Operation:
     """Norm of every head times SiLU of z: keeps the scan's output, a number per head, and what it makes."""
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     return Operation(
         name="gated_norm",
         group="attention_projection",

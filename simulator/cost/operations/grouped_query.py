@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import (
     context_exchange,
     core_attention,
@@ -18,15 +18,15 @@ from simulator.cost.operations.record import Collective, Kept, Operation, Weight
 from simulator.question.specs.model import Mixer
 
 
-def grouped_query(given: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
+def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
     """Between the norm and the residual addition: projections, norms of heads, positions, core and what is behind it.
 
     With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k,
     and beside a v that is repeated only where another view of it is kept: unrotated queries, a norm's input, a gate.
     Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
     """
-    model, profile, element = given.model, given.framework, element_bytes(given)
-    heads = given.model.heads(mixer)
+    model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
+    heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
@@ -43,10 +43,13 @@ def grouped_query(given: Conditions, mixer: Mixer = "grouped_query") -> tuple[Op
     projection = Operation(
         name="query_key_value",
         group="attention_projection",
-        weights=_weights(given, mixer),
+        weights=_weights(conditions, mixer),
         kept=output,
-        moved=cast(given, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(given, "gather"), *((joined,) if profile.limits.replicates_kv_heads else ())),
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        collectives=(
+            tensor_collective(conditions, "gather"),
+            *((joined,) if profile.limits.replicates_kv_heads else ()),
+        ),
         calls=0.5,
     )
     rotated = (
@@ -55,27 +58,27 @@ def grouped_query(given: Conditions, mixer: Mixer = "grouped_query") -> tuple[Op
     )
     return (
         projection,
-        *((_head_norms(given, mixer),) if model.qk_norm else ()),
-        *_positions(given, mixer, rotated),
-        context_exchange(given, mixer, expanded + (query if profile.repeat_kv else value)),
-        *(indexer(given) if mixer == "sparse" else ()),
-        core_attention(given, mixer),
-        *output_gate(given, mixer),
-        output_projection(given, heads.output_width),
+        *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
+        *_positions(conditions, mixer, rotated),
+        context_exchange(conditions, mixer, expanded + (query if profile.repeat_kv else value)),
+        *(indexer(conditions) if mixer == "sparse" else ()),
+        core_attention(conditions, mixer),
+        *output_gate(conditions, mixer),
+        output_projection(conditions, heads.output_width),
     )
 
 
-def _positions(given: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
     """Rotation; without one the core reads queries and keys as the projection or their norm made them."""
-    if given.model.rotary:
-        return (rotation(given, mixer, rotated),)
-    if given.framework.keep_qkv_output and not given.model.qk_norm:
+    if conditions.model.rotary:
+        return (rotation(conditions, mixer, rotated),)
+    if conditions.framework.keep_qkv_output and not conditions.model.qk_norm:
         return ()
     return (Operation(name="query_key", group="position", kept=rotated),)
 
 
-def _weights(given: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
-    model, heads = given.model, given.model.heads(mixer)
+def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
+    model, heads = conditions.model, conditions.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
     if model.attention_gate != "none":
@@ -87,18 +90,18 @@ def _weights(given: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     return (*weights, *(vector(f"{name}_bias", length, "column") for name, length in biased.items()))
 
 
-def _head_norms(given: Conditions, mixer: Mixer) -> Operation:
+def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     """Queries and keys normalised: a number per head, or per projection; the input where nothing else keeps it."""
-    heads, span = given.model.heads(mixer), given.model.qk_norm_span
+    heads, span = conditions.model.heads(mixer), conditions.model.qk_norm_span
     statistics = (
         Kept("qk_norm_statistics", 2.0 * FP32, "whole")
         if span == "projection"
         else Kept("qk_norm_statistics", FP32 * float(heads.queries + heads.shared), "tensor")
     )
     kept = [statistics]
-    if not given.framework.keep_qkv_output:
+    if not conditions.framework.keep_qkv_output:
         width = float(heads.query_width + heads.key_width)
-        kept.append(Kept("qk_norm_input", element_bytes(given) * width, "tensor"))
+        kept.append(Kept("qk_norm_input", element_bytes(conditions) * width, "tensor"))
     weights = {
         "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),
         "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Kept, Operation, Weight
@@ -11,14 +11,14 @@ INDEX_BYTES = 4.0
 """Bytes of the number of a chosen key."""
 
 
-def indexer(given: Conditions) -> tuple[Operation, ...]:
+def indexer(conditions: Conditions) -> tuple[Operation, ...]:
     """Projections of queries and of one key head, and the scores of all tokens before; the choice is kept.
 
     Latent attention projects the compressed queries, and weighs heads by a projection of its own (DeepSeek-V3.2);
     grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). It is trained beside the
     model: every pass is counted. Its scores are one product, half of attention's two; they are not kept.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads
     width = heads * size
     key = Weight("index_k", hidden, size, "replicated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast as as_type
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
@@ -13,32 +13,32 @@ from simulator.cost.operations.record import Kept, Operation, Weight
 from simulator.question.specs.model import INDEXED, Mixer, ModelSpec
 
 
-def latent(given: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
+def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
     """Between the norm and the residual addition: projections down and up, positions, core and what is behind it.
 
     Cut as Megatron cuts them. The compressed latents and their norms are kept. The expanded keys and values leave one
     projection; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
     well, and the projection's output goes; without, it stays alive through v.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
     normed = rank + (model.q_lora_rank or 0)
     down = Operation(
         name="latent_down",
         group="attention_projection",
-        weights=_down_weights(given),
+        weights=_down_weights(conditions),
         kept=(
             Kept("latents", element * (normed + rope), "sequence"),
-            *_norm_statistics(given),
+            *_norm_statistics(conditions),
             Kept("latent_norm_outputs", element * normed, "sequence"),
         ),
-        moved=cast(given, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(given, "gather"),),
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,
     )
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
     expansion = Kept("latent_value", element * heads * value, "tensor")
-    if not given.framework.copy_latent_value:
+    if not conditions.framework.copy_latent_value:
         expansion = Kept("key_value_projection", element * heads * (no_rope + value), "tensor")
     up = Operation(
         name="latent_up",
@@ -50,29 +50,29 @@ def latent(given: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
     return (
         down,
         up,
-        rotation(given, mixer, rotated),
-        context_exchange(given, mixer, heads * (no_rope + rope + value)),
-        *(indexer(given) if mixer in INDEXED else ()),
-        core_attention(given, mixer),
-        output_projection(given, model.value_width),
+        rotation(conditions, mixer, rotated),
+        context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
+        *(indexer(conditions) if mixer in INDEXED else ()),
+        core_attention(conditions, mixer),
+        output_projection(conditions, model.value_width),
     )
 
 
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
     """The latent's rank; of a head the features without rotation, with it, and its values'. Specs have them all."""
-    given = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
-    return as_type("tuple[int, int, int, int]", given)
+    conditions = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+    return as_type("tuple[int, int, int, int]", conditions)
 
 
-def _norm_statistics(given: Conditions) -> tuple[Kept, ...]:
+def _norm_statistics(conditions: Conditions) -> tuple[Kept, ...]:
     """One fp32 number per token for the norm of each latent."""
-    norms = 1.0 if given.model.q_lora_rank is None else 2.0
+    norms = 1.0 if conditions.model.q_lora_rank is None else 2.0
     return (Kept("latent_norm_statistics", FP32 * norms, "sequence"),)
 
 
-def _down_weights(given: Conditions) -> tuple[Weight, ...]:
+def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
     """The compressions, whole on every rank, and their norms; without a query rank the query's own projection."""
-    model = given.model
+    model = conditions.model
     hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
     compressed = (
         Weight("kv_a", hidden, rank + rope, "replicated"),

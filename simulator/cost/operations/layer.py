@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import linear_input, norm, post_norm, residual
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.dense import dense
@@ -54,14 +54,14 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 
 
 @lru_cache(maxsize=256)
-def layer_operations(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
-    return tuple(_left(given, one) for one in whole_operations(given, kind))
+    return tuple(_left(conditions, one) for one in whole_operations(conditions, kind))
 
 
-def _left(given: Conditions, operation: Operation) -> Operation:
+def _left(conditions: Conditions, operation: Operation) -> Operation:
     """An operation with what is swapped to the host, or done again by a share of the experts, not kept."""
-    profile = given.framework
+    profile = conditions.framework
     if profile.swapped_attention and operation.group in SWAPPED:
         return operation._replace(kept=())
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
@@ -75,42 +75,42 @@ SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "co
 """Groups whose tensors move to the host with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 
 
-def whole_operations(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer with all that they keep, wherever it is."""
-    mixer = _block(given, MIXERS[kind.mixer](given), "attention", "input_norm")
-    feed_forward = _block(given, FEED_FORWARDS[kind.feed_forward](given), "ffn", "post_attention_norm")
-    if given.model.parallel_residual and mixer and feed_forward:
-        feed_forward = _beside(given, feed_forward)
-    return (*mixer, *feed_forward, *_adapters(given))
+    mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
+    feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
+    if conditions.model.parallel_residual and mixer and feed_forward:
+        feed_forward = _beside(conditions, feed_forward)
+    return (*mixer, *feed_forward, *_adapters(conditions))
 
 
-def _block(given: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
+def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
     """Operations with their norms and the addition to the residual stream; nothing around nothing."""
     if not inside:
         return ()
-    added = residual(given, f"{name}_residual")
-    match given.model.norm_placement:
+    added = residual(conditions, f"{name}_residual")
+    match conditions.model.norm_placement:
         case "before":
-            return (norm(given, f"{name}_norm", weight), *inside, added)
+            return (norm(conditions, f"{name}_norm", weight), *inside, added)
         case "after":
-            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(given, f"{name}_input"),))
-            return (entered, *inside, post_norm(given, f"{name}_norm", weight), added)
+            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(conditions, f"{name}_input"),))
+            return (entered, *inside, post_norm(conditions, f"{name}_norm", weight), added)
         case "around":
-            behind = post_norm(given, f"{name}_post_norm", f"{weight}_behind")
-            return (norm(given, f"{name}_norm", weight), *inside, behind, added)
+            behind = post_norm(conditions, f"{name}_post_norm", f"{weight}_behind")
+            return (norm(conditions, f"{name}_norm", weight), *inside, behind, added)
 
 
-def _beside(given: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """A feed-forward part that reads the layer's input: its norm keeps no input of its own, a shared norm nothing."""
     first, *others = feed_forward
-    if given.model.shared_norm:
+    if conditions.model.shared_norm:
         return tuple(others)
     return (first._replace(kept=first.kept[1:]), *others)
 
 
-def _adapters(given: Conditions) -> tuple[Operation, ...]:
+def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
     """LoRA keeps its inner activation; four linear groups (qkv, output, gate-up, down) at the least."""
-    if given.lora_rank is None:
+    if conditions.lora_rank is None:
         return ()
-    inner = Kept("adapter_inner", 4.0 * element_bytes(given) * float(given.lora_rank), "whole")
+    inner = Kept("adapter_inner", 4.0 * element_bytes(conditions) * float(conditions.lora_rank), "whole")
     return (Operation(name="adapters", group="adapter", kept=(inner,)),)

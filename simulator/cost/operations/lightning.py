@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
@@ -10,13 +10,13 @@ from simulator.cost.operations.linear import input_projection, linear_attention_
 from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
-def lightning(given: Conditions) -> tuple[Operation, ...]:
+def lightning(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition.
 
     SiLU of q, k and v keeps what goes in (the projection's output) and makes what the scan keeps. The scan's output is
     normed over all heads and multiplied by a gate's sigmoid; the norm keeps its input, the product both factors.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     width = model.query_width
     weights = (
         *(Weight(name, model.hidden_size, width, "column") for name in ("q", "k", "v")),
@@ -47,9 +47,9 @@ def lightning(given: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(5.0 * element * width, "tensor"),),
     )
     return (
-        input_projection(given, "query_key_value_gate", weights, 3 * width),
-        scan_exchange(given, 3 * width, width),
+        input_projection(conditions, "query_key_value_gate", weights, 3 * width),
+        scan_exchange(conditions, 3 * width, width),
         scan,
         gate,
-        output_projection(given, width),
+        output_projection(conditions, width),
     )

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Collective, Kept, Operation, Weight
 
 
-def input_projection(given: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
+def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
     """The product before the scan; what it makes stays alive, as the scan's or the convolution's input."""
     return Operation(
         name=name,
         group="attention_projection",
         weights=weights,
-        kept=(Kept(f"{name}_output", element_bytes(given) * width, "tensor"),),
-        moved=cast(given, float(given.model.hidden_size), "sequence"),
-        collectives=(tensor_collective(given, "gather"),),
+        kept=(Kept(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
+        moved=cast(conditions, float(conditions.model.hidden_size), "sequence"),
+        collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,
     )
 
 
-def scan_exchange(given: Conditions, entering: int, leaving: int) -> Operation:
+def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operation:
     """Context parallelism: all-to-all from sequence to head splits before the scan, and back behind it."""
-    amount = element_bytes(given) * (entering + leaving)
+    amount = element_bytes(conditions) * (entering + leaving)
     exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
     return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
 

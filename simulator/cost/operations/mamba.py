@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.elements import FP32, element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
@@ -12,21 +12,21 @@ from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 from simulator.question.specs.model import ModelSpec
 
 
-def mamba(given: Conditions) -> tuple[Operation, ...]:
+def mamba(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition.
 
     One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The fused
     scan keeps that alone, and its own output before the gate; convolution and chunk states are done again in its
     backward pass. The norm over groups keeps the gated output and makes the next product's input.
     """
-    model, element = given.model, element_bytes(given)
+    model, element = conditions.model, element_bytes(conditions)
     inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
     entering = 2 * inner + matrices + model.mamba_heads
     scan = Operation(
         name="state_space_scan",
         group="core_attention",
         weights=tuple(vector(name, model.mamba_heads, "column") for name in ("decay", "step_bias", "skip")),
-        kept=(Kept("scan_output", element * inner, "tensor"), *_matrices(given)),
+        kept=(Kept("scan_output", element * inner, "tensor"), *_matrices(conditions)),
         temporary=(Amount(element * entering, "tensor"),),
         moved=(Amount(element * (3 * inner + matrices), "tensor"),),
         core_flops=_flops(model),
@@ -43,25 +43,25 @@ def mamba(given: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
     return (
-        input_projection(given, "scan_projection", _weights(model), entering),
-        scan_exchange(given, entering, inner),
-        convolution(given, inner + matrices),
+        input_projection(conditions, "scan_projection", _weights(model), entering),
+        scan_exchange(conditions, entering, inner),
+        convolution(conditions, inner + matrices),
         scan,
         norm,
-        output_projection(given, inner),
+        output_projection(conditions, inner),
     )
 
 
-def _matrices(given: Conditions) -> tuple[Kept, ...]:
+def _matrices(conditions: Conditions) -> tuple[Kept, ...]:
     """What a scan composed of matrix products keeps in fp32 beside its output.
 
     Decays and scores of every chunk, `2 C` a head; B and C repeated for all heads, `2 N`; and seven tensors of the
     inner width: inputs, their steps, decayed inputs, the outputs within and between chunks and their sum. Counted from
     the peaks of MindSpeed-LLM's four runs (v2.1 to v26), which they meet within 4 %.
     """
-    if not given.framework.composed_scan:
+    if not conditions.framework.composed_scan:
         return ()
-    model = given.model
+    model = conditions.model
     heads, inner = float(model.mamba_heads), float(model.mamba_heads * model.mamba_head_dim)
     matrices = 2.0 * heads * (model.chunk_tokens + model.mamba_state)
     return (Kept("scan_matrices", FP32 * (matrices + 7.0 * inner), "tensor"),)

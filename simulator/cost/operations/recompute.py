@@ -1,7 +1,7 @@
 """Recompute policies: which operations the backward pass does again, and which of their tensors are then not kept.
 
 A policy is a few parts, each a set of operations. Recomputation of whole layers keeps their inputs alone and is counted
-by layer, in `memory.schedule`.
+by layer, in `memory.rank_activations`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, assert_never
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Kept, Operation, OperationGroup, Split, Spread, Weight, summed
@@ -46,20 +46,20 @@ _ATTENTION: frozenset[OperationGroup] = frozenset(
 )
 
 
-def parts(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Part, ...]:
+def parts(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Part, ...]:
     """The parts that a mode does again as a whole; `full` is about whole layers, `operations` has its own rule."""
     match mode:
         case "none" | "full" | "operations":
             return ()
         case "selective":
-            return tuple(_module(given, kind, module) for module in modules)
+            return tuple(_module(conditions, kind, module) for module in modules)
         case "attention":
             # All of the attention block but the norm and its output, the block's input.
             return (Part(groups=_ATTENTION),)
     assert_never(mode)
 
 
-def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part:
+def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) -> Part:
     """What a module of selective recompute is in a layer of a kind, as megatron-core 0.16 cuts it."""
     groups: set[OperationGroup] = set()
     names: set[str] = set()
@@ -81,7 +81,7 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
         case "mla_up_proj":
             names = {"latent_up", "rotation"} if kind.mixer in LATENT else set()
             frees = {"query", "key", "latent_value", "key_value_projection"}
-            if given.framework.fuse_latent_norm:
+            if conditions.framework.fuse_latent_norm:
                 frees |= {"latent_norm_outputs", "latent_norm_statistics"}
         case "mlp":
             groups = {"feed_forward"}
@@ -100,38 +100,38 @@ def _module(given: Conditions, kind: LayerKind, module: RecomputeModule) -> Part
 
 
 @lru_cache(maxsize=512)
-def repeated(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
+def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
     """The operations of a layer that a policy does again, each once; of those that it keeps in part, the rest."""
     match mode:
         case "full":
-            return _needed(given, kind)
+            return _needed(conditions, kind)
         case "operations":
-            return tuple(_rest(given, kind))
+            return tuple(_rest(conditions, kind))
         case _:
-            chosen = parts(given, kind, mode, modules)
-            return tuple(one for one in layer_operations(given, kind) if any(part.repeats(one) for part in chosen))
+            chosen = parts(conditions, kind, mode, modules)
+            return tuple(one for one in layer_operations(conditions, kind) if any(part.repeats(one) for part in chosen))
 
 
-def _needed(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """What recomputation of a whole layer does: it ends with the last tensor that is read, or with the layer."""
-    ends = given.framework.recompute_stops_early or given.framework.compiled
-    return _read(given, kind) if ends else layer_operations(given, kind)
+    ends = conditions.framework.recompute_stops_early or conditions.framework.compiled
+    return _read(conditions, kind) if ends else layer_operations(conditions, kind)
 
 
-def _read(given: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """A layer up to the last tensor that its backward pass reads."""
-    operations = layer_operations(given, kind)
+    operations = layer_operations(conditions, kind)
     last = max((i for i, one in enumerate(operations) if one.kept and one.group != "adapter"), default=-1)
     return operations[: last + 1]
 
 
-def _rest(given: Conditions, kind: LayerKind) -> Iterator[Operation]:
+def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
     """What per-operation checkpointing does again: all but attention, every second product, and exchanges that end one.
 
     Scatters of tensor parallelism and the experts' all-to-alls are kept; gathers are done again.
     """
-    kept = {weight.name for weight in _kept_products(given, kind)}
-    for one in _needed(given, kind):
+    kept = {weight.name for weight in _kept_products(conditions, kind)}
+    for one in _needed(conditions, kind):
         if one.group in ("core_attention", "context_exchange"):
             continue
         yield one._replace(
@@ -144,7 +144,7 @@ _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
 """Products of latent attention as torchtitan runs them: queries first."""
 
 
-def _kept_products(given: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """The products whose outputs per-operation checkpointing keeps: the first, third and so on of a layer.
 
     torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not those of routed experts,
@@ -152,7 +152,7 @@ def _kept_products(given: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """
     found = [
         weight
-        for one in layer_operations(given, kind)
+        for one in layer_operations(conditions, kind)
         for weight in one.weights
         if weight.matmul and not weight.routed and one.group != "router"
     ]
@@ -171,32 +171,34 @@ _OUTPUTS: Mapping[Split, Spread] = {
 """How the output of a product is spread, by the way its weight is cut."""
 
 
-def _kept_outputs(given: Conditions, kind: LayerKind) -> Iterator[Kept]:
+def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
     """What per-operation checkpointing keeps of a layer: its input, attention, every second product, what is exchanged.
 
     A compiled layer keeps none that nothing reads: what the last product puts out goes into the residual stream.
     """
-    hidden = float(given.model.hidden_size)
-    yield Kept("layer_input", element_bytes(given) * hidden, "sequence")
-    for one in layer_operations(given, kind):
+    hidden = float(conditions.model.hidden_size)
+    yield Kept("layer_input", element_bytes(conditions) * hidden, "sequence")
+    for one in layer_operations(conditions, kind):
         if one.group in ("core_attention", "adapter"):
             yield from one.kept
-    unread = {output.name for output in _unread(given, kind)} if given.framework.compiled else set()
-    yield from (output for output in _outputs(given, kind, layer_operations(given, kind)) if output.name not in unread)
+    unread = {output.name for output in _unread(conditions, kind)} if conditions.framework.compiled else set()
+    yield from (
+        output for output in _outputs(conditions, kind, layer_operations(conditions, kind)) if output.name not in unread
+    )
 
 
-def _unread(given: Conditions, kind: LayerKind) -> Iterator[Kept]:
+def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
     """Outputs behind the last tensor that the backward pass reads."""
-    yield from _outputs(given, kind, layer_operations(given, kind)[len(_read(given, kind)) :])
+    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read(conditions, kind)) :])
 
 
-def _outputs(given: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
+def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
     """What some of a layer's operations put out and per-operation checkpointing keeps."""
-    kept = {weight.name for weight in _kept_products(given, kind)}
+    kept = {weight.name for weight in _kept_products(conditions, kind)}
     for one in operations:
         for weight in one.weights:
             if weight.name in kept:
-                amount = element_bytes(given) * weight.outputs
+                amount = element_bytes(conditions) * weight.outputs
                 yield Kept(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
         for each in one.collectives:
             if each.pattern == "reduce" and each.group == "tensor":
@@ -206,12 +208,12 @@ def _outputs(given: Conditions, kind: LayerKind, operations: tuple[Operation, ..
 
 
 @lru_cache(maxsize=512)
-def freed(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
+def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
     """Bytes that a policy does not keep of a layer, by spread; below zero where it keeps others instead."""
     if mode == "operations":
-        everything = summed(tensor for one in layer_operations(given, kind) for tensor in one.kept)
-        return _added(everything, summed(_kept_outputs(given, kind)), sign=-1.0)
-    return _bytes_of(given, kind, parts(given, kind, mode, modules))
+        everything = summed(tensor for one in layer_operations(conditions, kind) for tensor in one.kept)
+        return _added(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
+    return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
 
 
 def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
@@ -219,10 +221,10 @@ def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: 
     return {spread: first.get(spread, 0.0) + sign * second.get(spread, 0.0) for spread in spreads}
 
 
-def _bytes_of(given: Conditions, kind: LayerKind, chosen: tuple[Part, ...]) -> Mapping[Spread, float]:
+def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...]) -> Mapping[Spread, float]:
     return summed(
         tensor
-        for one in layer_operations(given, kind)
+        for one in layer_operations(conditions, kind)
         for tensor in one.kept
         if any(part.drops(one, tensor) for part in chosen)
     )
@@ -230,17 +232,17 @@ def _bytes_of(given: Conditions, kind: LayerKind, chosen: tuple[Part, ...]) -> M
 
 @lru_cache(maxsize=512)
 def returning(
-    given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
+    conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
 ) -> tuple[tuple[Mapping[Spread, float], Mapping[Spread, float]], ...]:
     """For each part of a policy: bytes back while it is done again, and bytes kept behind it that have gone by then."""
     if mode == "operations":
         # All of the layer is back before its backward pass begins, beside what that does not read.
-        unread = () if given.framework.compiled else _unread(given, kind)
-        return ((_added(freed(given, kind, mode, modules), summed(unread)), {}),)
-    operations, chosen = layer_operations(given, kind), parts(given, kind, mode, modules)
+        unread = () if conditions.framework.compiled else _unread(conditions, kind)
+        return ((_added(freed(conditions, kind, mode, modules), summed(unread)), {}),)
+    operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
     found = []
     for part in chosen:
-        again = _bytes_of(given, kind, (part,))
+        again = _bytes_of(conditions, kind, (part,))
         last = max((i for i, one in enumerate(operations) if part.repeats(one)), default=len(operations) - 1)
         gone = (
             tensor

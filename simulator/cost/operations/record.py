@@ -111,20 +111,26 @@ class Kept(NamedTuple):
     spread: Spread
 
 
+CollectiveGroup = Literal[
+    "tensor", "context", "context_inner", "context_outer", "expert", "expert_tensor", "expert_ranks"
+]
+"""`expert_ranks`: expert parallel times expert tensor parallel. `context_inner`, `context_outer`: neighbours of the
+context-parallel group that exchange tokens for heads, and the ring of such groups."""
+Hiding = Literal["products", "core_attention", "first_block", "experts", "nothing", "attention_apart"]
+"""What a collective may hide behind, where the stack overlaps it; `first_block`: attention over a rank's own tokens;
+`nothing` and `attention_apart` are whole, among what tensor and what context parallelism send."""
+
+
 class Collective(NamedTuple):
     """One collective of the forward pass; the backward pass mirrors it."""
 
-    group: Literal["tensor", "context", "context_inner", "context_outer", "expert", "expert_tensor", "expert_ranks"]
-    """`expert_ranks`: expert parallel times expert tensor parallel. `context_inner`, `context_outer`: neighbours of the
-    context-parallel group that exchange tokens for heads, and the ring of such groups."""
+    group: CollectiveGroup
     pattern: Literal["gather", "reduce", "all_to_all", "ring", "gather_each", "reduce_each", "once"]
     amount: float
     """Bytes per token: gathered in total, sent by a member, or passed on in one step of a ring; `gather_each` and
     `reduce_each`: brought in by every member; `once`: of one copy to every rank that a token reaches."""
     spread: Spread
-    beside: Literal["products", "core_attention", "first_block", "experts", "nothing", "attention_apart"]
-    """What it may hide behind, where the stack overlaps it; `first_block`: attention over a rank's own tokens;
-    `nothing` and `attention_apart` are whole, among what tensor and what context parallelism send."""
+    beside: Hiding
     backward: float = 1.0
     """Times the forward pass's volume that the backward pass moves."""
 

@@ -49,13 +49,13 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
 
 
 @lru_cache(maxsize=1024)
-def adapters_of(given: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
+def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
     """LoRA parameters on every linear weight: rank x (inputs + outputs), divided as the weight is; nothing without.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
     matrix on the unsplit side is replicated. Where products of one input share an adapter, they have one.
     """
-    rank, fused = given.lora_rank, given.framework.shared_adapters
+    rank, fused = conditions.lora_rank, conditions.framework.shared_adapters
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
@@ -85,9 +85,9 @@ def classed(weight: Weight, parameters: float) -> WeightTotals:
 
 
 @lru_cache(maxsize=256)
-def kept_amounts(given: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
+def kept_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
     """Bytes a layer keeps when nothing is recomputed, by spread."""
-    return summed(tensor for one in layer_operations(given, kind) for tensor in one.kept)
+    return summed(tensor for one in layer_operations(conditions, kind) for tensor in one.kept)
 
 
 def core_width(operations: Iterable[Operation]) -> float:
@@ -114,9 +114,9 @@ def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
 @lru_cache(maxsize=256)
 def total_parameters(model: ModelSpec) -> int:
     """Parameters of the main model: a tied table once, no MTP module."""
-    given = Conditions(model)
-    ends = _count(output_layer(given)) + _count(inputs(given)) + _table_apart(given)
-    return _over_layers(given, _count) + ends
+    conditions = Conditions(model)
+    ends = _count(output_layer(conditions)) + _count(inputs(conditions)) + _table_apart(conditions)
+    return _over_layers(conditions, _count) + ends
 
 
 def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int:
@@ -125,23 +125,23 @@ def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int
     A tied table is the head, so it always counts; an input table of its own counts with `include_input_embedding`
     only. Publishers use both conventions.
     """
-    given = Conditions(model)
+    conditions = Conditions(model)
 
     def used(operations: tuple[Operation, ...]) -> int:
         chosen = (w._replace(copies=model.num_experts_per_tok) if w.routed else w for w in weights_of(operations))
         return sum(weight.parameters for weight in chosen)
 
-    table = _table_apart(given) + _count(inputs(given)) if include_input_embedding else 0
-    return _over_layers(given, used) + _count(output_layer(given)) + table
+    table = _table_apart(conditions) + _count(inputs(conditions)) if include_input_embedding else 0
+    return _over_layers(conditions, used) + _count(output_layer(conditions)) + table
 
 
 def mtp_parameters(model: ModelSpec) -> int:
     """Parameters of all MTP modules, which the totals leave out."""
-    given = Conditions(model)
+    conditions = Conditions(model)
     if model.num_nextn_predict_layers == 0:
         return 0
     return model.num_nextn_predict_layers * (
-        _count(prediction(given)) + _count(layer_operations(given, model.prediction_kind))
+        _count(prediction(conditions)) + _count(layer_operations(conditions, model.prediction_kind))
     )
 
 
@@ -149,11 +149,13 @@ def _count(operations: tuple[Operation, ...]) -> int:
     return sum(weight.parameters for weight in weights_of(operations))
 
 
-def _over_layers(given: Conditions, measure: Callable[[tuple[Operation, ...]], int]) -> int:
-    layers = given.model.layers
-    return sum(layers.count(kind) * measure(layer_operations(given, kind)) for kind in given.model.layer_kinds)
+def _over_layers(conditions: Conditions, measure: Callable[[tuple[Operation, ...]], int]) -> int:
+    layers = conditions.model.layers
+    return sum(
+        layers.count(kind) * measure(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds
+    )
 
 
-def _table_apart(given: Conditions) -> int:
+def _table_apart(conditions: Conditions) -> int:
     """Parameters of the input table where the head has storage of its own."""
-    return 0 if given.model.tie_word_embeddings else _count((embedding(given),))
+    return 0 if conditions.model.tie_word_embeddings else _count((embedding(conditions),))

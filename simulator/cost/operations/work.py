@@ -61,32 +61,32 @@ class Work(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def layer_work(given: Conditions, kind: LayerKind) -> Work:
+def layer_work(conditions: Conditions, kind: LayerKind) -> Work:
     """The work of a whole layer."""
-    return _work(given, layer_operations(given, kind))
+    return _work(conditions, layer_operations(conditions, kind))
 
 
 @lru_cache(maxsize=512)
-def repeated_work(given: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
+def repeated_work(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
     """The work that a recompute policy does again in a layer; `full` the layer, `none` nothing."""
-    return _work(given, repeated(given, kind, mode, modules))
+    return _work(conditions, repeated(conditions, kind, mode, modules))
 
 
-def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
+def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
     return Work(
         products=products,
-        chosen=chosen_parameters(given.model, products),
-        shapes=_shapes(given, operations, routed=False),
-        grouped=_shapes(given, operations, routed=True),
-        adapters=adapters_of(given, operations),
+        chosen=chosen_parameters(conditions.model, products),
+        shapes=_shapes(conditions, operations, routed=False),
+        grouped=_shapes(conditions, operations, routed=True),
+        adapters=adapters_of(conditions, operations),
         core_width=core_width(operations),
         windows=tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None),
         core_flops=sum(operation.core_flops for operation in operations),
         moved=summed(amount for one in operations for amount in one.moved),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         paired=tuple(
-            (one, _shapes(given, (operation,), routed=False))
+            (one, _shapes(conditions, (operation,), routed=False))
             for operation in operations
             for one in operation.collectives
             if one.beside == "products"
@@ -95,7 +95,7 @@ def _work(given: Conditions, operations: tuple[Operation, ...]) -> Work:
     )
 
 
-def _shapes(given: Conditions, operations: tuple[Operation, ...], *, routed: bool) -> tuple[Product, ...]:
+def _shapes(conditions: Conditions, operations: tuple[Operation, ...], *, routed: bool) -> tuple[Product, ...]:
     """Weights of one operation that share inputs and cut are one product where the stack fuses them."""
     products: list[Product] = []
     for operation in operations:
@@ -103,7 +103,7 @@ def _shapes(given: Conditions, operations: tuple[Operation, ...], *, routed: boo
         for weight in operation.weights:
             if not weight.matmul or weight.routed != routed:
                 continue
-            if given.framework.fused_projections:
+            if conditions.framework.fused_projections:
                 fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0) + weight.outputs
             else:
                 products.append(Product(weight.inputs, weight.outputs, weight.split))

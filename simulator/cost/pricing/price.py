@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import stage_contents, usable_bytes
+from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -22,21 +22,26 @@ FITS, STARVED, DOES_NOT_FIT = range(3)
 class Sized:
     """A block with its memory; arrays of shape (n,)."""
 
-    block: LayoutBlock
+    pricing: Pricing
     memory: MemoryByStage
-    binding_stage: NDArray[np.intp]
+    binding_stage: Index
     """The rank that needs most of its device."""
     device_bytes: Array
     """What that rank's device shows."""
     need_bytes: Array
     """What it needs."""
-    verdict: NDArray[np.intp]
+    verdict: Index
     """FITS, STARVED or DOES_NOT_FIT."""
+
+    @property
+    def block(self) -> LayoutBlock:
+        """The layouts."""
+        return self.pricing.block
 
     def take(self, where: Index) -> Sized:
         """The layouts at an index."""
         return Sized(
-            self.block.take(where),
+            self.pricing.take(where),
             self.memory.take(where),
             self.binding_stage[where],
             self.device_bytes[where],
@@ -52,29 +57,29 @@ class Priced(Sized):
     step: StepSeconds
 
 
-def size(scenario: Scenario, block: LayoutBlock) -> Sized:
-    """Memory of every layout of `block`, and whether it fits."""
-    memory = memory_by_stage(scenario, block, stage_contents(scenario, block))
-    share = memory.need / usable_bytes(scenario, memory.has)[:, None]
+def size(pricing: Pricing) -> Sized:
+    """Memory of every layout of a block, and whether it fits."""
+    memory = memory_by_stage(pricing)
+    share = memory.need / usable_bytes(pricing.scenario, memory.contents)
     binding = np.argmax(share, axis=0)
-    device, need = (each[binding, np.arange(len(block))] for each in (memory.device, memory.need))
-    return Sized(block, memory, binding, device, need, verdicts(scenario, np.max(share, axis=0)))
+    device, need = (each[binding, np.arange(len(pricing))] for each in (memory.device, memory.need))
+    return Sized(pricing, memory, binding, device, need, verdicts(pricing.scenario, np.max(share, axis=0)))
 
 
-def price(scenario: Scenario, block: LayoutBlock) -> Priced:
-    """Price every layout of `block`, for a grid and for a single layout."""
-    return timed(scenario, size(scenario, block))
+def price(pricing: Pricing) -> Priced:
+    """Price every layout of a block, for a grid and for a single layout."""
+    return timed(size(pricing))
 
 
-def timed(scenario: Scenario, sized: Sized, below: Array | float = np.inf) -> Priced:
+def timed(sized: Sized, below: Array | float = np.inf) -> Priced:
     """Add the time of every layout; `below` as in `step_seconds`."""
-    step = step_seconds(scenario, sized.block, sized.memory, below)
+    step = step_seconds(sized.pricing, sized.memory, below)
     return Priced(
-        sized.block, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
+        sized.pricing, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
     )
 
 
-def verdicts(scenario: Scenario, share: Array) -> NDArray[np.intp]:
+def verdicts(scenario: Scenario, share: Array) -> Index:
     """Compare need with what a framework can use, given as their ratio on the worst rank.
 
     Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.

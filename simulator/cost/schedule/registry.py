@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from simulator.cost.derived import Pricing
 from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
-from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import ROUND, pipeline_shape
-from simulator.question.scenario.scenario import Scenario
 
 
-def schedule_of(scenario: Scenario, block: LayoutBlock) -> Schedule:
+def schedule_of(pricing: Pricing) -> Schedule:
     """The schedule of a block; forward and backward passes run under each other where the experts' exchange does so."""
+    scenario, block = pricing.scenario, pricing.block
     combined = scenario.framework.overlap_expert_exchange and scenario.model.is_moe
     name = block.schedule
     if name not in ROUND and pipeline_shape(name, block.pipeline_parallel, block.virtual_stages) == "round":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from simulator.cost.derived import Pricing
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.sums import attended_share, chosen_parameters, weight_totals
 from simulator.cost.operations.work import Work, layer_work, repeated_work
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
@@ -76,20 +77,21 @@ def model_flops_per_token(scenario: Scenario) -> float:
 
 def adapter_flops_per_token(scenario: Scenario) -> float:
     """Forward FLOPs per token of the LoRA adapters; of routed experts' those of the k chosen ones."""
-    model, given = scenario.model, conditions_of(scenario)
+    model, conditions = scenario.model, conditions_of(scenario)
 
     def one(kind: LayerKind) -> float:
-        return 2.0 * chosen_parameters(model, layer_work(given, kind).adapters).all
+        return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
 
     return sum(model.layers.count(kind) * one(kind) for kind in model.layer_kinds)
 
 
-def expert_launches(scenario: Scenario, block: LayoutBlock) -> Array:
+def expert_launches(pricing: Pricing) -> Array:
     """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
 
     Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
     hundred, of every expert here six products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
     """
+    scenario = pricing.scenario
     casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
-    held: Array = scenario.model.num_experts / block.expert_parallel
+    held: Array = scenario.model.num_experts / pricing.block.expert_parallel
     return 103.0 + (6.0 + 4.0 * casts) * held

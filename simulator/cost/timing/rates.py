@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from simulator.cost.elements import element_bytes
+from simulator.cost.dtypes import element_bytes
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import AttentionKernel
 

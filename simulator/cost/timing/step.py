@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.elements import (
+from simulator.cost.derived import Pricing, of_sizes
+from simulator.cost.dtypes import (
     element_bytes,
     gathered_narrow,
     gradient_bytes,
@@ -24,8 +24,7 @@ from simulator.cost.memory.parameters import (
     shard_degrees,
 )
 from simulator.cost.memory.peak import MemoryByStage
-from simulator.cost.memory.schedule import micro_batches, recompute_plan
-from simulator.cost.stages import StageContents, stage_contents
+from simulator.cost.operations.extents import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
@@ -39,7 +38,7 @@ from simulator.cost.timing.pipeline import (
 from simulator.cost.timing.rates import memory_rate
 from simulator.cost.timing.waits import exposed
 from simulator.question.frameworks.profile import DTYPE_BYTES
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock
+from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
@@ -56,9 +55,9 @@ class StepSeconds(NamedTuple):
     offload: Array
     overhead: Array
 
-    def parts(self, block: LayoutBlock, memory: MemoryByStage) -> Parts:
+    def parts(self, pricing: Pricing) -> Parts:
         """Named parts seen from the pacing rank; they add up to `total`."""
-        parts = pace_parts(block, memory.has, memory.plan, self.work, self.pipeline)
+        parts = pace_parts(pricing, self.pipeline)
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
             "bubble": self.pipeline.fill,
@@ -69,45 +68,34 @@ class StepSeconds(NamedTuple):
         }
 
 
-def step_seconds(
-    scenario: Scenario, block: LayoutBlock, memory: MemoryByStage, below: Array | float = np.inf
-) -> StepSeconds:
-    """Price a block's time. The memory result supplies what is recomputed and offloaded.
+def step_seconds(pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf) -> StepSeconds:
+    """Price a block's time. The memory result supplies what is offloaded.
 
     A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
     a lower bound that does.
     """
-    has = memory.has
-    work = stage_work(scenario, block, has, memory.plan)
-    pipeline = pipeline_seconds(scenario, block, has, work)
-    moves = host_moves(scenario, block, memory)
+    work = stage_work(pricing)
+    pipeline = pipeline_seconds(pricing, work)
+    moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
     micro_batch = _largest(forward + np.maximum(work.backward, moves.each_pass))
-    data = _largest(data_parallel_seconds(scenario, block, has, forward, micro_batch))
-    optimizer = _largest(optimizer_seconds(scenario, block, has))
+    data = _largest(data_parallel_seconds(pricing, forward, micro_batch))
+    optimizer = _largest(optimizer_seconds(pricing))
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    overhead = _overhead_seconds(scenario, pipeline) + reference_seconds(scenario, block, pipeline, forward)
+    overhead = _overhead_seconds(pricing.scenario, pipeline) + reference_seconds(pricing, pipeline, forward)
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    pipeline = with_waits(scenario, block, has, work, pipeline, passes + rest < below)
+    pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
     return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
 
 
-def least_step_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    """What a step takes at least, shape (n,), for a fraction of the work: its passes with nothing done again.
-
-    Nothing but these passes differs by kind of work alone, so layouts alike are looked at once.
-    """
-    return block.once(lambda each: _least_step_seconds(scenario, each))
-
-
-def _least_step_seconds(scenario: Scenario, block: LayoutBlock) -> Array:
-    bare = replace(block, recompute=np.full(len(block), BY_NAME["recompute"].encoded("none")))
-    has = stage_contents(scenario, bare)
-    work = stage_work(scenario, bare, has, recompute_plan(bare, has))
-    pipeline = pipeline_seconds(scenario, bare, has, work)
+@of_sizes
+def least_step_seconds(pricing: Pricing) -> Array:
+    """What a step takes at least, shape (n,), for a fraction of the work: its passes with nothing done again."""
+    bare = pricing.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
+    pipeline = pipeline_seconds(bare, stage_work(bare))
     least: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
-    return least + _overhead_seconds(scenario, pipeline)
+    return least + _overhead_seconds(pricing.scenario, pipeline)
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
@@ -117,16 +105,14 @@ def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     return overhead + waiting_seconds(scenario, pipeline)
 
 
-def reference_seconds(
-    scenario: Scenario, block: LayoutBlock, pipeline: PipelineSeconds, forward: KindArray
-) -> Array | float:
+def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: KindArray) -> Array | float:
     """Forward passes without gradients of all micro batches, where a reference scores them before they are trained on.
 
     A pipeline of forward passes alone fills once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py, `eval_batch`).
     """
-    if not scenario.framework.reference_forward:
+    if not pricing.scenario.framework.reference_forward:
         return 0.0
-    return (pipeline.micro_batches + block.pipeline_parallel - 1.0) * _largest(forward)
+    return (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * _largest(forward)
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
@@ -141,19 +127,30 @@ def _largest(by_kind: KindArray) -> Array:
     return slowest
 
 
-def _on_own_devices(scenario: Scenario, has: StageContents, figure: Callable[[Scenario], Array | float]) -> KindArray:
+def _on_own_devices(pricing: Pricing, figure: Callable[[Scenario], Array | float]) -> KindArray:
     """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
-    by_group = [np.atleast_2d(figure(member)) for member in scenario.members]
-    return np.concatenate([by_group[group] for group in has.group]) if scenario.groups else by_group[0]
+    by_group = [np.atleast_2d(figure(member.scenario)) for member in pricing.members]
+    return np.concatenate([by_group[group] for group in pricing.contents.group]) if len(by_group) > 1 else by_group[0]
 
 
-def data_parallel_seconds(
-    scenario: Scenario,
-    block: LayoutBlock,
-    has: StageContents,
-    forward: KindArray,
-    micro_batch: Array,
-) -> KindArray:
+class SecondsPerByte(NamedTuple):
+    """Gathering or scattering one byte over the ranks that ZeRO shards over, shape (kinds or 1, n)."""
+
+    dense: KindArray
+    routed: KindArray
+
+
+@of_sizes
+def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
+    """What a byte takes over the ranks with the same parameters, and over those with the same experts."""
+    degrees = shard_degrees(pricing)
+    return SecondsPerByte(
+        _seconds_per_byte(pricing, shard_group(pricing.block, degrees.dense)),
+        _seconds_per_byte(pricing, expert_shard_group(pricing.block, degrees.routed)),
+    )
+
+
+def data_parallel_seconds(pricing: Pricing, forward: KindArray, micro_batch: Array) -> KindArray:
     """Exposed gradient reduction and parameter gathering of a step.
 
     ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
@@ -161,30 +158,26 @@ def data_parallel_seconds(
     overlaps hides behind the passes it belongs to: `forward` seconds of a rank's pass, of `micro_batch` for both of the
     slowest rank, shape (n,), with what they wait for the host.
     """
+    scenario, block = pricing.scenario, pricing.block
     profile, values = scenario.framework, scenario.coefficients.time
     lora = scenario.lora_rank is not None
-    weights = device_parameters(scenario, block, has)
-    trained = device_parameters(scenario, block, has, adapters=True) if lora else weights
+    weights = device_parameters(pricing)
+    trained = device_parameters(pricing, adapters=True) if lora else weights
     gradient = gradient_bytes(scenario)
-    zero, batches = block.zero_stage, micro_batches(scenario, block)
+    zero, batches = block.zero_stage, micro_batches(pricing)
     each_time = np.where(zero >= 2, batches, 1.0)
     # An all-reduce is a reduction and a gather.
     scatters = each_time * (values.reduce_slowdown + np.where(zero == 0, 1.0, 0.0))
-    gathers = np.select([zero >= 3, zero >= 1], [2.0 * batches, np.ones(len(block))], 0.0)
+    gathers = np.select([zero >= 3, zero >= 1], [2.0 * batches, np.ones(len(pricing))], 0.0)
     gathered_dense = np.where(zero >= 3, weights.dense, trained.dense)
     gathered_routed = np.where(zero >= 3, weights.routed, trained.routed)
-    dense = block.once(
-        lambda each: _seconds_per_byte(scenario, has, shard_group(each, shard_degrees(scenario, each).dense))
-    )
-    routed = block.once(
-        lambda each: _seconds_per_byte(scenario, has, expert_shard_group(each, shard_degrees(scenario, each).routed))
-    )
+    dense, routed = shard_seconds_per_byte(pricing)
     reducing = scatters * gradient * (dense * trained.dense + routed * trained.routed)
     if profile.sharding_degree or profile.sharding_replicas > 1:
-        reducing = reducing + each_time * gradient * _between_shard_groups(scenario, block, has, trained)
+        reducing = reducing + each_time * gradient * _between_shard_groups(pricing, trained)
     gathering = gathers * element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
-        linear = linear_by_class(scenario, block, has)
+        linear = linear_by_class(pricing)
         # A byte of the two less.
         gathering = gathering - gathers * (dense * linear.dense + routed * linear.routed)
     # ZeRO 3 gathers once for each pass; its second gather shares the backward pass with the reduction.
@@ -199,14 +192,13 @@ def data_parallel_seconds(
     waited = reducing + gathering - beside_forward - beside_backward
     share = values.data_exposed
     hidden = exposed(share, beside_forward, beside[0]) + exposed(share, beside_backward, beside[1])
-    return (
-        waited + hidden + _exchange_overhead(scenario, has, block, each_time + gathers) + _broadcasts(scenario, block)
-    )
+    return waited + hidden + _exchange_overhead(pricing, each_time + gathers) + _broadcasts(pricing)
 
 
-def _broadcasts(scenario: Scenario, block: LayoutBlock) -> Array:
+def _broadcasts(pricing: Pricing) -> Array:
     """Start of a broadcast of every other rank's share, one after the other, where parameters are sent so."""
-    degrees = shard_degrees(scenario, block).dense
+    scenario, block = pricing.scenario, pricing.block
+    degrees = shard_degrees(pricing).dense
     sent = scenario.framework.zero_broadcasts & (block.zero_stage >= 1) & (block.zero_stage <= _BROADCAST_STAGES)
     return np.where(sent, _BROADCAST_SECONDS * (degrees - 1.0), 0.0)
 
@@ -217,46 +209,47 @@ _BROADCAST_STAGES = 2
 """ZeRO stages that update parameters once a step; 3 gathers them in the passes."""
 
 
-def _exchange_overhead(scenario: Scenario, has: StageContents, block: LayoutBlock, exchanges: Array) -> KindArray:
+def _exchange_overhead(pricing: Pricing, exchanges: Array) -> KindArray:
     """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
-    exchanged = (has.num_layers + has.embeddings + has.heads)[:, None]
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    exchanged = contents.num_layers + contents.embeddings + contents.heads
     # What stores parameters in another type than it computes in gathers them even from a single rank.
     cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
     each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
-    per_exchange = _on_own_devices(scenario, has, lambda member: member.coefficients.time.shard_overhead_seconds)
+    per_exchange = _on_own_devices(pricing, lambda member: member.coefficients.time.shard_overhead_seconds)
     return exchanged * each * per_exchange
 
 
-def _between_shard_groups(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, trained: DeviceParameters
-) -> KindArray:
+def _between_shard_groups(pricing: Pricing, trained: DeviceParameters) -> KindArray:
     """Seconds per byte and gradient of summing the shards of several sharding groups, a scatter and a gather."""
-    degrees = shard_degrees(scenario, block)
+    block = pricing.block
+    degrees = shard_degrees(pricing)
     across = RankGroup(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
     experts = RankGroup(block.expert_replicas / degrees.routed, block.expert_ranks * degrees.routed)
-    dense = _seconds_per_byte(scenario, has, across) * trained.dense / degrees.dense
-    routed = _seconds_per_byte(scenario, has, experts) * trained.routed / degrees.routed
+    dense = _seconds_per_byte(pricing, across) * trained.dense / degrees.dense
+    routed = _seconds_per_byte(pricing, experts) * trained.routed / degrees.routed
     return np.where(block.zero_stage >= 1, 2.0 * (dense + routed), 0.0)
 
 
-def _seconds_per_byte(scenario: Scenario, has: StageContents, group: RankGroup) -> KindArray:
+def _seconds_per_byte(pricing: Pricing, group: RankGroup) -> KindArray:
     """Gathering or scattering one byte over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
-    return _on_own_devices(scenario, has, lambda member: gather_seconds(member, group, gibibyte) / GIB)
+    return _on_own_devices(pricing, lambda member: gather_seconds(member, group, gibibyte) / GIB)
 
 
-def optimizer_seconds(scenario: Scenario, block: LayoutBlock, has: StageContents) -> KindArray:
+def optimizer_seconds(pricing: Pricing) -> KindArray:
     """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth.
 
     `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again.
     """
-    trained = device_parameters(scenario, block, has, adapters=scenario.lora_rank is not None)
+    scenario = pricing.scenario
+    trained = device_parameters(pricing, adapters=scenario.lora_rank is not None)
     written = DTYPE_BYTES[parameter_dtype(scenario)]
     per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
     per_byte = _on_own_devices(
-        scenario, has, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member)
+        pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member)
     )
-    return shard(scenario, block, trained, 1) * per_parameter * per_byte
+    return shard(pricing, trained, 1) * per_parameter * per_byte
 
 
 class HostMoves(NamedTuple):
@@ -268,20 +261,19 @@ class HostMoves(NamedTuple):
     """Moved on the slowest rank while nothing is computed, shape (n,)."""
 
 
-def host_moves(scenario: Scenario, block: LayoutBlock, memory: MemoryByStage) -> HostMoves:
+def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     """What offload moves between device and host, one after the other.
 
     Optimizer state goes out after and comes back before the step. Activations go out in the forward and come back in
     the backward pass; parameters on the host come in for both passes of every micro batch, and go out after the step.
     """
-    per_byte = _on_own_devices(
-        scenario, memory.has, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second
-    )
+    profile = pricing.scenario.framework
+    per_byte = _on_own_devices(pricing, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second)
     each_pass = memory.activations.offload_traffic * per_byte
-    optimizer = block.offloads("optimizer", "optimizer_tensorwise")
-    state = 2.0 * _largest(memory.state.optimizer * per_byte) * scenario.framework.offload_fraction
+    optimizer = pricing.offloads("optimizer", "optimizer_tensorwise")
+    state = 2.0 * _largest(memory.state.optimizer * per_byte) * profile.offload_fraction
     each_step = np.where(optimizer, state, 0.0)
-    if scenario.framework.offload_parameters:
+    if profile.offload_parameters:
         parameters = memory.state.parameters_on_host * per_byte
         each_pass, each_step = each_pass + parameters, each_step + _largest(parameters)
     return HostMoves(each_pass, each_step)

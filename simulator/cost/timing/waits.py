@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.operations.work import Work
 from simulator.cost.timing.flops import expert_launches
-from simulator.question.scenario.block import Array, LayoutBlock
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.block import Array
 
 
 def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
@@ -16,9 +16,7 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
     return left
 
 
-def beside_weight_gradients(
-    scenario: Scenario, block: LayoutBlock, work: Work, tensor: Array, gemm: Array
-) -> tuple[Array, Array]:
+def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: Array) -> tuple[Array, Array]:
     """Seconds of a backward pass's tensor-parallel collectives that run alone, and what is left of those beside `gemm`.
 
     Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
@@ -26,16 +24,16 @@ def beside_weight_gradients(
     """
     sizes = [(one.inputs * one.outputs, one.split == "column") for one in work.shapes]
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
-    runs = tensor * np.where(block.sequence_parallel > 0.0, 0.5, 1.0)
-    share = scenario.coefficients.time.tensor_exposed
+    runs = tensor * np.where(pricing.block.sequence_parallel > 0.0, 0.5, 1.0)
+    share = pricing.scenario.coefficients.time.tensor_exposed
     return tensor - runs, exposed(share, runs, beside / 2.0 * gemm)
 
 
-def host_seconds(scenario: Scenario, block: LayoutBlock, work: Work) -> Array | float:
+def host_seconds(pricing: Pricing, work: Work) -> Array | float:
     """Seconds of the host for both passes of a layer, where they show: a pass takes no less."""
-    profile, values = scenario.framework, scenario.coefficients.time
+    profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
     host: Array | float = shows * work.calls * values.host_layer_seconds
     if work.products.routed:
-        host = np.maximum(host, values.launch_seconds * expert_launches(scenario, block))
+        host = np.maximum(host, values.launch_seconds * expert_launches(pricing))
     return host

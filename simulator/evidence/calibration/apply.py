@@ -99,7 +99,7 @@ class Applied(NamedTuple):
         if self.memory is None or self.memory.memory is None:
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
-        capacity = usable_bytes(scenario, priced.memory.has)[priced.binding_stage[index]]
+        capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
         variances = relative_variances("memory", scenario, block, part)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.stages import StageContents, stage_contents
 from simulator.cost.timing.flops import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
@@ -17,7 +17,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
-from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import TERA
@@ -34,7 +34,6 @@ class Sample:
     scenario: Scenario
     layout: Layout
     block: LayoutBlock
-    has: StageContents
     memory: MemoryByStage
     """Under the priors; time reads of it what no coefficient moves."""
 
@@ -68,9 +67,8 @@ def sample_of(row: MeasuredRow) -> Sample:
     The annotation beside the row is not read. Raises InputError when the row's layout is none.
     """
     scenario, layout = by_its_figures(row)
-    block = block_of([layout])
-    has = stage_contents(scenario, block)
-    return Sample(row, scenario, layout, block, has, memory_by_stage(scenario, block, has))
+    pricing = pricing_of(scenario, layout)
+    return Sample(row, scenario, layout, pricing.block, memory_by_stage(pricing))
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
@@ -104,10 +102,10 @@ def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Se
     sets = values.shape[1]
     repeated = np.zeros(sets, dtype=np.intp)
     scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
-    block = sample.block.take(repeated)
+    pricing = Pricing(scenario, sample.block.take(repeated))
     if kind == "memory":
-        return _memory(sample.row, memory_by_stage(scenario, block, sample.has))
-    seconds = step_seconds(scenario, block, sample.memory).total
+        return _memory(sample.row, memory_by_stage(pricing))
+    seconds = step_seconds(pricing, sample.memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
     return np.asarray(flops / seconds / scenario.devices / TERA)
 
@@ -123,7 +121,7 @@ def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
 def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
     """Bytes the device would show, whatever kind the row measured."""
     scenario = replace(sample.scenario, coefficients=coefficients)
-    return float(np.max(memory_by_stage(scenario, sample.block, sample.has).device))
+    return float(np.max(memory_by_stage(Pricing(scenario, sample.block)).device))
 
 
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:

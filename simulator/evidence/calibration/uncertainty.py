@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
-from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.arrays import Vector
@@ -43,11 +43,11 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
     # Every copy has coefficients of its own, so no two are alike.
-    tiled = block.apart().take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
+    tiled = block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
     # Time reads of memory what no time coefficient moves.
-    memory = memory_by_stage(moved if kind == "memory" else scenario, tiled, stage_contents(scenario, tiled))
-    devices = np.max(memory.device, axis=0)
-    figures = (devices if kind == "memory" else step_seconds(moved, tiled, memory).total).reshape(len(block), copies)
+    memory = memory_by_stage(Pricing(moved if kind == "memory" else scenario, tiled))
+    figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(Pricing(moved, tiled), memory).total
+    figures = figures.reshape(len(block), copies)
     slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:

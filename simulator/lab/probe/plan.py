@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.price import FITS, verdicts
-from simulator.cost.stages import stage_contents, usable_bytes
+from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.hierarchy import names_of
 from simulator.lab.probe.pool import Candidate
@@ -124,20 +125,19 @@ def _priced(
 ) -> _Priced | None:
     """Step time and slopes of a candidate, or None where it is of no use."""
     scenario, block = candidate.scenario, block_of([candidate.layout])
-    has = stage_contents(scenario, block)
     figures: dict[CoefficientKind, Vector] = {}
     for kind, names in moved.items():
         values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
         # One column as it is, and two for each coefficient, a step to either side.
         sides = np.exp(STEP * np.hstack([np.zeros((len(names), 1)), np.eye(len(names)), -np.eye(len(names))]))
         sets = replace(scenario, coefficients=replaced(base, kind, names, values[:, None] * sides))
-        several = block.take(np.zeros(sides.shape[1], dtype=np.intp))
-        memory = memory_by_stage(sets, several, has)
+        several = Pricing(sets, block.take(np.zeros(sides.shape[1], dtype=np.intp)))
+        memory = memory_by_stage(several)
         if kind == "memory":
             figures[kind] = np.asarray(np.max(memory.device, axis=0))
             continue
-        figures[kind] = step_seconds(sets, several, memory).total
-        share = np.max(memory.need[:, :1] / usable_bytes(scenario, has)[:, None], axis=0)
+        figures[kind] = step_seconds(several, memory).total
+        share = np.max(memory.need[:, :1] / usable_bytes(scenario, memory.contents), axis=0)
         if verdicts(scenario, share)[0] != FITS:
             return None
     seconds = float(figures["time"][0])

@@ -1,25 +1,24 @@
 """Many layouts at once: a block of layouts that share the shape of the pipeline, one array per other choice.
 
-Every formula of `memory` and `timing` takes a block. A single layout is a block of one, so there is one copy of each
-formula. Values are float64: bytes, tokens and counts stay exact up to 2**53.
+A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
+`block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each
+formula has one copy. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.arrays import Mask
+from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
-from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
-__all__ = ["Alike", "Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
+__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
 
 KindArray = NDArray[np.float64]
 """One number per kind of pipeline rank and layout, shape (kinds, n)."""
@@ -27,35 +26,9 @@ StageArray = NDArray[np.float64]
 """One number per pipeline rank and layout, shape (pipeline_parallel, n)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """Layouts of a block that differ in what the work of a layer does not depend on: each kind of them once."""
-
-    block: LayoutBlock
-    """One layout of each kind."""
-    index: NDArray[np.intp]
-    """Kind of every layout of the whole block, shape (n,)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBlock(Columns):
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
-
-    alike: Alike | None = None
-    """Layouts whose layers work alike, where that is known; None looks at each by itself."""
-    work: Alike | None = None
-    """Kinds of work that a whole search has, whatever pipeline and data parallel sizes; None where that is not known.
-
-    Their data parallel sizes are no numbers, so that no figure of them can depend on one.
-    """
-    worked_out: dict[int, tuple[object, dict[Any, Any]]] = dataclasses.field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
-    """Figures of the block that many formulas ask for, by identity of the question they belong to, with it."""
-
-    def known(self, question: object) -> dict[Any, Any]:
-        """What has been worked out of the block for a question so far; who works out more adds it."""
-        return self.worked_out.setdefault(id(question), (question, {}))[1]
 
     @property
     def expert_ranks(self) -> Array:
@@ -86,46 +59,13 @@ class LayoutBlock(Columns):
     def __len__(self) -> int:
         return len(self.tensor_parallel)
 
-    def recomputes(self, *modes: RecomputeMode) -> Mask:
-        """Where one of these is recomputed."""
-        return self._any("recompute", modes)
-
-    def recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
-        """Each mode and set of modules of recompute inside layers that occurs, and where."""
-        known = self.known(LayoutBlock)
-        if "inside" not in known:
-            known["inside"] = tuple(self._recomputed_inside())
-        return iter(known["inside"])
-
-    def _recomputed_inside(self) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
-        modules = BY_NAME["recompute_modules"]
-        for mode in RECOMPUTE_MODES:
-            chosen = self.recomputes(mode)
-            if mode in ("none", "full") or not chosen.any():
-                continue
-            for number in np.flatnonzero(np.bincount(self.recompute_modules[chosen].astype(np.intp))):
-                yield mode, modules.decoded(float(number)), chosen & (self.recompute_modules == number)
-
-    def recomputes_by(self, *methods: RecomputeMethod) -> Mask:
-        """Where full recompute would cover layers in one of these ways."""
-        return self._any("recompute_method", methods)
-
-    def offloads(self, *kinds: Offload) -> Mask:
-        """Where one of these is kept in host memory."""
-        return self._any("offload", kinds)
-
-    def _any(self, name: str, words: Sequence[str]) -> Mask:
-        """Where a column of words holds one of them: the only place that compares with an index."""
-        known = self.known(LayoutBlock)
-        if (name, words) not in known:
-            codes, column = [BY_NAME[name].encoded(word) for word in words], getattr(self, name)
-            found = column == codes[0]
-            for code in codes[1:]:
-                found = found | (column == code)
-            known[name, words] = np.asarray(found, dtype=np.bool_)
-            known[name, words].setflags(write=False)
-        mask: Mask = known[name, words]
-        return mask
+    def where(self, name: str, *words: str) -> Mask:
+        """Layouts whose column of words holds one of these, shape (n,): no other place compares with an index."""
+        codes, column = [BY_NAME[name].encoded(word) for word in words], getattr(self, name)
+        chosen = column == codes[0]
+        for code in codes[1:]:
+            chosen = chosen | (column == code)
+        return np.asarray(chosen, dtype=np.bool_)
 
     def layout(self, index: int) -> Layout:
         """The layout at `index` as a value."""
@@ -133,52 +73,9 @@ class LayoutBlock(Columns):
         own = {field.name: field.decoded(getattr(self, field.name)[index]) for field in COLUMNS}
         return Layout(**shared | own)
 
-    def take(self, where: NDArray[np.intp] | Mask) -> LayoutBlock:
+    def take(self, where: Index | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
-        chosen: dict[str, Any] = {field.name: getattr(self, field.name)[where] for field in COLUMNS}
-        work = self.work and Alike(self.work.block, self.work.index[where])
-        return replace(self, **chosen, alike=self.alike and _taken(self.alike, where), work=work)
-
-    def once(self, figure: Callable[[LayoutBlock], Array]) -> Array:
-        """A figure that depends on the fields of work only, shape (n,) or (…, n): computed once for all alike."""
-        return figure(self) if self.alike is None else self.spread(figure(self.alike.block))
-
-    def apart(self) -> LayoutBlock:
-        """The same layouts, no two of them taken as alike: each may have coefficients of its own."""
-        return replace(self, alike=None, work=None)
-
-    @property
-    def kinds_of_work(self) -> LayoutBlock:
-        """The layouts to price the work of a micro batch for: each kind of it once, of the search or of the block."""
-        shared = self.work or self.alike
-        return self if shared is None else shared.block
-
-    def worked(self, question: object, name: object, figure: Callable[[LayoutBlock], Array]) -> Array:
-        """A figure of the work of a micro batch, shape (n,): worked out once for all of a search, under its name."""
-        each = self.kinds_of_work
-        known = each.known(question)
-        if name not in known:
-            known[name] = figure(each)
-        return self.spread_work(known[name])
-
-    def spread_work(self, figure: Array) -> Array:
-        """A figure of `kinds_of_work` for every layout, shape (n,) or (…, n)."""
-        return self.spread(figure) if self.work is None else figure.take(self.work.index, axis=-1)
-
-    def spread(self, figure: Array) -> Array:
-        """A figure of the layouts once each, spread over all alike: shape (alike,) or (…, alike) to (n,) or (…, n)."""
-        return figure if self.alike is None else figure.take(self.alike.index, axis=-1)
-
-
-def _taken(alike: Alike, where: NDArray[np.intp] | Mask) -> Alike | None:
-    """The kinds of the layouts that an index or mask array selects."""
-    kinds, index = np.unique(alike.index[where], return_inverse=True)
-    return alike_of(alike.block, kinds, index)
-
-
-def alike_of(block: LayoutBlock, first: NDArray[np.intp], index: NDArray[np.intp]) -> Alike | None:
-    """Layouts alike to those of a block at `first`; None where they are so few that looking them up takes longer."""
-    return Alike(block.take(first), index) if 2 * len(first) <= len(index) else None
+        return replace(self, **{field.name: getattr(self, field.name)[where] for field in COLUMNS})
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:

@@ -1,61 +1,32 @@
-"""The families of models that are priced, by Hugging Face's `model_type`."""
+"""The families of models that are priced, by Hugging Face's `model_type`: the entries of families.yaml."""
 
-from typing import Literal
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Final
 
-Architecture = Literal[
-    "llama",
-    "mistral",
-    "ministral",
-    "ministral3",
-    "qwen2",
-    "qwen3",
-    "qwen3_vl_text",
-    "mimo",
-    "ernie4_5",
-    "glm",
-    "glm4",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "bloom",
-    "opt",
-    "mpt",
-    "starcoder2",
-    "nemotron",
-    "yuan",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "qwen3_vl_moe_text",
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "kimi_k2",
-    "glm4_moe",
-    "glm_moe_dsa",
-    "gpt_oss",
-    "minimax_m2",
-    "minimax_m3",
-    "minimax_m3_vl_text",
-    "llama4_text",
-    "mimo_v2_flash",
-    "step3p5",
-    "step3p7",
-    "ernie4_5_moe",
-    "olmoe",
-    "qwen3_next",
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-    "minimax",
-    "minimax_text_01",
-    "minimax_m1",
-    "nemotron_h",
-]
+from pydantic import AfterValidator
+
+from simulator.errors import did_you_mean
+
+FAMILIES_FILE: Final = Path(__file__).with_name("families") / "families.yaml"
+"""The table of families."""
+
+
+@lru_cache(maxsize=1)
+def architectures() -> tuple[str, ...]:
+    """Return the `model_type` of every family, read from the heads of the table's entries without parsing it."""
+    text = FAMILIES_FILE.read_text(encoding="utf-8")
+    return tuple(re.findall(r"^([a-z][a-z0-9_.-]*):", text, re.MULTILINE))
+
+
+def _known(name: str) -> str:
+    names = architectures()
+    if name not in names:
+        near = did_you_mean(name, names) or f"; known: {', '.join(names)}"
+        raise ValueError(f"'{name[:60]}' is not a family that is priced{near}")
+    return name
+
+
+Architecture = Annotated[str, AfterValidator(_known)]
 """Hugging Face ``model_type`` of the family the model belongs to."""

@@ -100,6 +100,28 @@ class Config:
         given = {new: self._values[old] for old, new in names.items() if old in self._values}
         return self.assuming(**given)
 
+    def nested(self, key: str) -> Self:
+        """Return the section that a key with dots lies in; this one for a key without."""
+        section, _, _ = key.rpartition(".")
+        return self.section(section) if section else self
+
+    def value(self, key: str, default: object = None) -> Any:
+        """Return what stands under a key, dots lead into sections; ``default`` where it is absent."""
+        section, _, name = key.partition(".")
+        if name:
+            return self.section(section).value(name, default)
+        return self._values.get(key, default)
+
+    def number(self, key: str, default: int | None) -> int | None:
+        """Return a whole number, dots lead into sections; ``default`` where the key is absent, None for a null.
+
+        A list of one number is that number; several are unsupported.
+        """
+        place, name = self.nested(key), key.rpartition(".")[2]
+        if isinstance(place.value(name), list):
+            return place.single(name, 0)
+        return place.optional(name) if place.has(name) else default
+
     def present(self, key: str) -> bool:
         """Tell whether the key is there and not null."""
         return self._values.get(key) is not None

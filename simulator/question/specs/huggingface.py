@@ -8,24 +8,17 @@ refused by name.
 """
 
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.question.specs.architectures import architectures
 from simulator.question.specs.configuration import Config
 from simulator.question.specs.documents import read_json
-from simulator.question.specs.families.common import Fields
-from simulator.question.specs.families.dense import DENSE
-from simulator.question.specs.families.experts import EXPERTS
-from simulator.question.specs.families.hybrid import HYBRID
-from simulator.question.specs.families.unpriced import unpriced
+from simulator.question.specs.families.reading import fields_of
+from simulator.question.specs.families.table import refusal
 from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
-
-FAMILIES: Final[Mapping[str, Callable[[Config], Fields]]] = {**DENSE, **EXPERTS, **HYBRID}
-"""Readers by `model_type`."""
 
 
 def read_config(file: Path) -> ModelSpec:
@@ -39,10 +32,10 @@ def read_config(file: Path) -> ModelSpec:
         raise InputError(f"{file}: model_type: is missing; this is not a Hugging Face model configuration")
     config = _text_part(whole)
     architecture = config.text("model_type", "")
-    if architecture not in FAMILIES:
-        raise UnsupportedError(f"{config.where}: model_type: {unpriced(architecture, FAMILIES)}")
+    if architecture not in architectures():
+        raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
     fields = {"name": _name_of(file), "architecture": architecture, "note": _note(whole, config)}
-    return validated(config.where, ModelSpec, fields | FAMILIES[architecture](config))
+    return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
 
 
 def _text_part(config: Config) -> Config:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.memory.outside import outside_allocator
 from simulator.cost.pricing.price import size
 from simulator.cost.stages import usable_bytes
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -34,16 +34,18 @@ class Peaks:
 
 def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
     """Both peaks of a layout."""
-    block = block_of([layout])
-    memory = size(scenario, block).memory
-    usable = usable_bytes(scenario, memory.has)
+    pricing = pricing_of(scenario, layout)
+    memory = size(pricing).memory
+    usable = usable_bytes(scenario, memory.contents)[:, 0]
 
     def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        totals = [moment.total(memory.has) for moment in memory.moments if (moment.name == "optimizer step") == step]
+        totals = [
+            moment.total(memory.contents) for moment in memory.moments if (moment.name == "optimizer step") == step
+        ]
         return np.asarray(np.max(np.stack(totals), axis=0))
 
     def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
-        device = (allocated + outside_allocator(scenario, block, allocated).total)[:, 0]
+        device = (allocated + outside_allocator(pricing, allocated).total)[:, 0]
         stage = int(np.argmax(device / usable))
         return Peak(stage=stage, device_bytes=float(device[stage]), capacity_bytes=float(usable[stage]))
 

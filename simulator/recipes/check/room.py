@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError
-from simulator.question.scenario.block import block_of
 from simulator.recipes.check.case import Case
 
 _TOKENS = 1024
@@ -39,7 +39,7 @@ def _longest(case: Case) -> int | None:
     def fits(count: int) -> bool:
         try:
             scenario = replace(case.scenario, seq_length=count * unit)
-            return bool(size(scenario, block_of([layout])).verdict[0] == FITS)
+            return bool(size(pricing_of(scenario, layout)).verdict[0] == FITS)
         except SimulateError:
             return False
 
@@ -72,5 +72,5 @@ def _largest(case: Case) -> int | None:
     ]
     if not sizes:
         return None
-    verdict = size(scenario, block_of([replace(layout, micro_batch_size=size) for size in sizes])).verdict
+    verdict = size(pricing_of(scenario, *(replace(layout, micro_batch_size=size) for size in sizes))).verdict
     return max((size for size, code in zip(sizes, verdict, strict=True) if code == FITS), default=None)

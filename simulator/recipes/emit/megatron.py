@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
-from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import model_chunks
 from simulator.recipes.check.case import Case
 from simulator.recipes.emit.recompute import megatron_recompute
@@ -287,8 +287,7 @@ def _context(case: Case) -> Iterator[str]:
         case "all_to_all":
             yield "--cp-comm-type a2a"
         case "all_to_all_ring":
-            block = block_of([layout])
-            inner = int(inner_context(case.scenario, block)[0])
+            inner = int(inner_context(pricing_of(case.scenario, layout))[0])
             sizes = f"{inner} {layout.context_parallel // inner}"
             yield f"--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes {sizes}"
         case kind:

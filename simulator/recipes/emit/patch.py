@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
-from simulator.question.scenario.block import block_of
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
@@ -201,7 +201,7 @@ def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]
         recipes = read()
     cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
     found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
-    return bool(found) and bool(size(found[0].scenario, block_of([found[0].layout])).verdict[0] == FITS)
+    return bool(found) and bool(size(pricing_of(found[0].scenario, found[0].layout)).verdict[0] == FITS)
 
 
 def _question(case: Case) -> tuple[object, ...]:

@@ -1,4 +1,8 @@
-"""What the layers of a pipeline rank keep: recomputed layers, offloaded activations, micro batches in flight."""
+"""What the layers of a pipeline rank keep: all but what is recomputed or offloaded, of every micro batch in flight.
+
+Rank 0 of four under 1F1B holds four micro batches at its peak, rank 3 one (Narayanan et al. 2021, section 2.2); with
+full recompute each is the input of every layer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.derived import Pricing, derived, of_sizes
 from simulator.cost.memory.activations import (
     embedded_bytes,
     kept_bytes,
@@ -16,22 +21,18 @@ from simulator.cost.memory.activations import (
     repeated_working_set,
     returning_bytes,
 )
+from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, STEADY, Schedule
 from simulator.cost.stages import StageContents
-from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
-def micro_batches(scenario: Scenario, block: LayoutBlock) -> Array:
-    """Micro batches per step on one replica: `B / (b d)`."""
-    return block.once(lambda each: scenario.global_batch_size / (each.micro_batch_size * each.data_parallel))
-
-
-def in_flight(scenario: Scenario, block: LayoutBlock) -> StageArray:
+@of_sizes
+def in_flight(pricing: Pricing) -> StageArray:
     """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
-    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
-    return block.once(lambda each: schedule.in_flight(ranks, chunks, micro_batches(scenario, each)) / chunks)
+    ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
+    return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class RecomputePlan:
     """Layers that are recomputed in full, by distinct chunk."""
 
     layers: NDArray[np.float64]
-    """Layers recomputed, shape (distinct chunks, rank kinds, layer kinds, n or 1)."""
+    """Layers recomputed, shape (distinct chunks, layer kinds, rank kinds, n or 1)."""
     unit: Array
     """Layers between two kept inputs, shape (n,); the backward pass holds one unit in full."""
     inputs: NDArray[np.float64]
@@ -48,31 +49,33 @@ class RecomputePlan:
     """Layers recomputed on every rank kind, shape (layer kinds, rank kinds, n or 1)."""
 
 
-def recompute_plan(block: LayoutBlock, has: StageContents) -> RecomputePlan:
+@derived
+def recompute_plan(pricing: Pricing) -> RecomputePlan:
     """Which layers are recomputed.
 
     `uniform` recomputes all, keeping the input of every `recompute_layers`-th layer; `block` the first
     `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
     """
-    chunks = has.chunks[..., None]
-    full = block.recomputes("full")
+    block, contents = pricing.block, pricing.contents
+    chunks = contents.chunks
+    full = pricing.recomputes("full")
     if not full.any():
         none = np.zeros_like(chunks)
-        return RecomputePlan(none, np.ones(len(block)), none[:, :, 0], none[0].swapaxes(0, 1))
-    uniform = full & block.recomputes_by("uniform")
-    leading = full & block.recomputes_by("block")
-    listed = full & block.recomputes_by("list")
+        return RecomputePlan(none, np.ones(len(pricing)), none[:, 0], none[0])
+    uniform = full & pricing.recomputes_by("uniform")
+    leading = full & pricing.recomputes_by("block")
+    listed = full & pricing.recomputes_by("list")
     # Each choice there is once, and which one every layout takes: the first so many, of which all, or the list.
-    every = has.leading.shape[-1] - 1
+    every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     way = np.where(leading, first, every * uniform + (every + 1) * listed)
-    again = has.ways_in_chunk.take(way, axis=-1)
+    again = contents.ways_in_chunk.take(way, axis=-1)
     unit = np.where(uniform, block.recompute_layers, 1.0)
     return RecomputePlan(
-        layers=has.ways.take(way, axis=-1),
+        layers=contents.ways.take(way, axis=-1),
         unit=unit,
-        inputs=np.where(uniform, np.ceil(chunks.sum(axis=2) / unit), again),
-        on_rank=has.ways_on_rank.take(way, axis=-1),
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), again),
+        on_rank=contents.ways_on_rank.take(way, axis=-1),
     )
 
 
@@ -93,42 +96,42 @@ class StageActivations:
     offload_traffic: KindArray
     """Bytes to the host per micro batch; as many come back."""
 
-    def first_chunk(self, has: StageContents) -> KindArray:
+    def first_chunk(self, contents: StageContents) -> KindArray:
         """What one micro batch keeps of a rank's first chunk, the last that its backward pass frees."""
-        chunks = float(len(has.chunk))
-        return self.embedded + np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[has.chunk[0]])
+        chunks = float(len(contents.chunk))
+        return self.embedded + np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[contents.chunk[0]])
 
 
-def stage_activations(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, plan: RecomputePlan
-) -> StageActivations:
+@derived
+def stage_activations(pricing: Pricing) -> StageActivations:
     """Price the layers and apply full recompute and offload.
 
     Offloaded activations leave two layers on the device: the one computed and the one copied.
     """
-    of_kind = [layer_bytes(scenario, block, kind) for kind in has.layer_kinds]
-    unlisted = _unlisted(scenario, block, has)
-    boundary = layer_input_bytes(scenario, block)
-    predicted = has.prediction_layers[:, None] * of_kind[has.prediction_index]
+    contents, plan = pricing.contents, recompute_plan(pricing)
+    of_kind = [layer_bytes(pricing, kind) for kind in contents.layer_kinds]
+    unlisted = _unlisted(pricing)
+    boundary = layer_input_bytes(pricing)
+    predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
-    for index, (chunk, again, inputs) in enumerate(zip(has.chunks, plan.layers, plan.inputs, strict=True)):
+    for index, (chunk, again, inputs) in enumerate(zip(contents.chunks, plan.layers, plan.inputs, strict=True)):
         kept = inputs * boundary
         for kind, size in enumerate(of_kind):
-            kept = kept + (chunk[:, kind, None] - again[:, kind]) * size
+            kept = kept + (chunk[kind] - again[kind]) * size
             if unlisted:
-                kept = kept + (chunk - has.listed[index])[:, kind, None] * unlisted[kind]
+                kept = kept + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules stand behind the last layers.
-        by_chunk.append(kept + predicted if index == has.chunk[-1] else kept)
-    whole = np.asarray(sum(times * kept for times, kept in zip(has.repeats, by_chunk, strict=True)))
+        by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
+    whole = np.asarray(sum(times * kept for times, kept in zip(contents.repeats, by_chunk, strict=True)))
     largest = np.max(of_kind, axis=0)
-    offloaded = block.offloads("activations")
+    offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
     again_in_layers = [
-        repeated_working_set(scenario, block, kind) + returning_bytes(scenario, block, kind) for kind in has.layer_kinds
+        repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds
     ]
     return StageActivations(
         by_chunk=tuple(by_chunk),
-        embedded=has.embeddings[:, None] * embedded_bytes(scenario, block),
+        embedded=contents.embeddings * embedded_bytes(pricing),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
         offloaded=offloaded,
         recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
@@ -136,61 +139,59 @@ def stage_activations(
     )
 
 
-def _unlisted(scenario: Scenario, block: LayoutBlock, has: StageContents) -> list[Array]:
+def _unlisted(pricing: Pricing) -> list[Array]:
     """Bytes that a layer of each kind keeps more where modules are done again in listed layers alone; empty if none."""
-    some = block.recomputes("selective") & block.recomputes_by("list")
+    some = pricing.recomputes("selective") & pricing.recomputes_by("list")
     if not some.any():
         return []
-    freed = (kept_bytes(scenario, block, kind) - layer_bytes(scenario, block, kind) for kind in has.layer_kinds)
+    freed = (kept_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
-def activations_in_flight(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
-) -> StageArray:
+def activations_in_flight(pricing: Pricing) -> StageArray:
     """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
-    one = activations.one_micro_batch[has.kind]
-    flight = in_flight(scenario, block)
+    block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
+    one = contents.on_ranks(activations.one_micro_batch)
+    flight = in_flight(pricing)
     if len(activations.by_chunk) == 1:
         held = one * np.where(activations.offloaded, 1.0, flight)
     else:
-        held = np.where(activations.offloaded, one, _uneven_in_flight(scenario, block, has, activations, flight))
+        held = np.where(activations.offloaded, one, _uneven_in_flight(pricing, flight))
     if not activations.embedded.any():
         return held
-    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
-    return held + activations.embedded[has.kind] * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
+    return held + contents.on_ranks(activations.embedded) * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
 
 
-def _uneven_in_flight(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations, flight: StageArray
-) -> StageArray:
+def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     """Bytes in flight where the chunks of a rank differ: of each, the passes that have begun.
 
     Chunks of unequal layers take each other's place as the step goes on: the most bytes of any moment.
     """
-    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, block.chunks
-    if has.unequal or (schedule.by_run and len(has.chunk) == chunks):
-        return _most_in_flight(scenario, block, has, activations)
+    block, contents = pricing.block, pricing.contents
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
+    if contents.unequal or (schedule.by_run and len(contents.chunk) == chunks):
+        return _most_in_flight(pricing)
+    by_chunk = [contents.on_ranks(kept) for kept in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
-    for chunk, distinct in enumerate(has.chunk):
-        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * activations.by_chunk[distinct][has.kind]
+    for chunk, distinct in enumerate(contents.chunk):
+        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * by_chunk[distinct]
     return held
 
 
-def _most_in_flight(
-    scenario: Scenario, block: LayoutBlock, has: StageContents, activations: StageActivations
-) -> StageArray:
+def _most_in_flight(pricing: Pricing) -> StageArray:
     """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
-    schedule, ranks, chunks = schedule_of(scenario, block), block.pipeline_parallel, tuple(map(int, has.chunk))
-    run = np.maximum(micro_batches(scenario, block), schedule.least_micro_batches(ranks))
+    block, contents = pricing.block, pricing.contents
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, tuple(map(int, contents.chunk))
+    run = np.maximum(micro_batches(pricing), schedule.least_micro_batches(ranks))
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
-    shape = len(has.ranks), len(block)
-    by_chunk = [np.broadcast_to(kept, shape) for kept in activations.by_chunk]
-    held = np.empty((ranks, len(block)))
+    shape = len(contents.ranks), len(pricing)
+    by_chunk = [np.broadcast_to(kept, shape) for kept in stage_activations(pricing).by_chunk]
+    held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        for rank, kind in enumerate(has.kind):
+        for rank, kind in enumerate(contents.kind):
             kept = [one[kind, of_count] for one in by_chunk]
             alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
             now = alive[:, 0, None] * kept[0]

@@ -1,0 +1,198 @@
+"""A block of layouts of one question, and how often each figure of it is worked out.
+
+Formulas take a `Pricing`. Many layouts share a figure, and three decorators say which do:
+
+- `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
+  parallel sizes and the micro batch: a search of 600,000 layouts works it out once for each of some 200 such choices.
+- `of_sizes`: layouts with equal sizes. `micro_batches` depends on the data parallel size as well, and not on what is
+  recomputed, sharded or offloaded: of a block of 8,192 layouts some 40 differ in it.
+- `derived`: nothing is shared, and the figure is kept. `recompute_plan` is asked for by memory and by time.
+
+Layouts that a figure of work is worked out for have no data parallel size, so that a formula that depends on one and
+stands under `of_work` gives no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from simulator.cost.stages import StageContents, stage_contents
+from simulator.question.arrays import Index, Mask
+from simulator.question.scenario.block import Array, LayoutBlock, block_of
+from simulator.question.scenario.layout import BY_NAME, Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Pricing:
+    """A block of layouts of one question, and the figures derived of it so far."""
+
+    scenario: Scenario
+    block: LayoutBlock
+    sizes: Alike | None = None
+    """Layouts of the block with equal sizes; None looks at each by itself."""
+    work: Alike | None = None
+    """Layouts of a whole search whose micro batches are equal work; None where that is not known.
+
+    Their pipeline and data parallel sizes are no numbers, so that no figure of them can depend on one.
+    """
+    figures: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
+    """What was derived, by formula and arguments."""
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @cached_property
+    def contents(self) -> StageContents:
+        """What the pipeline ranks of the layouts hold."""
+        return stage_contents(self.scenario, self.block)
+
+    @property
+    def members(self) -> tuple[Pricing, ...]:
+        """The layouts priced as if all devices were those of a node group, for each group."""
+        if not self.scenario.groups:
+            return (self,)
+        if "members" not in self.figures:
+            self.figures["members"] = tuple(replace(self, scenario=member) for member in self.scenario.members)
+        members: tuple[Pricing, ...] = self.figures["members"]
+        return members
+
+    @property
+    def kinds_of_work(self) -> Pricing:
+        """One layout of each kind of work."""
+        alike = self.work or self.sizes
+        return self if alike is None else alike.pricing
+
+    def spread_work(self, figure: Array) -> Array:
+        """A figure of `kinds_of_work` for every layout: shape (..., kinds) to (..., n)."""
+        alike = self.work or self.sizes
+        return figure if alike is None else alike.spread(figure)
+
+    def recomputes(self, *modes: RecomputeMode) -> Mask:
+        """Where one of these is recomputed, shape (n,)."""
+        return _where(self, "recompute", *modes)
+
+    def recomputes_by(self, *methods: RecomputeMethod) -> Mask:
+        """Where full recompute would cover layers in one of these ways, shape (n,)."""
+        return _where(self, "recompute_method", *methods)
+
+    def offloads(self, *kinds: Offload) -> Mask:
+        """Where one of these is kept in host memory, shape (n,)."""
+        return _where(self, "offload", *kinds)
+
+    def take(self, where: Index | Mask) -> Pricing:
+        """The layouts selected by an index or mask array, with nothing derived of them yet."""
+        sizes = None if self.sizes is None else self.sizes.take(where)
+        work = None if self.work is None else Alike(self.work.pricing, self.work.index[where])
+        return Pricing(self.scenario, self.block.take(where), sizes, work)
+
+    def changed(self, **columns: Any) -> Pricing:
+        """The layouts with other columns, of fields that neither work nor sizes depend on."""
+        return Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Layouts that share figures."""
+
+    pricing: Pricing
+    """One layout of each kind."""
+    index: Index
+    """Kind of every layout, shape (n,)."""
+
+    def spread(self, figure: Any) -> Any:
+        """A figure of each kind for every layout: shape (..., kinds) to (..., n); of a record each field."""
+        if isinstance(figure, tuple):
+            return type(figure)(*(self.spread(one) for one in figure))  # a NamedTuple of arrays
+        return figure.take(self.index, axis=-1)
+
+    def take(self, where: Index | Mask) -> Alike | None:
+        """The kinds of the layouts selected by an index or mask array."""
+        kinds, index = np.unique(self.index[where], return_inverse=True)
+        return alike(self.pricing, kinds, index)
+
+
+def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
+    """Layouts alike to those at `first`; None where they are so few that looking figures up takes longer."""
+    return Alike(pricing.take(first), index) if 2 * len(first) <= len(index) else None
+
+
+def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
+    """Layouts that share the shape of the pipeline, to be priced; a single one is a block of one."""
+    return Pricing(scenario, block_of(layouts))
+
+
+def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula whose figure is kept: worked out once for a `Pricing` and arguments."""
+
+    @wraps(figure)
+    def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (figure, *args, *kwargs.items())
+        try:
+            known: T = pricing.figures[key]
+        except KeyError:
+            known = pricing.figures[key] = figure(pricing, *args, **kwargs)
+        return known
+
+    return kept
+
+
+def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula of sizes: worked out once for layouts with equal sizes, then spread over all."""
+
+    @derived
+    @wraps(figure)
+    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        shared = pricing.sizes
+        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
+
+    return spread
+
+
+def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula of a micro batch's work: worked out once for layouts with equal work, then spread over all."""
+
+    @derived
+    @wraps(figure)
+    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        shared = pricing.work or pricing.sizes
+        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
+
+    return spread
+
+
+def _over(shared: Alike, figure: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    result: T = shared.spread(figure(shared.pricing, *args, **kwargs))
+    return result
+
+
+@derived
+def _where(pricing: Pricing, name: str, *words: str) -> Mask:
+    mask = pricing.block.where(name, *words)
+    mask.setflags(write=False)
+    return mask
+
+
+@derived
+def recomputed_inside(pricing: Pricing) -> tuple[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask], ...]:
+    """Each mode and set of modules of recompute inside layers that occurs, and where."""
+    return tuple(_recomputed_inside(pricing))
+
+
+def _recomputed_inside(pricing: Pricing) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
+    modules, column = BY_NAME["recompute_modules"], pricing.block.recompute_modules
+    for mode in RECOMPUTE_MODES:
+        chosen = pricing.recomputes(mode)
+        if mode in ("none", "full") or not chosen.any():
+            continue
+        for number in np.flatnonzero(np.bincount(column[chosen].astype(np.intp))):
+            yield mode, modules.decoded(float(number)), chosen & (column == number)

@@ -1,0 +1,250 @@
+"""The sequence of layers that a configuration describes: for every layer its mixer and its feed-forward part.
+
+The values of `layers` in families.yaml are names of these functions: those of MIXERS say what a layer mixes tokens by,
+those of NETWORKS what follows. They take the configuration, with what its class assumes, and the fields that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from simulator.errors import InputError
+from simulator.question.specs.configuration import Config
+from simulator.question.specs.model import FeedForward, LayerKind, Mixer
+
+WordT = TypeVar("WordT")
+Fields = dict[str, Any]
+"""Fields of a model spec by name."""
+How = Mapping[str, Any]
+"""What the table says of a family's layers."""
+
+
+def sequence(config: Config, fields: Fields, how: How) -> Fields:
+    """Return the fields of a sequence of layers in their shortest form; nothing where all layers are alike."""
+    if "mixers" not in how and "networks" not in how:
+        return {}
+    found: Fields = MIXERS[how["mixers"]](config, fields, how) if "mixers" in how else {}
+    layers = int(({**fields, **found})["num_hidden_layers"])
+    if "networks" in how:
+        found |= NETWORKS[how["networks"]](config, fields | found, how)
+    mixers, networks = found.pop("mixers", ()), found.pop("feed_forwards", ())
+    usual = "latent" if fields.get("attention") == "mla" else "grouped_query"
+    if not set(mixers) <= {usual}:
+        found["mixers"] = period(mixers)
+    if "sliding" in mixers:
+        found["sliding_window"] = fields.get("sliding_window") or config.integer("sliding_window")
+    leading = next((i for i, word in enumerate(networks) if word == "experts"), layers)
+    if set(networks[leading:]) - {"experts"} or set(networks[:leading]) - {"gated"}:
+        return found | {"feed_forwards": period(networks)}
+    return found | ({"first_k_dense_replace": leading} if "experts" in networks else {})
+
+
+def period(words: Sequence[WordT]) -> tuple[WordT, ...]:
+    """Return the shortest start that the sequence repeats."""
+    return tuple(
+        next(
+            words[:length]
+            for length in range(1, len(words) + 1)
+            if all(word == words[i % length] for i, word in enumerate(words))
+        )
+    )
+
+
+def translated(config: Config, key: str, words: Sequence[str], known: Mapping[str, WordT]) -> list[WordT]:
+    """Return words of a configuration in the spec's terms; UnsupportedError for one that has none."""
+    for word in words:
+        if word not in known:
+            raise config.unsupported(key, f"'{word[:40]}' cannot be priced; known: {', '.join(known)}")
+    return [known[word] for word in words]
+
+
+def _words(config: Config, key: str, layers: int, default: Sequence[str]) -> list[str]:
+    """The words under a key, or those of the class; as many as layers."""
+    words = config.texts(key) or list(default)
+    if len(words) < layers:
+        raise InputError(f"{config.where}: {key}: {len(words)} words for {layers} layers")
+    return words[:layers]
+
+
+def _count(config: Config, how: How, key: str, default: int) -> int:
+    """A number of layers that the table states or names the key of."""
+    stated = how.get(key, default)
+    return config.layers(stated) if isinstance(stated, str) else int(stated)
+
+
+def _every_window(config: Config, fields: Fields, _how: How) -> Fields:
+    """Windows in every layer, where `sliding_window` is neither absent nor null."""
+    window = config.optional("sliding_window")
+    return {} if window is None else {"mixers": ["sliding"] * fields["num_hidden_layers"]}
+
+
+def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
+    """The words of `layer_types`, else every n-th layer with full attention and the others with the usual kind."""
+    layers, usual = fields["num_hidden_layers"], how["usual"]
+    if usual == "sliding_attention" and "full_every" not in how and config.optional("sliding_window") is None:
+        usual = "full_attention"
+    every = _count(config, how, "full_every", layers + 1)
+    default = [usual if (i + 1) % every else "full_attention" for i in range(layers)]
+    if "listed" in how:
+        listed = config.integers(how["listed"])
+        default = ["full_attention" if one else usual for one in listed] or default
+    known: dict[str, Mixer] = {"full_attention": "grouped_query", "attention": "grouped_query"}
+    known |= {"linear_attention": how["linear"]} if "linear" in how else {"sliding_attention": "sliding"}
+    return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), known)}
+
+
+def _windows_behind(config: Config, fields: Fields, _how: How) -> Fields:
+    """Qwen's rule: with `use_sliding_window` the layers from `max_window_layers` on have the window."""
+    layers = fields["num_hidden_layers"]
+    windowed = config.flag("use_sliding_window", default=False) and config.optional("sliding_window") is not None
+    first = config.integer("max_window_layers", 28) if windowed else layers
+    default = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
+    known: dict[str, Mixer] = {"full_attention": "grouped_query", "sliding_attention": "sliding"}
+    return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), known)}
+
+
+def _chosen(config: Config, fields: Fields, how: How) -> Fields:
+    """One kind where a list has a number other than 0, another where it has 0."""
+    choice, layers = how["chosen"], fields["num_hidden_layers"]
+    listed = config.nested(choice["key"]).integers(choice["key"].rpartition(".")[2])
+    listed = listed or [_ABSENT[choice["absent"]](i) for i in range(layers)]
+    return {"mixers": [choice["nonzero"] if one else choice["zero"] for one in listed[:layers]]}
+
+
+_ABSENT: Final[Mapping[str, Callable[[int], int]]] = {
+    "none": lambda _: 0,
+    "all": lambda _: 1,
+    "all_but_first": lambda i: int(i > 0),
+    "all_but_first_and_sixth": lambda i: int(i > 0 and (i + 1) % 6 != 0),
+}
+"""What an absent list says of a layer."""
+
+
+def _rotated_windows(config: Config, fields: Fields, _how: How) -> Fields:
+    """Llama 4's rule: windows in the layers that rotate, all but every n-th."""
+    layers, every = fields["num_hidden_layers"], config.layers("no_rope_layer_interval", 4)
+    rotated = config.integers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(layers)]
+    bounded = config.optional("sliding_window") is not None
+    return {"mixers": ["sliding" if one and bounded else "grouped_query" for one in rotated[:layers]]}
+
+
+def _indexer_types(config: Config, fields: Fields, _how: How) -> Fields:
+    """GLM's rule: an indexer of its own in all layers before an offset, and in every n-th from there."""
+    layers = fields["num_hidden_layers"]
+    every, offset = max(config.integer("index_topk_freq", 1), 1), config.integer("index_skip_topk_offset", 2)
+    default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(layers)]
+    known: dict[str, Mixer] = {"full": "sparse_latent", "shared": "shared_sparse_latent"}
+    return {"mixers": translated(config, "indexer_types", _words(config, "indexer_types", layers, default), known)}
+
+
+_BLOCKS: Final[Mapping[str, LayerKind]] = {
+    "M": LayerKind("mamba", "none"),
+    "*": LayerKind("grouped_query", "none"),
+    "-": LayerKind("none", "plain"),
+    "E": LayerKind("none", "experts"),
+}
+_BLOCK_WORDS: Final[Mapping[str, LayerKind]] = {
+    "mamba": _BLOCKS["M"],
+    "linear_attention": _BLOCKS["M"],
+    "attention": _BLOCKS["*"],
+    "full_attention": _BLOCKS["*"],
+    "mlp": _BLOCKS["-"],
+    "moe": _BLOCKS["E"],
+}
+
+
+def _blocks_of_one_part(config: Config, fields: Fields, _how: How) -> Fields:
+    """Nemotron-H's rule: layers of one part each, a state space, attention, a network or experts."""
+    words = config.texts("layers_block_type") or config.texts("layer_types")
+    pattern = config.text("hybrid_override_pattern", "")
+    if words:
+        blocks = translated(config, "layers_block_type", words, _BLOCK_WORDS)
+    else:
+        blocks = translated(config, "hybrid_override_pattern", list(pattern), _BLOCKS)
+    if not blocks:
+        raise InputError(f"{config.where}: hybrid_override_pattern: is missing")
+    if fields.get("num_nextn_predict_layers") and any(kind.feed_forward == "experts" for kind in blocks):
+        predicted = config.texts("mtp_layers_block_type") or list(config.text("mtp_hybrid_override_pattern", "*E"))
+        if [_BLOCK_WORDS.get(word) or _BLOCKS.get(word) for word in predicted] != [_BLOCKS["*"], _BLOCKS["E"]]:
+            raise config.unsupported("mtp_hybrid_override_pattern", "only attention and experts can be priced")
+    # Both patterns repeat at the same place.
+    both = period(blocks)
+    repeated = [both[i % len(both)] for i in range(len(blocks))]
+    return {
+        "num_hidden_layers": len(blocks),
+        "mixers": [kind.mixer for kind in repeated],
+        "feed_forwards": [kind.feed_forward for kind in repeated],
+    }
+
+
+def _routed(layers: int, routed: Callable[[int], object]) -> Fields:
+    networks: list[FeedForward] = ["experts" if routed(i) else "gated" for i in range(layers)]
+    return {"feed_forwards": networks}
+
+
+def _by_step(config: Config, fields: Fields, _how: How) -> Fields:
+    """Qwen's rule: experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
+    step, dense = config.layers("decoder_sparse_step", 1), set(config.integers("mlp_only_layers"))
+    return _routed(fields["num_hidden_layers"], lambda i: i not in dense and (i + 1) % step == 0)
+
+
+def _experts_chosen(config: Config, fields: Fields, how: How) -> Fields:
+    """Experts where a list has a number other than 0."""
+    layers = fields["num_hidden_layers"]
+    listed = config.integers(how["routed"]) or [_ABSENT[how.get("absent", "all")](i) for i in range(layers)]
+    return _routed(min(layers, len(listed)), lambda i: listed[i])
+
+
+def _interleaved(config: Config, fields: Fields, _how: How) -> Fields:
+    """Llama 4's rule: experts in the layers of `moe_layers`, else in every n-th."""
+    layers, step = fields["num_hidden_layers"], config.layers("interleave_moe_layer_step", 1)
+    routed = set(config.integers("moe_layers") or range(step - 1, layers, step))
+    return _routed(layers, lambda i: i in routed)
+
+
+def _listed(config: Config, fields: Fields, _how: How) -> Fields:
+    """Step's rule: experts in the layers of `moe_layers_enum`, else behind the leading ones."""
+    layers, leading = fields["num_hidden_layers"], config.layers("first_k_dense_replace", low=0)
+    routed = set(config.numbers_of_text("moe_layers_enum") or range(leading, layers))
+    return _routed(layers, lambda i: i in routed)
+
+
+def _between(config: Config, fields: Fields, _how: How) -> Fields:
+    """ERNIE's rule: experts in every n-th layer from a first one to a last one."""
+    layers, start = fields["num_hidden_layers"], config.single("moe_layer_start_index", 1)
+    every = config.replaced(moe_layer_interval=config.single("moe_layer_interval", 1)).layers("moe_layer_interval")
+    end = config.single("moe_layer_end_index", -1)
+    last = layers - 1 if end == -1 else end
+    return _routed(layers, lambda i: start <= i <= last and (i + 1) % every == 0)
+
+
+def _mlp_layer_types(config: Config, fields: Fields, _how: How) -> Fields:
+    """The words of `mlp_layer_types`, else experts behind the leading dense layers."""
+    layers = fields["num_hidden_layers"]
+    default = ["dense" if i < fields["first_k_dense_replace"] else "sparse" for i in range(layers)]
+    known: dict[str, FeedForward] = {"dense": "gated", "sparse": "experts"}
+    words = _words(config, "mlp_layer_types", layers, default)
+    return {"feed_forwards": translated(config, "mlp_layer_types", words, known)}
+
+
+LayerRule = Callable[[Config, Fields, How], Fields]
+MIXERS: Final[Mapping[str, LayerRule]] = {
+    "every_window": _every_window,
+    "layer_types": _layer_types,
+    "windows_behind": _windows_behind,
+    "chosen": _chosen,
+    "rotated_windows": _rotated_windows,
+    "indexer_types": _indexer_types,
+    "blocks_of_one_part": _blocks_of_one_part,
+}
+"""Rules of mixers by their name in the table; one that describes both parts of a layer gives both."""
+NETWORKS: Final[Mapping[str, LayerRule]] = {
+    "experts_by_step": _by_step,
+    "experts_chosen": _experts_chosen,
+    "experts_interleaved": _interleaved,
+    "experts_listed": _listed,
+    "experts_between": _between,
+    "mlp_layer_types": _mlp_layer_types,
+}
+"""Rules of feed-forward parts by their name in the table."""
