@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.accuracy.rows import JudgedRow, Judgement
+from benchmarks.accuracy.rows import JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, PublishedLayout
 from simulator.evidence.calibration.judge import FEW, summary
 from simulator.show.report.sections import Section
@@ -48,7 +48,7 @@ def by_framework(
 ) -> Iterator[Section]:
     """The table; of the records `ascend_runs` are those of `benchmarks.ascend_runs`, `configurations` counts."""
     time, memory = found.of_kind("time"), found.of_kind("memory")
-    mixtures = _mixtures(time, found.published, configurations)
+    mixtures = _mixtures(time, published(), configurations)
     figures = [*_runs(ascend_runs), *_ascend(time), *_paddle(memory), *mixtures, *_others(time, memory)]
     headers = ("of", "figure", "reached", "target", "")
     yield Section("By framework", (), headers, [figure.cells for figure in figures], text_columns=(0, 1, 2, 3, 4))
@@ -97,7 +97,7 @@ def _paddle(memory: Sequence[JudgedRow]) -> Iterator[Figure]:
 
 
 def _mixtures(
-    time: Sequence[JudgedRow], published: Sequence[PublishedLayout], configurations: Mapping[str, int]
+    time: Sequence[JudgedRow], layouts: Sequence[PublishedLayout], configurations: Mapping[str, int]
 ) -> Iterator[Figure]:
     """Mixtures of experts and current models, whatever trains them."""
     name = "mixtures of experts"
@@ -105,11 +105,11 @@ def _mixtures(
     if rows:
         found = summary(rows)
         yield _at_most(name, f"speed, source left out, mean of {found.rows}", found.source_out, 0.12)
-    if published:
-        near = sum(one.within for one in published)
+    if layouts:
+        near = sum(one.within for one in layouts)
         text = "questions whose published layout is predicted within 5 % of the best"
-        yield Figure(name, text, f"{near} of {len(published)}", "all", near == len(published))
-        kept = [one.tau for one in published if one.tau is not None]
+        yield Figure(name, text, f"{near} of {len(layouts)}", "all", near == len(layouts))
+        kept = [one.tau for one in layouts if one.tau is not None]
         least = min(kept, default=1.0)
         text = f"order kept (tau) where three layouts and more were measured, {len(kept)} questions"
         yield Figure(name, text, f"{least:.2f}", f"at least {LEAST_TAU}", least >= LEAST_TAU)

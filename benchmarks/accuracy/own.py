@@ -88,17 +88,18 @@ def own_fit(parts: Mapping[CoefficientKind, FittedPart], samples: Sequence[Sampl
 def own_rows(parts: Mapping[CoefficientKind, FittedPart], samples: Sequence[Sample]) -> Iterator[OwnRow]:
     """Judge every figure of the table."""
     found = own_fit(parts, samples)
+    fitted = found.coefficients()
     for kind, fit in found.fits.items():
         with_figure = [s for s in found.samples if s.figure(kind) is not None]
         alone = sole_support([s for s in with_figure if s.counts(kind)])
-        yield from (_judged(fit, sample, found, sample.key in alone) for sample in with_figure)
+        yield from (_judged(fit, sample, fitted, sample.key in alone) for sample in with_figure)
 
 
-def _judged(fit: ClusterFit, sample: Sample, found: OwnFit, sole: bool) -> OwnRow:  # noqa: FBT001  a plain value
+def _judged(fit: ClusterFit, sample: Sample, fitted: Coefficients, sole: bool) -> OwnRow:  # noqa: FBT001  a plain value
     keys = [s.key for s in fit.state.design.samples]
     models = np.array([s.row.model for s in fit.state.design.samples])
     others = np.array([key != sample.key for key in keys])
-    left_out, without = _error(fit, sample, found, others), _error(fit, sample, found, models != sample.row.model)
+    left_out, without = _error(fit, sample, fitted, others), _error(fit, sample, fitted, models != sample.row.model)
     inside = True
     if sample.key in keys:
         index = keys.index(sample.key)
@@ -112,7 +113,7 @@ def _judged(fit: ClusterFit, sample: Sample, found: OwnFit, sole: bool) -> OwnRo
         measured=float(sample.figure(fit.kind) or 0.0),
         counted=sample.counts(fit.kind),
         used=sample.key in fit.keys,
-        fitted=_error(fit, sample, found, np.ones(len(keys), dtype=np.bool_)),
+        fitted=_error(fit, sample, fitted, np.ones(len(keys), dtype=np.bool_)),
         left_out=left_out,
         left_model_out=without,
         inside=bool(inside),
@@ -120,10 +121,10 @@ def _judged(fit: ClusterFit, sample: Sample, found: OwnFit, sole: bool) -> OwnRo
     )
 
 
-def _error(fit: ClusterFit, sample: Sample, found: OwnFit, rows: Mask) -> float:
+def _error(fit: ClusterFit, sample: Sample, fitted: Coefficients, rows: Mask) -> float:
     """Relative error of a row predicted by some rows of a fit."""
     point = fit.state.design.bounded(fit.state.point(fit.known_by(rows)))
-    coefficients = replaced(found.coefficients(), fit.kind, fit.names, np.exp(point))
+    coefficients = replaced(fitted, fit.kind, fit.names, np.exp(point))
     alone = replace(sample, scenario=replace(sample.scenario, coefficients=coefficients))
     predicted = float(predict(fit.kind, alone, coefficients, (), np.zeros((0, 1)))[0])
     return predicted / float(sample.figure(fit.kind) or np.nan) - 1.0

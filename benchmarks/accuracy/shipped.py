@@ -11,10 +11,9 @@ from typing import Final
 
 from benchmarks.accuracy.own import CLUSTER, OWN, OWN_FAMILY, own_fit
 from benchmarks.accuracy.record import RECORD, figures, recorded
-from benchmarks.accuracy.rows import KINDS, ROOT, judgement, samples
+from benchmarks.accuracy.rows import ROOT, fitted_sources, judgement, samples
 from benchmarks.ascend_runs import FOLDER as ASCEND_RUNS
 from benchmarks.ascend_runs import runs, summed_up
-from simulator.evidence.calibration.judge import judge_sources
 from simulator.evidence.calibration.publish import published, unseen_part
 from simulator.evidence.calibration.store import Calibration, calibration_text, shipped_calibration
 from simulator.show.report.as_json import dumps
@@ -24,27 +23,23 @@ FOLDER: Final = ROOT / "calibration"
 
 def calibrations() -> Iterator[tuple[str, Calibration]]:
     """Name of the file and calibration of every family, and of the user's own cluster."""
-    judged = [judge_sources(kind, samples()) for kind in KINDS]
+    judged = fitted_sources()
     for one in published(judged):
         yield one.family, one
     without = {one.kind: unseen_part(one, OWN_FAMILY, {OWN}) for one in judged}
     yield CLUSTER, own_fit(without, samples()).calibration()
 
 
-def record(outside: Mapping[str, Mapping[str, float]]) -> str:
-    """Text of the record; `outside` is what was found in files outside the project."""
-    return dumps({"figures": figures(judgement()), **outside}) + "\n"
-
-
-def main() -> None:
-    """Write the files."""
+def write(outside: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the files; `outside` are parts of the record that were found in files outside the project."""
     for name, calibration in calibrations():
         (FOLDER / f"{name}.yaml").write_text(calibration_text(calibration), encoding="utf-8")
     shipped_calibration.cache_clear()  # what follows starts from what was just written
+    judgement.cache_clear()
     runs_found = dict(summed_up(runs())) if ASCEND_RUNS.exists() else recorded("ascend_runs")
-    outside = {"ascend_runs": runs_found, "configurations": recorded("configurations")}
-    RECORD.write_text(record(outside), encoding="utf-8")
+    parts = {"ascend_runs": runs_found, "configurations": recorded("configurations"), **outside}
+    RECORD.write_text(dumps({"figures": figures(judgement()), **parts}) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write({})

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
-from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement
+from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
 from simulator.evidence.calibration.judge import Residual
 from simulator.show.report.accuracy import TITLES, grouped
@@ -69,13 +69,14 @@ def of_choices(found: Judgement) -> Iterator[Section]:
     yield Section("Every choice", (), ("rows", "layouts", "regret %", "tau"), rows, text_columns=(0,))
 
 
-def of_vendors(found: Judgement) -> Iterator[Section]:
+def of_vendors(_: Judgement) -> Iterator[Section]:
     """Where a search puts the layouts that vendors publish as tuned."""
-    ordered = [one for one in found.published if one.tau is not None]
+    every = published()
+    ordered = [one for one in every if one.tau is not None]
     text = (
         "Rows that vendors publish as tuned, the fastest of each question, under the shipped coefficients and the "
         "row's own switches. Short: predicted speed behind that of the best layout that is likely to fit, at most "
-        f"{100 * WITHIN:.0f} %: {sum(one.within for one in found.published)} of {len(found.published)}. Faster: "
+        f"{100 * WITHIN:.0f} %: {sum(one.within for one in every)} of {len(every)}. Faster: "
         f"layouts predicted to be. Tau of three ways of running the question and more, at least {LEAST_TAU}: "
         f"{sum((one.tau or 0.0) >= LEAST_TAU for one in ordered)} of {len(ordered)}."
     )
@@ -85,7 +86,7 @@ def of_vendors(found: Judgement) -> Iterator[Section]:
             *(f"{100 * one.error:+.1f}", f"{100 * one.lacks:.1f}", str(one.faster)),
             *("-" if one.tau is None else f"{one.tau:.2f}", one.best if one.faster else "the same"),
         ]
-        for one in found.published
+        for one in every
     ]
     headers = ("row", "question", "published", "fits", "speed %", "short %", "faster", "tau", "predicted best")
     wide = ("question", "published", "predicted best")

@@ -151,7 +151,7 @@ def test_on_an_accelerator_memory_counts_too() -> None:
 def information(design: ProbeDesign) -> float:
     """Logarithm of what the launches' slopes add to the priors' information, from scratch."""
     names = names_of("time", base(), every=True)
-    prior = np.diag([(WIDE.spread * priors("time")[name].spread) ** -2 for name in names])
+    prior = np.diag([(WIDE * priors("time")[name].spread) ** -2 for name in names])
     total = prior.copy()
     for planned in design.launches:
         priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
@@ -173,7 +173,7 @@ def test_the_chosen_launches_say_more_than_others() -> None:
 
 def test_the_covariance_is_updated_as_if_from_scratch() -> None:
     names = names_of("time", base(), every=True)
-    spread = np.array([WIDE.spread * priors("time")[name].spread for name in names])
+    spread = np.array([WIDE * priors("time")[name].spread for name in names])
     total = np.diag(spread**-2)
     for planned in design().launches:
         priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
@@ -184,7 +184,7 @@ def test_the_covariance_is_updated_as_if_from_scratch() -> None:
 
 
 def test_cheap_launches_come_first() -> None:
-    slow = Effort(launches=8, start_seconds=0.1, freedom=WIDE)
+    slow = Effort(launches=8, start_seconds=0.1, spread=WIDE)
     # Few candidates are of use, and in the end all are taken; what differs is the order.
     quick, ready = (math.fsum(p.step_seconds for p in d.launches[:4]) for d in (plan(some(), base(), slow), design()))
     assert quick < ready

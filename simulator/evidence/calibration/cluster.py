@@ -9,7 +9,7 @@ these rows: those far outside the scatter of the others are left out, by the med
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -94,6 +94,8 @@ class ClusterFit:
     used: Mask
     noise: float
     """Relative scatter of the rows used."""
+    residuals: Mapping[str, float] = field(default_factory=dict)
+    """Relative error, predicted over measured less one, of every row, left-out ones too."""
 
     @property
     def kind(self) -> CoefficientKind:
@@ -127,16 +129,9 @@ class ClusterFit:
         return np.asarray(self.found.covariance * np.outer(scale, scale))
 
     @property
-    def residuals(self) -> dict[str, float]:
-        """Relative error, predicted over measured less one, of every row, left-out ones too."""
-        samples = self.state.design.samples
-        return {s.key: float(np.expm1(self.error(index, self.found))) for index, s in enumerate(samples)}
-
-    @property
     def scatter(self) -> float:
         """Root mean square of the relative errors of the rows used."""
-        errors = self.residuals
-        return float(np.sqrt(np.mean([errors[key] ** 2 for key in self.keys]))) if self.keys else 0.0
+        return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
 
     def known_by(self, rows: Mask) -> Gauss:
         """What would be known with only these of the rows used."""
@@ -152,13 +147,12 @@ class ClusterFit:
 
     def part(self) -> FittedPart:
         """The stored form."""
-        errors = self.residuals
         return FittedPart(
             values=dict(zip(self.names, self.values.tolist(), strict=True)),
             covariance=self.covariance,
             noise=self.noise,
             rows_used=self.keys,
-            rows_left_out={key: errors[key] for key in self.left_out},
+            rows_left_out={key: self.residuals[key] for key in self.left_out},
             decided_by=self._decided_by(),
         )
 
@@ -187,7 +181,9 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
         fit = replace(fit, state=replace(fit.state, slopes=slopes, target=target))
         for _ in range(_ROUNDS):
             fit = _refined(fit, expected)
-    return fit
+    errors = (fit.error(index, fit.found) for index in range(len(samples)))
+    residuals = {s.key: float(np.expm1(error)) for s, error in zip(found.samples, errors, strict=True)}
+    return replace(fit, residuals=residuals)
 
 
 def _expected(known: Known, samples: Sequence[Sample]) -> float:
