@@ -11,6 +11,7 @@ from benchmarks.accuracy.choices import choices, chosen
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
 from simulator.evidence.calibration.judge import Residual
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.show.report.accuracy import TITLES, grouped
 from simulator.show.report.sections import Section
 
@@ -34,15 +35,27 @@ def by_organisation(found: Judgement) -> Iterator[Section]:
 
 
 def by_news(found: Judgement) -> Iterator[Section]:
-    """Errors of sources whose organisation has other sources, and of those nothing else is known of."""
+    """Errors of sources whose organisation has other sources in the fit, and of strangers'."""
+    alone = _alone(found)
+
+    def news(row: JudgedRow) -> tuple[str]:
+        return ("none" if row.organisation in alone else "others",)
+
+    yield from _grouped(found, "what the fit has of its organisation", ("sources",), news)
+
+
+def strangers(found: Judgement, kind: CoefficientKind) -> tuple[list[JudgedRow], list[JudgedRow]]:
+    """Rows of whose organisation the fit has no other source, and the others."""
+    alone, rows = _alone(found), found.of_kind(kind)
+    return [row for row in rows if row.organisation in alone], [row for row in rows if row.organisation not in alone]
+
+
+def _alone(found: Judgement) -> set[str]:
+    """Organisations with one source."""
     sources: dict[str, set[str]] = {}
     for row in found.rows:
         sources.setdefault(row.organisation, set()).add(row.source)
-
-    def news(row: JudgedRow) -> tuple[str]:
-        return ("others of its organisation" if len(sources[row.organisation]) > 1 else "none of its organisation",)
-
-    yield from _grouped(found, "what else is known of who ran them", ("sources in the fit",), news)
+    return {organisation for organisation, named in sources.items() if len(named) == 1}
 
 
 def _grouped(

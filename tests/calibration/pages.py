@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
-from benchmarks.accuracy.frameworks import by_framework
-from benchmarks.accuracy.record import recorded
 from benchmarks.accuracy.rows import Judgement, judgement
-from benchmarks.accuracy.tables import by_class, by_news
+from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
+from simulator.evidence.calibration.judge import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
+from simulator.show.report.accuracy import TITLES
 from simulator.show.report.grid import grid
 from simulator.show.report.sections import Section
 from tests.docs import walk
@@ -39,12 +39,24 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     page = {
         "targets": _targets(found),
         "classes": "\n\n".join(map(_table, by_class(found))),
-        "news": "\n\n".join(map(_table, by_news(found))),
-        "frameworks": "\n\n".join(
-            map(_table, by_framework(found, recorded("ascend_runs"), recorded("configurations")))
-        ),
+        "news": _news(found),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
+
+
+def _news(found: Judgement) -> str:
+    """A sentence for each figure: errors of sources whose organisation the fit knows, and of strangers'."""
+    lines = []
+    for kind, name in TITLES.items():
+        alone, others = (summary(rows) for rows in strangers(found, kind))
+        told = [
+            f"{percent(one.source_out)} % ({one.rows} rows of {one.sources} sources, {100 * one.coverage:.0f} % inside "
+            f"± {100 * one.half_width:.0f} %)"
+            for one in (alone, others)
+        ]
+        without = f"{percent(others.organisation_out)} % without any of the organisation's"
+        lines.append(f"- {name}: {told[0]} where it has nothing else, {told[1]} where it has, {without}.")
+    return "\n".join(lines)
 
 
 def _targets(found: Judgement) -> str:

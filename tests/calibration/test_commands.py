@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 import yaml
 
 from simulator.evidence.calibration.judge import SourcesJudged
+from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.store import calibration_text, read_calibration, shipped_calibration
-from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
+from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables, write_rows
 from simulator.question.coefficients.values import priors
 from simulator.show.cli import calibration as commands
 from simulator.show.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
@@ -133,7 +135,9 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
     [family] = json.loads(result.stdout)["families"]
     assert family["family"] == "ampere"
     assert family["tables"] == ["megatron-8b"]
-    assert "time" in family["parts"]
+    assert "memory" in family["parts"]
+    # The log is of an H100: no A100 is as fast.
+    assert "time of family ampere is not stored" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -223,11 +227,17 @@ def test_accuracy_of_own_rows_has_every_format(format_name: str) -> None:
     assert "a100-paddlenlp:1" in result.stdout
 
 
-def test_the_accuracy_command_fits_what_is_judged(judged: tuple[SourcesJudged, ...]) -> None:
-    fresh = commands._judged()
-    for one, other in zip(fresh, judged, strict=True):
-        errors = [[row.source_out.error for row in found.rows] for found in (one, other)]
-        assert errors[0] == pytest.approx(errors[1], abs=1e-9)
+def test_the_accuracy_command_fits_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, set[str]]] = []
+
+    def remembered(kind: str, samples: Sequence[Sample]) -> None:
+        asked.append((kind, {sample.row.table for sample in samples}))
+
+    monkeypatch.setattr(commands, "judge_sources", remembered)
+    commands._judged()
+    assert [kind for kind, _ in asked] == ["time", "memory"]
+    tables = {row.table for path in (*shipped_tables(), *public_tables()) for row in read_rows(path) if row.asks}
+    assert [found for _, found in asked] == [tables, tables]
 
 
 def test_variants_show_more_than_one_layout_of_a_split() -> None:

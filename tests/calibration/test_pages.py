@@ -16,7 +16,8 @@ from simulator.question.coefficients.values import priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
 from tests.cli.running import run
 
-MOST_WORDS = {"accuracy": 1600, "calibration": 1300, "own-runs": 600}
+MOST_WORDS = {"accuracy": 1500, "calibration": 1500, "own-runs": 600}
+"""Of a page, what its tables say included."""
 
 
 def test_pages_quote_the_program(judgement_of_all: Judgement) -> None:
@@ -41,7 +42,8 @@ def test_every_shipped_family_has_its_page() -> None:
 
 @pytest.mark.parametrize("name", MOST_WORDS)
 def test_pages_are_short(name: str) -> None:
-    assert len((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()) <= MOST_WORDS[name]
+    words = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()
+    assert len([word for word in words if any(map(str.isalnum, word))]) <= MOST_WORDS[name]
 
 
 def test_every_coefficient_is_listed() -> None:

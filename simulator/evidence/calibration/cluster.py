@@ -208,9 +208,10 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     seen = np.sqrt(middle**2 + np.mean(about[fit.used]))
     rows = float(np.sum(fit.used))
     noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
-    pull = np.maximum(1.0, left / noise / HUBER)
-    state = replace(state, hyper=_spreads(state.design, noise), pull=pull)
-    return replace(fit, state=state, found=found, used=left <= OUTLIER * max(noise, middle), noise=noise)
+    # What all rows miss alike is the cluster's, not a row's.
+    usual = max(noise, middle)
+    state = replace(state, hyper=_spreads(state.design, noise), pull=np.maximum(1.0, left / usual / HUBER))
+    return replace(fit, state=state, found=found, used=left <= OUTLIER * usual, noise=noise)
 
 
 def _spreads(found: Design, noise: float) -> Hyper:
