@@ -46,7 +46,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What one node runs."""
+    """Command of one node."""
 
     arguments: tuple[str, ...]
     """Program and arguments."""
@@ -63,7 +63,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a launch ended, as the launcher saw it."""
+    """End of a launch, as the launcher saw it."""
 
     exit_code: int | None
     """Status of the first node that failed, else 0; None where it was ended from outside."""
@@ -77,9 +77,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOutcome:
-    """What became of a launch."""
+    """Outcome of a launch."""
 
     kind: OutcomeKind
+    """In a word."""
     row: MeasuredRow | None
     """The run as a measured row; None where the launch was ended from outside before it measured anything."""
     error: str = ""
@@ -96,6 +97,10 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """As `--engine` names it."""
+
+    @property
+    def experimental(self) -> str:
+        """Why its figures are not proven, in a clause; empty where the tests launch it for real."""
 
     def check(self) -> None:
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
