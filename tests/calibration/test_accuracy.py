@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.accuracy import frameworks
+from benchmarks.accuracy import tables as tables_module
 from benchmarks.accuracy.choices import choices, chosen
-from benchmarks.accuracy.hypotheses import hypotheses
+from benchmarks.accuracy.frameworks import by_framework
+from benchmarks.accuracy.hypotheses import doubtful_rows, hypotheses
 from benchmarks.accuracy.own import CLUSTER, OWN, OWN_FAMILY, own_fit, own_verdicts, worst
 from benchmarks.accuracy.record import figures, recorded, worse
 from benchmarks.accuracy.rows import KINDS, Judgement, samples
 from benchmarks.accuracy.shipped import FOLDER
-from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices
+from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices, of_vendors
 from benchmarks.accuracy.targets import own_lines, target_lines
 from benchmarks.accuracy.thumb import check
+from benchmarks.accuracy.vendors import published_layouts
 from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.judge import SourcesJudged
@@ -83,6 +87,23 @@ def test_choices_follow_the_speeds(judgement_of_all: Judgement) -> None:
     assert many.tau > 0.7
 
 
+def test_layouts_that_vendors_publish_are_judged(judgement_of_all: Judgement, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = ("nemo-h100", "megatron-bridge-b200")
+    found = tuple(published_layouts(sample for sample in samples() if sample.row.table in tables))
+    assert len({one.key for one in found}) == len(found) >= 8
+    for one in found:
+        assert (one.faster == 0) == (one.layout == one.best) == (one.lacks == 0.0)
+        assert 0.0 <= one.lacks < 0.5
+        assert abs(one.error) < 0.3
+        assert one.tau is None or one.layouts >= 3
+    for module in (tables_module, frameworks):
+        monkeypatch.setattr(module, "published", lambda: found)
+    [vendors] = of_vendors(judgement_of_all)
+    assert len(vendors.rows) == len(found)
+    [by_name] = by_framework(judgement_of_all, recorded("ascend_runs"), recorded("configurations"))
+    assert {"MindSpeed", "Paddle", "Megatron", "torch", "mixtures of experts"} <= {line[0] for line in by_name.rows}
+
+
 def test_rows_that_alone_have_a_feature_are_told_apart(judgement_of_all: Judgement) -> None:
     alone = {found.key for found in judgement_of_all.own if found.sole_support and found.kind == "memory"}
     assert alone == {f"{OWN}:21", f"{OWN}:37", f"{OWN}:49"}
@@ -104,6 +125,11 @@ def test_the_fit_reads_no_annotation(own: OwnFit, judged: tuple[SourcesJudged, .
     for kind in ("memory", "time"):
         assert (plain.fits[kind].values == own.fits[kind].values).all()
         assert plain.fits[kind].keys == own.fits[kind].keys
+
+
+def test_rows_far_off_are_told_with_what_would_explain_them(judgement_of_all: Judgement) -> None:
+    [section] = doubtful_rows(judgement_of_all)
+    assert {f"{OWN}:{number}" for number in (5, 6, 7, 8, 23, 29, 42)} <= {line[0] for line in section.rows}
 
 
 def test_a_row_that_is_another_layout_has_a_hypothesis() -> None:
