@@ -153,7 +153,7 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
         (("calibrate", TABLES["b200-megatron"], TABLES["b200-megatron"]), "b200-megatron:1 is there twice"),
         (("calibrate", "--list", "--family", "hoper"), "did you mean 'hopper'?"),
         (("calibrate", "--list", "--format", "yaml"), "needs --family"),
-        (("accuracy", OWN, "--family", "volta"), "no row that ran; families with rows: ampere"),
+        (("accuracy", OWN, "--family", "volta"), "no row that ran; there are ampere"),
         (("accuracy", "--calibration", "none"), "needs the own rows"),
         (("estimate", "--model", "llama3.1-8b", "--calibration", "none.yaml"), "none.yaml: no such file"),
         (("--model", "llama3.1-8b", "--calibration", TABLES["b200-megatron"]), "b200-megatron.csv"),
@@ -180,7 +180,7 @@ def test_nothing_to_store_is_exit_3(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
-        (("accuracy", "--family", "volta"), "no row that ran; families with rows"),
+        (("accuracy", "--family", "volta"), "no row that ran; there are"),
         (("calibrate", "--family", "hoper"), "did you mean 'hopper'?"),
     ],
 )

@@ -157,10 +157,10 @@ class ClusterFit:
         )
 
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
-        """For each coefficient, the rows that hold most of what the rows say of it."""
-        squares = self.state.slopes[self.used] ** 2
-        total = squares.sum(axis=0, keepdims=True)
-        shares = np.divide(squares, total, out=np.zeros_like(squares), where=total > 0.0)
+        """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""
+        # In deviations of what was known before, whose own information is then 1.
+        said = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
+        shares = said / (1.0 + said.sum(axis=0))
         found = {}
         for column, name in enumerate(self.names):
             order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]

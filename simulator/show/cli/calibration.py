@@ -85,7 +85,7 @@ def _calibrate_shipped(values: Mapping[str, Any]) -> None:
 
 def _list(values: Mapping[str, Any]) -> None:
     """Print what each coefficient means, or the values that ship for families and clusters."""
-    names = _chosen(shipped_names(), values["family"]) if values["family"] else ()
+    names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
         _show([one for name in names if (one := shipped_calibration(name)) is not None], values["format"])
     elif values["format"] == "json":
@@ -178,12 +178,11 @@ def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
     return tuple(sorted({sample.scenario.hardware.family for sample in samples}))
 
 
-def _chosen(known: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the families asked for, else all. Raises InputError for one without rows."""
+def _chosen(known: Sequence[str], asked: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
+    """Return the families asked for, else all. Raises InputError with `why` for one that is not known."""
     for name in asked:
         if name not in known:
-            have = ", ".join(known)
-            raise InputError(f"--family {name}: no row that ran{did_you_mean(name, known)}; families with rows: {have}")
+            raise InputError(f"--family {name}: {why}{did_you_mean(name, known)}; there are {', '.join(known)}")
     return tuple(name for name in known if not asked or name in asked)
 
 
