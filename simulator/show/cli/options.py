@@ -27,7 +27,7 @@ from simulator.show.cli.streams import refuse_inputs
 from simulator.show.report.formats import ANSWERS
 
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
-ACCURACY_FORMATS = ("table", "markdown", "json", "html")
+ACCURACY_FORMATS = ("table", "markdown", "json", "csv", "html")
 
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
@@ -133,10 +133,12 @@ def min_fit_probability_option() -> Option:
 def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
     template = "Print a table of the columns that a run needs, with one example, on --hardware where given."
+    listed = "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted."
     output = "Write FAMILY.yaml there for each family too; a probe writes everything there."
     return [
         *_rows_options(),
         *_log_options(),
+        Option("--list", ROWS, listed, is_flag=True),
         Option("--template", ROWS, template, is_flag=True),
         Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
         output_format(CALIBRATE_FORMATS),
@@ -167,11 +169,12 @@ def _log_options() -> list[click.Parameter]:
 def accuracy_options() -> list[click.Parameter]:
     """Return which rows are judged, and how the answer is shown."""
     calibration = "Show the rows of the files with what ships, with this calibration, and left out one by one."
+    rows = "Show every row instead of classes; always so as CSV."
     return [
         *_rows_options(),
         Option("--table", ROWS, "Show only the rows of this table; the fit uses all.", metavar="NAME"),
         Option("--calibration", ROWS, calibration, metavar="FILE"),
-        Option("--own", ROWS, "The same with the rows of the files fitted to themselves.", is_flag=True),
+        Option("--rows", OUTPUT, rows, is_flag=True),
         *listing_options(ACCURACY_FORMATS),
     ]
 

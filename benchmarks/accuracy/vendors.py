@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.accuracy.order import kendall_tau
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.order import kendall_tau
 from simulator.evidence.calibration.sample import Sample, predict
-from simulator.question.scenario.layout import Layout
 from simulator.search.rank import MIN_FIT_PROBABILITY, faster_than
 from simulator.search.space import Space
+from simulator.show.report.text import layout_text
 
 WITHIN = 0.05
 """Of the predicted speed of the best layout: what a published layout may lack."""
@@ -30,8 +30,8 @@ class PublishedLayout:
     key: str
     """Table and number of the row measured fastest."""
     question: str
-    layout: Layout
-    best: Layout
+    layout: str
+    best: str
     """What a search predicts to be fastest under the same switches."""
     error: float
     """Predicted over measured speed of the published layout, less one."""
@@ -83,8 +83,8 @@ def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
     return PublishedLayout(
         key=first.key,
         question=name,
-        layout=first.layout,
-        best=found.best,
+        layout=layout_text(first.layout),
+        best=layout_text(found.best),
         error=predicted / (first.measured_tflops or predicted) - 1.0,
         lacks=1.0 - found.best_seconds / found.seconds,
         faster=found.layouts,
