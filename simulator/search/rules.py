@@ -16,7 +16,7 @@ from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.mixers import TRAITS
+from simulator.question.specs.mixers import TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import pipelines
 from simulator.search.pipelines import every, mask
@@ -59,6 +59,13 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
+def _undivided(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    if UNDIVIDED.isdisjoint(kind.mixer for kind in scenario.model.layer_kinds):
+        return every(pricing, broken=False)
+    return mask((block.tensor_parallel > 1) | (block.context_parallel > 1))
+
+
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     """Key-value heads of the mixers that have some."""
     model = scenario.model
@@ -77,7 +84,7 @@ def _kv_heads(pricing: Pricing) -> Mask:
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
-    dense = (model.intermediate_size,) if model.num_dense_layers else ()
+    dense = tuple(dict.fromkeys(model.of_kind(kind).intermediate_size for kind in model.layers if kind.has_network))
     return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
@@ -241,6 +248,13 @@ RULES: tuple[Rule, ...] = (
             f"{x.tensor_parallel}"
         ),
         lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_head_counts(s)))}",
+    ),
+    Rule(
+        "undivided_attention",
+        "attention that no framework cuts is whole on every device",
+        _undivided,
+        lambda s, _x: f"no framework cuts the attention of {s.model.name} over tensor or context parallelism",
+        lambda _s, _x: "--tp 1 --cp 1, and expert or pipeline parallelism",
     ),
     Rule(
         "kv_heads",

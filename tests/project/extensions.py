@@ -145,7 +145,7 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
     },
     edits={
         "simulator/question/specs/mixers.py": (
-            ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+            ('    "linear",\n    "none",\n', '    "linear",\n    "average",\n    "none",\n'),
             (
                 '        "none": MixerTraits(',
                 '        "average": MixerTraits("none", "state", ()),\n        "none": MixerTraits(',

@@ -27,9 +27,9 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer, shape (n,)."""
+    """The residual streams at a layer boundary, `2 T h` each: what full recompute keeps of a layer, shape (n,)."""
     scenario = pricing.scenario
-    return element_bytes(scenario) * scenario.model.hidden_size * extent(pricing, "sequence")
+    return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
 
 
 @of_work

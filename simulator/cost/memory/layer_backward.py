@@ -26,7 +26,7 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     kept = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
     incoming = layer_input_bytes(pricing)
-    if kind.feed_forward == "experts":
+    if kind.routed:
         return kept + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
@@ -34,7 +34,7 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(pricing, operations))
+        return np.maximum(widest, kept + incoming + _scan(pricing, kind, operations))
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
@@ -43,12 +43,13 @@ def _products(scenario: Scenario, kind: LayerKind) -> int:
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
-def _scan(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
+def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
     scan = (one for one in operations if one.group == "core_attention")
     gradients = total(pricing, summed(amount for one in scan for amount in one.temporary))
-    inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
-    return gradients + _widths(pricing)[0] + _weight_bytes(pricing, inner)
+    first = next(one for one in operations if one.group == "attention_projection")
+    inner = sum(weight.outputs for weight in first.weights if weight.matmul)
+    return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
 def _kept(pricing: Pricing, kind: LayerKind, operation: str) -> Array:
@@ -57,10 +58,10 @@ def _kept(pricing: Pricing, kind: LayerKind, operation: str) -> Array:
     return total(pricing, summed(tensor for one in operations if one.name == operation for tensor in one.kept))
 
 
-def _widths(pricing: Pricing) -> tuple[Array, Array, Array]:
+def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
     """Bytes of the gathered residual stream, of one tensor of the feed-forward width, and of all queries."""
     scenario, block = pricing.scenario, pricing.block
-    model = scenario.model
+    model = scenario.model.of_kind(kind)
     per_width = element_bytes(scenario) * tokens_per_device(pricing)
     t = block.tensor_parallel
     return per_width * model.hidden_size, per_width * model.intermediate_size / t, per_width * model.query_width / t
@@ -78,8 +79,8 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
     products = _products(scenario, kind)
     if not products:
         return np.zeros(len(pricing))
-    gathered, inner, _ = _widths(pricing)
-    weight = _weight_bytes(pricing, scenario.model.intermediate_size)
+    gathered, inner, _ = _widths(pricing, kind)
+    weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
     kept_inner = _kept(pricing, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
@@ -95,12 +96,12 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     """
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model
-    gathered, _, query = _widths(pricing)
+    gathered, _, query = _widths(pricing, kind)
     wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
     outside = _kept(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
     products = _products(scenario, kind)
-    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.intermediate_size)
+    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
     output = _weight_bytes(pricing, model.query_width)
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)

@@ -73,7 +73,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
         case "layernorm":
             # Norms that TransformerEngine joins to the product behind them are not done again apart.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
-            names |= {"ffn_norm"} if kind.feed_forward == "experts" else set()
+            names |= {"ffn_norm"} if kind.routed else set()
             frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
