@@ -238,10 +238,8 @@ def _recompute(case: Writing) -> Iterator[Word]:
             yield "recompute_granularity", "full"
             yield "recompute_method", method
             yield "recompute_num_layers", str(layout.recompute_layers)
-        case "attention" | "operations":
-            raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
         case _:
-            assert_never(mode)
+            raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
 
 
 def _offload(case: Writing) -> Iterator[Word]:

@@ -189,10 +189,8 @@ def _recompute(case: Writing) -> Iterator[Word]:
         case "full":
             yield "recompute_granularity", "full"
             yield from _layers_done_again(case)
-        case "operations":
-            raise UnsupportedError("--recompute operations: the trainer recomputes the attention or whole layers")
         case _:
-            assert_never(mode)
+            raise UnsupportedError(f"--recompute {mode}: the trainer recomputes the attention or whole layers")
 
 
 def _layers_done_again(case: Writing) -> Iterator[Word]:

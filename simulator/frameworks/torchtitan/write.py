@@ -210,10 +210,8 @@ def _recompute(case: Writing) -> Iterator[Word]:
         case "operations":
             yield "mode", '"selective"'
             yield "selective_ac_option", '"op"'
-        case "attention" | "selective":
-            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
         case _:
-            assert_never(mode)
+            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
     if mode != "none":
         yield "early_stop", str(case.scenario.framework.recompute_stops_early).lower()
 
