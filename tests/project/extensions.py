@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MEGATRON = "examples/recipes/llama3-8b-megatron.sh"
-_RECOMPUTE = "simulator/recipes/emit/recompute.py"
 _HARDWARE = "hardware_specs/abacus.yaml"
 _LLAMA = "model_specs/llama3.2-1b.yaml"
 
@@ -63,7 +62,7 @@ DEVICE = Extension(
 
 POLICY = Extension(
     heading="A recompute policy",
-    most=3,
+    most=2,
     edits={
         "simulator/question/vocabulary.py": (('"attention", "operations"]', '"attention", "operations", "norms"]'),),
         "simulator/cost/operations/recompute.py": (
@@ -75,11 +74,6 @@ POLICY = Extension(
                     '            return (Part(groups=frozenset({"norm"})),)\n'
                 ),
             ),
-        ),
-        _RECOMPUTE: (
-            ('case "attention" | "operations":', 'case "attention" | "operations" | "norms":'),
-            ('case "operations":\n            raise', 'case "operations" | "norms":\n            raise'),
-            ('case "attention" | "selective":', 'case "attention" | "selective" | "norms":'),
         ),
     },
     asked=_questions(
@@ -224,23 +218,11 @@ class GPipe(Schedule):
 
 PROFILE = Extension(
     heading="A framework profile",
-    most=2,
-    edits={
-        "simulator/question/vocabulary.py": (
-            (
-                'FrameworkName = Literal["megatron", "paddle", "torch"]',
-                'FrameworkName = Literal["megatron", "paddle", "torch", "loom"]',
-            ),
-        ),
-        "simulator/question/frameworks/profiles.py": (
-            (
-                "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH)}",
-                (
-                    'LOOM = FrameworkProfile(name="loom", version="loom 1.0", fused_swiglu=False)\n\n'
-                    "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH, LOOM)}"
-                ),
-            ),
-        ),
+    most=1,
+    new={
+        "simulator/frameworks/loom/profile.yaml": (
+            "version: loom 1.0\nlimits: {zero_stage: 2}\nswitches: {fused_swiglu: false}\n"
+        )
     },
     asked=_questions(
         "--framework loom",

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from simulator.errors import UnsupportedError
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.write import Head, Word, Writing
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
-from simulator.recipes.check.case import Case
-from simulator.recipes.emit.recompute import torchtitan_recompute
-from simulator.recipes.emit.words import Head, default_cut_only, refuse_switches, shipped_name
+from simulator.question.scenario.scenario import Scenario
 
 _EXPRESSIBLE: tuple[str, ...] = (
     "sharding_degree",
@@ -45,59 +45,60 @@ _FLAVORS: dict[str, tuple[str, str]] = {
 """Model and flavor in torchtitan by shipped name."""
 
 
-def torchtitan_config(case: Case, head: Head) -> str:
+def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The configuration. Raises UnsupportedError for what torchtitan has no key for."""
-    refuse_switches(case, _EXPRESSIBLE, "torchtitan")
+    case = _writing(scenario, layout)
+    case.refuse_switches(_EXPRESSIBLE, "torchtitan")
     launch = (
         f"Launch: torchrun --nnodes {head.nodes} --nproc_per_node {head.devices_per_node} "
         "-m torchtitan.train --job.config_file THIS_FILE"
     )
     lines = [f"# {line}" for line in (*head.lines, launch)]
     for section, keys in (("model", _model(case)), *_sections(case), ("optimizer", _optimizer(case))):
-        lines += ["", f"[{section}]", *keys]
+        lines += ["", f"[{section}]", *(f"{name} = {text}" for name, text in keys)]
     return "\n".join(lines) + "\n"
 
 
-def _sections(case: Case) -> Iterator[tuple[str, Iterator[str]]]:
+def _sections(case: Writing) -> Iterator[tuple[str, Iterator[Word]]]:
     """The sections that lay a case out, with their keys."""
     yield "training", _training(case)
     yield "parallelism", _parallelism(case)
-    yield "activation_checkpoint", torchtitan_recompute(case)
+    yield "activation_checkpoint", _recompute(case)
     yield "compile", _compile(case)
     if case.scenario.precision == "fp8":
         yield "quantize.linear.float8", _float8(case)
 
 
-def _model(case: Case) -> Iterator[str]:
-    name = shipped_name(case, "torchtitan")
+def _model(case: Writing) -> Iterator[Word]:
+    name = case.shipped_name("torchtitan")
     if name not in _FLAVORS:
         raise UnsupportedError(f"model {name}: torchtitan has no flavor of it that is known")
     family, flavor = _FLAVORS[name]
-    yield f'name = "{family}"'
-    yield f'flavor = "{flavor}"'
+    yield "name", f'"{family}"'
+    yield "flavor", f'"{flavor}"'
     if case.scenario.precision == "fp8":
-        yield 'converters = ["float8"]'
+        yield "converters", '["float8"]'
 
 
-def _training(case: Case) -> Iterator[str]:
+def _training(case: Writing) -> Iterator[Word]:
     scenario, layout = case.scenario, case.layout
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: torchtitan's training configuration has no adapters")
     if scenario.precision == "fp16":
         raise UnsupportedError("--precision fp16: torchtitan trains in bf16, fp8 or fp32")
-    yield f"seq_len = {scenario.seq_length}"
+    yield "seq_len", str(scenario.seq_length)
     size = layout.micro_batch_size
     if layout.pipeline_parallel > 1:
         # The local batch is what a replica passes through the pipeline at once.
         size = scenario.global_batch_size // layout.data_parallel
-    yield f"local_batch_size = {size}"
-    yield f"global_batch_size = {scenario.global_batch_size}"
-    yield f'mixed_precision_param = "{"float32" if scenario.precision == "fp32" else "bfloat16"}"'
-    yield 'mixed_precision_reduce = "float32"'
-    yield "steps = 1000"
+    yield "local_batch_size", str(size)
+    yield "global_batch_size", str(scenario.global_batch_size)
+    yield "mixed_precision_param", f'"{"float32" if scenario.precision == "fp32" else "bfloat16"}"'
+    yield "mixed_precision_reduce", '"float32"'
+    yield "steps", "1000"
 
 
-def _parallelism(case: Case) -> Iterator[str]:
+def _parallelism(case: Writing) -> Iterator[Word]:
     layout = case.layout
     if layout.sequence_parallel != (layout.tensor_parallel > 1):
         raise UnsupportedError("--no-sequence-parallel: torchtitan's tensor parallelism always has it")
@@ -107,26 +108,26 @@ def _parallelism(case: Case) -> Iterator[str]:
         raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
     shards = _shards(case)
     replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_replicas
-    yield f"data_parallel_replicate_degree = {replicas}"
-    yield f"data_parallel_shard_degree = {shards}"
+    yield "data_parallel_replicate_degree", str(replicas)
+    yield "data_parallel_shard_degree", str(shards)
     if layout.zero_stage:
-        yield f'fsdp_reshard_after_forward = "{"always" if layout.zero_stage == 3 else "never"}"'
-    yield f"tensor_parallel_degree = {layout.tensor_parallel}"
-    yield f"context_parallel_degree = {layout.context_parallel}"
+        yield "fsdp_reshard_after_forward", f'"{"always" if layout.zero_stage == 3 else "never"}"'
+    yield "tensor_parallel_degree", str(layout.tensor_parallel)
+    yield "context_parallel_degree", str(layout.context_parallel)
     if layout.context_parallel > 1:
         kind = case.scenario.framework.cp_communication
         if kind not in ("ring", "gathered_ring"):
             raise UnsupportedError(f"--option cp_communication={kind}: torchtitan's context parallelism is a ring")
-        yield f'context_parallel_rotate_method = "{"alltoall" if kind == "ring" else "allgather"}"'
-    yield f"pipeline_parallel_degree = {layout.pipeline_parallel}"
+        yield "context_parallel_rotate_method", f'"{"alltoall" if kind == "ring" else "allgather"}"'
+    yield "pipeline_parallel_degree", str(layout.pipeline_parallel)
     if layout.pipeline_parallel > 1:
         yield from _pipeline(case)
     if case.scenario.model.is_moe:
-        yield f"expert_parallel_degree = {layout.expert_parallel}"
-        yield f"expert_tensor_parallel_degree = {layout.expert_tensor_parallel}"
+        yield "expert_parallel_degree", str(layout.expert_parallel)
+        yield "expert_tensor_parallel_degree", str(layout.expert_tensor_parallel)
 
 
-def _shards(case: Case) -> int:
+def _shards(case: Writing) -> int:
     """Ranks that share the state; -1 is torchtitan's word for all that are left."""
     layout = case.layout
     if not layout.zero_stage:
@@ -141,14 +142,14 @@ def _shards(case: Case) -> int:
     return layout.data_parallel if layout.data_parallel > 1 else -1
 
 
-def _pipeline(case: Case) -> Iterator[str]:
+def _pipeline(case: Writing) -> Iterator[Word]:
     layout = case.layout
-    if not default_cut_only(case):
+    if not case.cut_is_usual:
         raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
-    yield f'pipeline_parallel_schedule = "{_schedule(layout)}"'
-    yield f"pipeline_parallel_microbatch_size = {layout.micro_batch_size}"
+    yield "pipeline_parallel_schedule", f'"{_schedule(layout)}"'
+    yield "pipeline_parallel_microbatch_size", str(layout.micro_batch_size)
     if layout.virtual_stages > 1:
-        yield f"pipeline_parallel_layers_per_stage = {layout.stage_layers[0] // layout.virtual_stages}"
+        yield "pipeline_parallel_layers_per_stage", str(layout.stage_layers[0] // layout.virtual_stages)
 
 
 def _schedule(layout: Layout) -> str:
@@ -170,7 +171,7 @@ def _schedule(layout: Layout) -> str:
             assert_never(layout.schedule)
 
 
-def _compile(case: Case) -> Iterator[str]:
+def _compile(case: Writing) -> Iterator[Word]:
     """What is compiled: layers, the loss, or both."""
     profile = case.scenario.framework
     if profile.fused_cross_entropy != (profile.loss_bytes_per_logit == _COMPILED_LOSS_BYTES):
@@ -180,26 +181,59 @@ def _compile(case: Case) -> Iterator[str]:
             f"{PROFILES['torch'].loss_bytes_per_logit}"
         )
     parts = [name for name, on in (("model", profile.compiled), ("loss", profile.fused_cross_entropy)) if on]
-    yield f"enable = {str(bool(parts)).lower()}"
+    yield "enable", str(bool(parts)).lower()
     if parts:
-        yield "components = [" + ", ".join(f'"{part}"' for part in parts) + "]"
+        yield "components", "[" + ", ".join(f'"{part}"' for part in parts) + "]"
 
 
 _COMPILED_LOSS_BYTES = 4
 """The logits and their gradient, 16 bits each."""
 
 
-def _float8(case: Case) -> Iterator[str]:
-    yield f"enable_fsdp_float8_all_gather = {str(case.scenario.framework.fp8_param_gather).lower()}"
+def _float8(case: Writing) -> Iterator[Word]:
+    yield "enable_fsdp_float8_all_gather", str(case.scenario.framework.fp8_param_gather).lower()
 
 
-def _optimizer(case: Case) -> Iterator[str]:
-    yield 'name = "AdamW"'
-    yield f'implementation = "{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
-    yield "lr = 1e-5"
+def _optimizer(case: Writing) -> Iterator[Word]:
+    yield "name", '"AdamW"'
+    yield "implementation", f'"{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
+    yield "lr", "1e-5"
 
 
-def torchtitan_words(case: Case) -> Iterator[str]:
-    """The keys, `section.key = value`, that say a case's layout. Raises UnsupportedError for what there is none for."""
-    for section, keys in _sections(case):
-        yield from (f"{section}.{key}" for key in keys)
+def _recompute(case: Writing) -> Iterator[Word]:
+    mode = case.layout.recompute
+    match mode:
+        case "none":
+            yield "mode", '"none"'
+        case "full":
+            yield from _layers_done_again(case)
+        case "operations":
+            yield "mode", '"selective"'
+            yield "selective_ac_option", '"op"'
+        case _:
+            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
+    if mode != "none":
+        yield "early_stop", str(case.scenario.framework.recompute_stops_early).lower()
+
+
+def _layers_done_again(case: Writing) -> Iterator[Word]:
+    """Every layer, or every n-th."""
+    layout, layers = case.layout, case.scenario.model.num_hidden_layers
+    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
+        yield "mode", '"full"'
+        return
+    every = layout.recompute_layer_list[0] + 1 if layout.recompute_layer_list else 0
+    if not every or layout.recompute_layer_list != tuple(range(every - 1, layers, every)):
+        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer, every n-th, or none")
+    yield "mode", '"selective"'
+    yield "selective_ac_option", f'"{every}"'
+
+
+def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[Word]:
+    """The keys that say a layout, by section and name. Raises UnsupportedError for what there is none for."""
+    for section, keys in _sections(_writing(scenario, layout)):
+        yield from ((f"{section}.{name}", text) for name, text in keys)
+
+
+def _writing(scenario: Scenario, layout: Layout) -> Writing:
+    return Writing(scenario, layout, table_of("torchtitan"))
