@@ -10,8 +10,9 @@ import pytest
 
 import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
-from simulator.api import QuestionFields, question_of, scenario_of
+from simulator.api import scenario_of
 from simulator.question.scenario.complete import complete_layout
+from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.result import Ranking
@@ -295,8 +296,9 @@ def test_details_of_full_recompute_imply_it() -> None:
         simulator.estimate(model="llama3.1-8b", recompute="selective", recompute_layers=2)
 
 
-def test_typed_keywords_are_those_of_a_question() -> None:
-    assert set(QuestionFields.__annotations__) == set(inspect.signature(question_of).parameters)
+def test_inputs_of_a_question_are_its_keywords() -> None:
+    assert next(iter(inspect.signature(scenario_of).parameters)) == "model"
+    assert set(inspect.signature(scenario_of).parameters) == set(BY_INPUT)
 
 
 @pytest.mark.parametrize(

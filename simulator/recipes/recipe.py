@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import FrameworkName, StackName
 
 Severity = Literal["error", "warning", "note"]
@@ -63,7 +64,7 @@ class GivenFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(StatedWorkload):
     """Workload, layout and cluster of one launch, as far as the recipe fixes them."""
 
     file: str
@@ -76,12 +77,8 @@ class Recipe:
     """A shipped spec's name or a config path; None when the recipe only gives shapes or names nothing known."""
     model_fields: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields that the recipe sets itself (Megatron's shapes); they replace the model's."""
-    seq_length: int | None
-    global_batch_size: int | None
     gradient_accumulation_steps: int | None = None
     """Where given instead of a global batch."""
-    precision: str | None
-    lora_rank: int | None = None
     stack: StackName | None = None
     """Named stack under the switches, where one is named."""
     options: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import (
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
+from simulator.question.scenario.settings import GROUPS, InputSetting, check_count
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
 
@@ -224,7 +224,7 @@ def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
     return tuple(Choices(names, values) for names, values in found.items())
 
 
-def _values(scenario: Scenario, space: Space, field: LayoutSetting) -> list[float]:
+def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float]:
     """What an axis of one field tries, as numbers of its column."""
     given = getattr(space, field.name)
     if not given and field.name == "sequence_parallel":

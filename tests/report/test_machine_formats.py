@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
+from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES, Precision
 from simulator.show.report.as_json import (
     dumps,
     estimate_object,
@@ -79,7 +79,7 @@ def test_the_schema_knows_every_word_of_a_layout() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_answer_of_every_precision_is_valid(precision: str) -> None:
+def test_an_answer_of_every_precision_is_valid(precision: Precision) -> None:
     assert schema()["$defs"]["estimate"]["properties"]["precision"]["enum"] == list(PRECISIONS)
     check(estimate_object(replace(samples.estimate(), precision=precision), PLAIN), "estimate")
 

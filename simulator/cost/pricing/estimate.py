@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.tabular import Tabular
@@ -161,17 +162,13 @@ class AssumedSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Tabular):
+class Estimate(Workload, Tabular):
     """One layout, priced."""
 
     model: str
     hardware: str
     devices: int
-    precision: str
-    seq_length: int
-    global_batch_size: int
     framework: str
-    lora_rank: int | None
     layout: Layout
     options: Mapping[str, str] = field(default_factory=dict)
     """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""

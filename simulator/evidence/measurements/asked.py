@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
-
-_WORKLOAD = ("devices", "precision", "seq_length", "global_batch_size", "lora_rank")
 
 
 def asked_columns(
@@ -29,7 +27,7 @@ def asked_columns(
         "framework": profile.name,
         "options": tuple(options.items()),
         "stack": None if profile.stack == usual else profile.stack,
-        **{name: getattr(scenario, name) for name in _WORKLOAD},
+        **{name: getattr(scenario, name) for name in ("devices", *WORKLOAD_COLUMNS)},
         **{name: getattr(layout, name) for name in LAYOUT_COLUMNS},
     }
     if not scenario.model.is_moe:

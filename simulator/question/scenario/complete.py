@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import (
     BY_NAME,
     FIELDS,
@@ -19,10 +18,9 @@ from simulator.question.scenario.layout import (
     pipeline_shape,
     rank_layers,
 )
-from simulator.question.scenario.scenario import Cluster, Scenario
-from simulator.question.scenario.settings import LayoutSetting, check_count
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.settings import InputSetting, check_count
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import Precision
 
 
 def _refusal(message: str, *_keys: str) -> InputError:
@@ -33,7 +31,7 @@ def _refusal(message: str, *_keys: str) -> InputError:
 class Wording:
     """How the users of a caller know the settings, for errors."""
 
-    said: Callable[[LayoutSetting], str]
+    said: Callable[[InputSetting], str]
     where: str = ""
     """In front of the message."""
     refusal: Callable[..., InputError] = _refusal
@@ -166,60 +164,31 @@ def devices_taken(given: Mapping[str, Any]) -> int | None:
     return int(product)
 
 
-class Question(NamedTuple):
-    """What is trained on what, before the layout is known."""
-
-    model: ModelSpec
-    cluster: Cluster
-    framework: FrameworkProfile = MEGATRON
-    seq_length: int = 8192
-    """Tokens per sequence."""
-    global_batch_size: int | None = 1024
-    """Sequences per optimizer step; None where micro batches are given instead."""
-    gradient_accumulation_steps: int = 1
-    """Micro batches of a replica per optimizer step, where there is no global batch size."""
-    precision: Precision = "bf16"
-    lora_rank: int | None = None
-
-    def scenario(self, layout: Layout | None = None) -> Scenario:
-        """The scenario; `layout` gives the global batch where micro batches do. Raises InputError."""
-        cluster, batch = self.cluster, self.global_batch_size
-        if batch is None:
-            one = layout or Layout()
-            batch = one.micro_batch_size * self.gradient_accumulation_steps * one.data_parallel
-        return Scenario(
-            model=self.model,
-            hardware=cluster.hardware,
-            devices=cluster.devices,
-            groups=cluster.groups,
-            seq_length=self.seq_length,
-            global_batch_size=batch,
-            precision=self.precision,
-            lora_rank=self.lora_rank,
-            framework=self.framework,
-            coefficients=cluster.coefficients,
-            calibration=cluster.calibration,
-        )
-
-
 def resolve(
-    question: Question, given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = True
+    scenario: Scenario,
+    given: Mapping[str, Any],
+    words: Wording = NAMES,
+    *,
+    filled: bool = True,
+    accumulation_steps: int | None = None,
 ) -> tuple[Scenario, Layout]:
-    """The scenario and the layout of a question, from fields of the layout by name or key.
+    """The scenario and its layout, from fields of the layout by name or key.
 
     Left out, data parallel fills the devices, sequence parallelism is on beside tensor parallelism, the ZeRO stage is
-    the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. Raises
-    InputError for what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
+    the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. With
+    `accumulation_steps`, micro batches of a replica per optimizer step, the global batch follows. Raises InputError for
+    what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
     """
-    layout = _completed(named(given), question, words, filled=filled)
-    return question.scenario(layout), layout
+    layout = _completed(named(given), scenario, words, filled=filled)
+    if accumulation_steps is None:
+        return scenario, layout
+    batch = layout.micro_batch_size * accumulation_steps * layout.data_parallel
+    return replace(scenario, global_batch_size=batch), layout
 
 
 def complete_layout(scenario: Scenario, **given: Any) -> Layout:
     """The layout of a scenario from its fields by name or key; what is left out follows as in `resolve`."""
-    cluster = Cluster(hardware=scenario.hardware, devices=scenario.devices, groups=scenario.groups)
-    question = Question(model=scenario.model, cluster=cluster, framework=scenario.framework)
-    return _completed(named(given), question, NAMES, filled=False)
+    return resolve(scenario, given, filled=False)[1]
 
 
 def _chunks(given: dict[str, Any], words: Wording) -> int | None:
@@ -242,8 +211,8 @@ def _chunks(given: dict[str, Any], words: Wording) -> int | None:
     return chunk
 
 
-def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
-    model, devices = question.model, question.cluster.devices
+def _completed(given: dict[str, Any], scenario: Scenario, words: Wording, *, filled: bool) -> Layout:
+    model, devices = scenario.model, scenario.devices
     layers, chunk = model.num_hidden_layers, _chunks(given, words)
     listed, cut = tuple(given.get("chunk_layers", ())), tuple(given.get("stage_layers", ()))
     replica = 1
@@ -263,22 +232,22 @@ def _completed(given: dict[str, Any], question: Question, words: Wording, *, fil
             raise words.refused(f"{told} does not divide the model's {layers} layers")
         given["virtual_stages"] = layers // (pipeline * chunk)
     given.setdefault("data_parallel", max(devices // replica, 1))
-    split = model.is_moe and question.framework.limits.splits_experts_as_layers
+    split = model.is_moe and scenario.framework.limits.splits_experts_as_layers
     given.setdefault("expert_tensor_parallel", given["tensor_parallel"] if split else 1)
     given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
-    given.setdefault("zero_stage", question.framework.limits.default_zero_stage)
-    return Layout(**(given | _cut(question, given, listed, cut)))
+    given.setdefault("zero_stage", scenario.framework.limits.default_zero_stage)
+    return Layout(**(given | _cut(scenario, given, listed, cut)))
 
 
 def _cut(
-    question: Question, given: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
+    scenario: Scenario, given: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
 ) -> dict[str, tuple[int, ...]]:
     """Layers of the stages, and of the chunks where those are unequal."""
     pipeline, chunks = given["pipeline_parallel"], given.get("virtual_stages", 1)
     schedule = given.get("schedule", BY_NAME["schedule"].default)
     if not listed and not cut:
-        listed = default_chunks(question.model, question.framework, pipeline, chunks)
-        cut = rank_layers(listed, pipeline, schedule) or default_cut(question.model.num_hidden_layers, pipeline)
+        listed = default_chunks(scenario.model, scenario.framework, pipeline, chunks)
+        cut = rank_layers(listed, pipeline, schedule) or default_cut(scenario.model.num_hidden_layers, pipeline)
     if (
         listed
         and min(cut) > 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from simulator.errors import UnsupportedError
+from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.judge import estimate_of
@@ -20,6 +21,8 @@ WRITERS: Mapping[str, Callable[[Case, Head], str]] = MappingProxyType(
     {"megatron": megatron_script, "paddle": paddle_script, "torchtitan": torchtitan_config}
 )
 """Writer of each kind of recipe."""
+_WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
+"""Fields of the workload that writers know."""
 
 
 def emit(case: Case, target: str) -> str:
@@ -31,6 +34,9 @@ def emit(case: Case, target: str) -> str:
         raise UnsupportedError(
             f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
         )
+    for setting in WORKLOAD:
+        if setting.name not in _WRITTEN and getattr(case.scenario, setting.name) != setting.default:
+            raise UnsupportedError(f"{setting.option}: {target} recipes have no word for it")
     estimate = estimate_of(case)
     refused = findings(LaunchFacts(scenario=case.scenario, layout=case.layout), estimate.violations)
     if refused:
