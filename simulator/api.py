@@ -40,19 +40,19 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        told = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
         for name, kind in fields.__annotations__.items():
             default = inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
             text = _text(kind).removeprefix("Required[").removesuffix("]" if name == "model" else "")
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
-            told.setdefault(name, word)
-        required_first = sorted(told.values(), key=lambda one: one.default is not one.empty)
+            parameters.setdefault(name, word)
+        required_first = sorted(parameters.values(), key=lambda one: one.default is not one.empty)
         whole = signature.replace(parameters=required_first)
 
         @functools.wraps(function)
         def asked_by_name(*args: P.args, **kwargs: P.kwargs) -> R:
-            if wrong := next((name for name in kwargs if name not in told), None):
-                hint = did_you_mean(wrong, told)
+            if wrong := next((name for name in kwargs if name not in parameters), None):
+                hint = did_you_mean(wrong, parameters)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {wrong!r}{hint}")
             try:
                 whole.bind(*args, **kwargs)
@@ -81,26 +81,26 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
     family, `none` for the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what
     cannot be priced.
     """
-    asked = {**DEFAULTS, **question}
-    for name, value in asked.items():
+    inputs = {**DEFAULTS, **question}
+    for name, value in inputs.items():
         BY_INPUT[name].check(value)
-    machines = cluster(asked["hardware"], asked["nodes"], asked["devices"], asked["calibration"])
-    model, layers, framework = load_model(asked["model"]), asked["num_layers"], asked["framework"]
-    profile = framework_profile(framework, asked["options"], stack_for(framework, asked["stack"], *machines.stacks))
+    machines = cluster(inputs["hardware"], inputs["nodes"], inputs["devices"], inputs["calibration"])
+    model, layers, framework = load_model(inputs["model"]), inputs["num_layers"], inputs["framework"]
+    profile = framework_profile(framework, inputs["options"], stack_for(framework, inputs["stack"], *machines.stacks))
     shape = model if layers is None else model.with_layers(layers)
-    return scenario_on(machines, shape, profile, **{setting.name: asked[setting.name] for setting in WORKLOAD})
+    return scenario_on(machines, shape, profile, **{setting.name: inputs[setting.name] for setting in WORKLOAD})
 
 
 @spelled(EstimateFields)
-def estimate(*, layout: Layout | None = None, **asked: Unpack[EstimateFields]) -> Estimate:
+def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) -> Estimate:
     """Price one layout.
 
     Takes the arguments of `scenario_of`, and a layout: as a value, whose cut may be left out, or as fields of `Layout`
     by name or key (`tensor_parallel=4` or `tp=4`); what is left out then follows from the scenario (see `resolve`).
     Without `nodes` and `devices`, a layout whose `data_parallel` is given says how many devices there are.
     """
-    given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
-    question = {name: value for name, value in asked.items() if name not in BY_NAME}
+    given = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
+    question = {name: value for name, value in inputs.items() if name not in BY_NAME}
     if layout is None:
         scenario, chosen = resolved(question, given)
     elif given:
@@ -116,11 +116,11 @@ def resolved(
 ) -> tuple[Scenario, Layout]:
     """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
     fields = asked_layout(given, words)
-    asked = dict(question)
-    sized = asked.get("nodes") is not None or asked.get("devices") is not None or ":" in asked.get("hardware", "")
+    inputs = dict(question)
+    sized = inputs.get("nodes") is not None or inputs.get("devices") is not None or ":" in inputs.get("hardware", "")
     if not sized:
-        asked["devices"] = devices_taken(fields)
-    return resolve(scenario_of(**asked), fields, words, filled=filled)
+        inputs["devices"] = devices_taken(fields)
+    return resolve(scenario_of(**inputs), fields, words, filled=filled)
 
 
 def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
@@ -232,7 +232,7 @@ def feasible(
     found = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
     return FeasibleLayouts(
         tuple(estimate for detailed, _ in found for estimate in estimates_of(detailed, intervals=False)),
-        tuple(one for _, others in found for one in others),
+        tuple(priced for _, others in found for priced in others),
     )
 
 

@@ -213,7 +213,11 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
         ({"nodes": 0}, InputError, "nodes 0"),
         ({"hardware": "h100"}, InputError, "unknown hardware 'h100'"),
         ({"model": "llama3.1-80b"}, InputError, "unknown model 'llama3.1-80b', did you mean 'llama3.1-8"),
-        ({"framework": "paddel"}, InputError, "unknown framework 'paddel', did you mean 'paddle'?"),
+        (
+            {"framework": "paddel"},
+            InputError,
+            "framework 'paddel': allowed are megatron, paddle, torch, did you mean 'paddle'?",
+        ),
         ({"options": {"mtp": True}}, InputError, "option mtp: its value is text, as after --option"),
         ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
         ({"num_layers": 0}, InputError, "num_layers 0"),

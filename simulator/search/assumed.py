@@ -56,7 +56,7 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
     base = price(pricing_of(scenario, estimate.layout))
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
-        other = next((one for one in values if one != value), None)
+        other = next((tried for tried in values if tried != value), None)
         if name in options or other is None:
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))

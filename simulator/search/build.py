@@ -54,28 +54,28 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
 
 def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> list[Estimate]:
     """Estimates of what searches found, in their order; what they keep breaks no rule."""
-    found: dict[int, Estimate] = {}
-    for query in {id(one.query): one.query for one in layouts}.values():
-        of_query = [(at, one.layout) for at, one in enumerate(layouts) if one.query is query]
+    estimates: dict[int, Estimate] = {}
+    for query in {id(priced.query): priced.query for priced in layouts}.values():
+        of_query = [(at, priced.layout) for at, priced in enumerate(layouts) if priced.query is query]
         bare = bare_estimates(query.scenario, [layout for _, layout in of_query])
         chosen = [replace(estimate, options=query.chosen) for estimate in bare]
         judged = with_intervals(query.scenario, chosen) if intervals else chosen
-        found |= zip((at for at, _ in of_query), judged, strict=True)
-    return [found[at] for at in range(len(layouts))]
+        estimates |= zip((at for at, _ in of_query), judged, strict=True)
+    return [estimates[at] for at in range(len(layouts))]
 
 
 def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
     """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
-    found = [False] * len(layouts)
+    fitting = [False] * len(layouts)
     for positions, block in blocks_of(layouts):
         for position, verdict in zip(positions, size(Pricing(scenario, block)).verdict, strict=True):
-            found[position] = bool(verdict == FITS)
-    return found
+            fitting[position] = bool(verdict == FITS)
+    return fitting
 
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
     """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
-    found: list[Estimate | None] = [None] * len(layouts)
+    estimates: list[Estimate | None] = [None] * len(layouts)
     for positions, block in blocks_of(layouts):
         priced = price(Pricing(scenario, block))
         parts = priced.memory.parts(), priced.step.parts(priced.pricing)
@@ -87,8 +87,8 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
                 for rule, where in broken
                 if where[index]
             )
-            found[position] = _estimate(priced, parts, index, violations)
-    return [one for one in found if one is not None]
+            estimates[position] = _estimate(priced, parts, index, violations)
+    return [estimate for estimate in estimates if estimate is not None]
 
 
 def _estimate(
@@ -190,7 +190,7 @@ def _throughput(priced: Priced, parts: Mapping[str, Matrix], at: int) -> Through
                 forward_seconds=float(step.work.forward[kind, at]),
                 backward_seconds=float(step.work.backward[kind, at]),
                 chunk_seconds=tuple(
-                    ChunkTime(*(float(one[kind, at]) for one in (chunk.forward, chunk.backward, chunk.weights)))
+                    ChunkTime(*(float(seconds[kind, at]) for seconds in (chunk.forward, chunk.backward, chunk.weights)))
                     for chunk in step.work.by_chunk
                 ),
             )

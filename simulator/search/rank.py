@@ -55,8 +55,8 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     """
     found = [_search(way, top, variants, progress) for way in query.ways()]
     fastest: dict[object, PricedLayout] = {}
-    for one in sorted((one for each in found for one in each.fastest), key=_seconds):
-        fastest.setdefault((one.layout, tuple(one.query.chosen)) if variants else one.layout.split, one)
+    for priced in sorted((priced for each in found for priced in each.fastest), key=_seconds):
+        fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
     rejected: Counter[str] = Counter()
     for each in found:
         rejected.update(each.rejected)
@@ -65,12 +65,12 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
         feasible=sum(each.feasible for each in found),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         fastest=tuple(fastest.values())[:top],
-        risky=tuple(sorted((one for each in found for one in each.risky), key=_seconds)[:MOST_RISKY]),
+        risky=tuple(sorted((priced for each in found for priced in each.risky), key=_seconds)[:MOST_RISKY]),
     )
 
 
-def _seconds(one: PricedLayout) -> float:
-    return one.step_seconds
+def _seconds(priced: PricedLayout) -> float:
+    return priced.step_seconds
 
 
 def _search(query: Query, top: int, variants: bool, progress: Progress | None) -> Found:  # noqa: FBT001  passed on
@@ -174,10 +174,10 @@ def _offer_raised(shortlist: Shortlist, priced: Priced, unlikely: Index) -> None
 
 def _likely(query: Query, sized: Sized, index: Index) -> Mask:
     """Which layouts fit with the probability asked for; without a calibration nothing tells, and all pass."""
-    scenario, least = query.scenario, query.min_fit_probability
-    if scenario.calibration is None or least <= 0.0:
+    scenario, probability = query.scenario, query.min_fit_probability
+    if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
-    likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, least)
+    likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, probability)
     return likely
 
 
@@ -185,9 +185,9 @@ def best_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
     """The first of `search`, without its counts; `near` as in `fastest_of`."""
     best: PricedLayout | None = None
     for way in query.ways():
-        found = fastest_of(way, near if best is None else [*near, best.layout])
-        if found is not None and (best is None or found.step_seconds < best.step_seconds):
-            best = found
+        fastest = fastest_of(way, near if best is None else [*near, best.layout])
+        if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
+            best = fastest
     return best
 
 

@@ -46,7 +46,7 @@ class StackBest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Tabular):
-    """Layouts of one question, fastest first."""
+    """Layouts of estimate question, fastest first."""
 
     query: Mapping[str, object]
     """Every input with its value, defaults included, by option name."""
@@ -54,9 +54,9 @@ class Ranking(Tabular):
     """Names in `query` that the user left to their default."""
     counts: Counts
     estimates: tuple[Estimate, ...]
-    """Layouts that fit with at least the probability asked for, best first."""
+    """Layouts that fit with at least the probability question for, best first."""
     risky: tuple[Estimate, ...] = ()
-    """The fastest layouts that fit on the estimate, with less than the least probability asked for."""
+    """The fastest layouts that fit on the estimate, with less than the least probability question for."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None
@@ -64,30 +64,30 @@ class Ranking(Tabular):
     remedies: tuple[Remedy, ...]
     """What would make it fit, when nothing fits."""
     reasons: tuple[Violation, ...]
-    """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
+    """When nothing fits: for each rule that dropped layouts, what it says of estimate of them."""
     fp8: Estimate | None
-    """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
+    """The best layout in fp8, where bf16 or fp16 was question for and the device has fp8."""
     stacks: tuple[StackBest, ...] = ()
-    """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
+    """The best layout under the framework's defaults, or what is tuned for it, where another stack was question for."""
 
     def __repr__(self) -> str:
         """One line: the question, how many layouts fit, the best."""
-        asked = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
-        found = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
+        question = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
+        shown = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
         best = f", best {self.estimates[0]!r}" if self.estimates else ""
-        return f"<Ranking {asked}: {found}{best}>"
+        return f"<Ranking {question}: {shown}{best}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layout, best first: its fields by key, speed and memory."""
         return [
             {
                 "rank": rank,
-                **layout_object(one.layout),
-                "tokens_per_second": one.throughput.tokens_per_second_per_device * one.devices,
-                "mfu": one.throughput.mfu,
-                "step_seconds": one.throughput.step_seconds,
-                "device_bytes": one.memory.device_bytes,
-                "fit_probability": one.memory.fit_probability,
+                **layout_object(estimate.layout),
+                "tokens_per_second": estimate.throughput.tokens_per_second_per_device * estimate.devices,
+                "mfu": estimate.throughput.mfu,
+                "step_seconds": estimate.throughput.step_seconds,
+                "device_bytes": estimate.memory.device_bytes,
+                "fit_probability": estimate.memory.fit_probability,
             }
-            for rank, one in enumerate(self.estimates, start=1)
+            for rank, estimate in enumerate(self.estimates, start=1)
         ]

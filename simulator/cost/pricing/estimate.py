@@ -184,10 +184,10 @@ class Estimate(Workload, Tabular):
 
     def __repr__(self) -> str:
         """One line: the question, the layout, the verdict."""
-        asked = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
+        question = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
         need = f"{to_gib(self.memory.device_bytes):.1f} of {to_gib(self.memory.capacity_bytes):.1f} GiB"
         step = f"{self.throughput.step_seconds:.4g} s a step"
-        return f"<Estimate {asked}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
+        return f"<Estimate {question}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each pipeline rank: its layers, and its bytes by part."""

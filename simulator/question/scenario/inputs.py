@@ -60,6 +60,6 @@ INPUTS: tuple[InputSetting, ...] = (
     InputSetting("calibration", "calibration", "file", None, _CALIBRATION),
 )
 """Every input of a question, in the order that a help lists them."""
-DEFAULTS: Mapping[str, Any] = {one.name: one.default for one in INPUTS if one.default is not REQUIRED}
-DEFAULT_WORKLOAD: Mapping[str, Any] = {one.name: one.default for one in WORKLOAD}
-BY_INPUT: Mapping[str, InputSetting] = {one.name: one for one in INPUTS}
+DEFAULTS: Mapping[str, Any] = {setting.name: setting.default for setting in INPUTS if setting.default is not REQUIRED}
+DEFAULT_WORKLOAD: Mapping[str, Any] = {setting.name: setting.default for setting in WORKLOAD}
+BY_INPUT: Mapping[str, InputSetting] = {setting.name: setting for setting in INPUTS}
