@@ -36,6 +36,7 @@ GENERATORS: Final[Mapping[str, str]] = {
     "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",
     "reports": "tests.report.cases",
+    "json": "tests.report.json_page",
 }
 """Name on the command line and module of each generator, in the order in which they run."""
 

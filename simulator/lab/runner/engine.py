@@ -80,6 +80,7 @@ class LaunchOutcome:
     """What became of a launch."""
 
     kind: OutcomeKind
+    """In a word."""
     row: MeasuredRow | None
     """The run as a measured row; None where the launch was ended from outside before it measured anything."""
     error: str = ""

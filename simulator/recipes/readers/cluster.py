@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from simulator.errors import InputError
-from simulator.recipes.readers.given import Given
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.values import Cause, PlainValue
 from simulator.recipes.recipe import Place
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import Cause, Value
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
@@ -22,18 +22,36 @@ def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
     """Nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
-        return _started(launch, given) if launch.spread else (1, 1)
+        return _started(launch, given) if launch.spread else _alone(launch, given)
     if launch.launcher == "torch":
-        nodes = _count(given, options, "nodes", ("nnodes",), default=1)
+        nodes = _count(given, options, "nodes", ("nnodes",), default=_unless_open(launch, given, "nodes"))
         each = options.get("nproc_per_node")
         if each is not None and each.text in ("gpu", "auto"):
             return nodes, _visible(launch, given)
-        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=1)
+        usual = None if each else _unless_open(launch, given, "devices_per_node")
+        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=usual)
     if launch.launcher == "deepspeed":
         return _deepspeed(launch, given)
     if launch.launcher == "msrun":
         return _msrun(launch, given)
     return _paddle(launch, given)
+
+
+def _alone(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+    """One process, unless words in front of the program that are not known start several."""
+    if not launch.in_front:
+        return 1, 1
+    given.need(launch.in_front, "nodes")
+    given.need(launch.in_front, "devices_per_node")
+    return None, None
+
+
+def _unless_open(launch: TrainingCommand, given: Given, option: str) -> int | None:
+    """The launcher's default of 1, unless options that are not known may say otherwise."""
+    if not launch.open_options or {"nodes": "nnodes", "devices_per_node": "nproc_per_node"}[option] in launch.options:
+        return 1
+    given.need(launch.open_options, option)
+    return None
 
 
 def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
@@ -55,7 +73,7 @@ def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | N
     return nodes, each
 
 
-def _scheduled(launch: TrainingCommand) -> dict[str, Value]:
+def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
     """The same counts as Slurm's variables."""
     names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
     return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
@@ -111,7 +129,7 @@ def _visible(launch: TrainingCommand, given: Given) -> int | None:
 
 
 def _count(
-    given: Given, options: Mapping[str, Value], option: str, names: tuple[str, ...], *, default: int | None
+    given: Given, options: Mapping[str, PlainValue], option: str, names: tuple[str, ...], *, default: int | None
 ) -> int | None:
     """A number among the launcher's options."""
     value = next((options[name] for name in names if name in options), None)
@@ -130,7 +148,7 @@ def _count(
     return int(text)
 
 
-def _listed(given: Given, value: Value, option: str) -> int | None:
+def _listed(given: Given, value: PlainValue, option: str) -> int | None:
     """Items of a list such as `0,1,2,3`."""
     given.places[option] = Place(given.file, value.line or 1)
     if not value.known:

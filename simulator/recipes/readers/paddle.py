@@ -7,28 +7,35 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import half_precision
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import plain_path
+from simulator.frameworks.named import QUANTIZED, known_model, with_fewer_bits
+from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.run import finished
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.configuration import configuration
-from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Given, half_precision
-from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.named import QUANTIZED, known_model, with_fewer_bits
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
-from simulator.recipes.readers.purpose import require_training_switches
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import TrainingCommand, plain_path
-from simulator.recipes.shell.values import Value, text_value
+from simulator.recipes.shell.launch import TrainingCommand
 
 _LORA_RANK: Final = 8
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _OWN_FLAGS: Final = frozenset(
     ("tensor_parallel_degree", "pipeline_parallel_degree", "fp16_opt_level", "sharding_parallel_degree")
 )
+_OWN_WITH_MODEL: Final = frozenset(
+    ("sharding", "recompute", "recompute_granularity", "unified_checkpoint", "amp_master_grad", "dataset_name_or_path")
+)
+"""Keys that say so beside a model: PaddleNLP 2.8.1, paddlenlp/trainer/training_args.py, llm/utils/argument.py."""
 _TP: Final = ("tensor_parallel_degree", "tensor_model_parallel_size")
 _PP: Final = ("pipeline_parallel_degree", "pipeline_model_parallel_size")
 _SHAPE: Final = {
@@ -61,19 +68,20 @@ _PADDLEFORMERS_DEGREES: Final = ("tensor_model_parallel_size", "pipeline_model_p
 def is_paddle(names: Iterable[str]) -> bool:
     """Whether flags or keys are of a Paddle trainer."""
     found = set(names)
-    return bool(found & _OWN_FLAGS) or {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
+    parallel = {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
+    return bool(found & _OWN_FLAGS) or parallel or ("model_name_or_path" in found and bool(found & _OWN_WITH_MODEL))
 
 
 def read_paddle(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch; a configuration file that it names is read beside the recipe."""
     given = Given(file, FLAGS, PASSED, complete=True)
-    positional = given.add_arguments(launch.arguments)
+    positional = add_words(given, launch.arguments)
     for word in positional:
         name, equals, text = word.text.partition("=")
         if word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
             _add_file(given, launch, file, word)
         elif equals and word.known:
-            given.add(name, [text_value(text, word.line)], word.line)
+            given.add(name, [known_value(text, word.line)], word.line)
     nodes, devices = cluster_of(launch, given)
     if launch.program in ("erniekit", "paddleformers-cli"):
         nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
@@ -100,7 +108,7 @@ def _environment_count(launch: TrainingCommand, name: str) -> int | None:
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _add_file(given: Given, launch: TrainingCommand, file: str, word: Value) -> None:
+def _add_file(given: Given, launch: TrainingCommand, file: str, word: PlainValue) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}

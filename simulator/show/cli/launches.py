@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.show.cli.layouts import check_cluster, framework_options, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, verbosity_of, write
+from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write
 from simulator.show.cli.validate import FOLDER
-from simulator.show.report.validate_json import validate_json
-from simulator.show.report.validate_table import dry_run_text, validate_table
+from simulator.show.report.formats import ANSWERS
+from simulator.show.report.validate_table import Validation, dry_run_text
 
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
@@ -97,11 +98,9 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         rows = [row for row in record.rows() if row.hardware == values["hardware"]]
         learned = learn(rows, learned_file, before=ranking.estimates, rank=ranked, top=values["top"])
-    if values["format"] == "json":
-        text = validate_json(campaign, record.path, learned)
-    else:
-        text = validate_table(campaign, record.path, verbosity_of(ctx), learned, colour=colour_of(ctx, None))
-    write(text, None)
+    validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
+    shown = replace(presentation(ctx), colour=colour_of(ctx, None))
+    write(ANSWERS["validation"].write(validation, values["format"], shown), None)
     ctx.exit(_code(campaign))
 
 
