@@ -49,7 +49,7 @@ class StackBest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Tabular):
-    """Layouts of estimate question, fastest first."""
+    """Layouts of one question, fastest first."""
 
     query: Mapping[str, object]
     """Every input with its value, defaults included, by option name."""
@@ -57,9 +57,9 @@ class Ranking(Tabular):
     """Names in `query` that the user left to their default."""
     counts: Counts
     estimates: tuple[Estimate, ...]
-    """Layouts that fit with at least the probability question for, best first."""
+    """Layouts that fit with at least the probability asked for, best first."""
     risky: tuple[Estimate, ...] = ()
-    """The fastest layouts that fit on the estimate, with less than the least probability question for."""
+    """The fastest layouts that fit on the estimate, with less than the least probability asked for."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None
@@ -67,11 +67,11 @@ class Ranking(Tabular):
     remedies: tuple[Remedy, ...]
     """What would make it fit, when nothing fits."""
     reasons: tuple[Violation, ...]
-    """When nothing fits: for each rule that dropped layouts, what it says of estimate of them."""
+    """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
-    """The best layout in fp8, where bf16 or fp16 was question for and the device has fp8."""
+    """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
     stacks: tuple[StackBest, ...] = ()
-    """The best layout under the framework's defaults, or what is tuned for it, where another stack was question for."""
+    """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
 
     def __repr__(self) -> str:
         """One line: the question, how many layouts fit, the best."""

@@ -30,7 +30,7 @@ class Workload:
     precision: Precision = input_field("bf16", "Type of matrix products.", choices=PRECISIONS)
     """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
     lora_rank: int | None = input_field(None, "Train adapters of this rank, not the weights.", high=2**16)
-    """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""
+    """Rank of the adapters trained on every linear layer instead of the weights; None trains everything."""
 
     @property
     def workload(self) -> dict[str, Any]:
