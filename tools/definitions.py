@@ -1,4 +1,4 @@
-"""How frameworks define their arguments and keys: what a file of their source, read as text, names."""
+"""Names of arguments and keys in a framework's source, read as text: nothing of a framework is imported or run."""
 
 from __future__ import annotations
 

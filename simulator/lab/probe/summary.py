@@ -1,4 +1,7 @@
-"""What the timings of a machine say: peaks, and the shares of them that training reaches."""
+"""Rates of a machine from its timings: peaks, the shares of them that training reaches, latency and bandwidth.
+
+Reads timings only; starts nothing and knows no coefficient.
+"""
 
 from __future__ import annotations
 

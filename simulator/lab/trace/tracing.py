@@ -1,4 +1,7 @@
-"""A layout's pipeline rank traced in a process of its own, and priced, side by side."""
+"""A layout's stage priced, and traced in a process of its own.
+
+Prices without the coefficients that stand for no tensor: a trace sees tensors only. Imports no torch.
+"""
 
 from __future__ import annotations
 

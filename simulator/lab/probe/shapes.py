@@ -1,4 +1,4 @@
-"""The shapes that a probe trains where the user names none."""
+"""Model shapes that a probe trains where the user names none: dense decoders of three widths, up to 8 layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The launches of a probe, and what is fitted to them."""
+"""The launches of a probe's plan, and the fit of what they measured.
+
+The fit is that of `evidence.calibration`, no other; rows that scatter too much store nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from simulator.question.coefficients.values import Coefficients, priors
 from simulator.search.build import estimate_layout
 
 UNDETERMINED: Final = 0.95
-"""Share of its prior's deviation from which nothing is said to be known of a coefficient beyond the prior."""
+"""Share of its prior's standard deviation from which a coefficient counts as not determined by the launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What a probe found."""
+    """Result of a probe."""
 
     prepared: Prepared
     campaign: Campaign
@@ -63,9 +66,9 @@ def launch_all(
     ready: Prepared, tell: Tell, *, engine: Engine | None = None, launcher: Launcher | None = None
 ) -> Probed:
     """Run the plan, fit what it measured, write the calibration; the reference trainer on this machine by default."""
-    asked = ready.asked
-    engine = engine or ReferenceEngine(backend=asked.backend)
-    record = Record(asked.rows_file)
+    request = ready.request
+    engine = engine or ReferenceEngine(backend=request.backend)
+    record = Record(request.rows_file)
     record.check()
     campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
     if campaign.unwritten:
@@ -75,7 +78,7 @@ def launch_all(
     fitted = fit_family(family, prepared(rows), ready.base, FREEDOM) if rows else None
     stored = None
     if fitted is not None and (fitted.stored("time") or fitted.stored("memory")):
-        stored = asked.folder / f"{family}.yaml"
+        stored = request.folder / f"{family}.yaml"
         write_file(stored, calibration_text(fitted.calibration()))
     after = fitted.coefficients(ready.base) if fitted is not None and fitted.stored("time") else None
     return Probed(
@@ -90,8 +93,8 @@ def launch_all(
 
 def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
     """The design's launches with what they read written; those that the record holds are not made again."""
-    before = record.rows() if ready.asked.resume else ()
-    folder = run_folder(ready.asked.launch_folder)
+    before = record.rows() if ready.request.resume else ()
+    folder = run_folder(ready.request.launch_folder)
     layouts: list[tuple[str, Estimate]] = []
     launches: list[Launch] = []
     known: dict[str, list[MeasuredRow]] = {}
@@ -110,14 +113,14 @@ def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
                 estimate=estimate,
                 command=engine.prepare(pick, (folder / title).absolute()),
                 number=len(launches) + 1,
-                limit_seconds=ready.asked.limit_seconds,
+                limit_seconds=ready.request.limit_seconds,
             )
         )
     return LaunchPlan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=())
 
 
 def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
-    """What a launch is asked, with the names that its measured row will have."""
+    """The launch of a candidate, with the names that its measured row will have."""
     return Pick(
         scenario=replace(candidate.scenario, coefficients=ready.base),
         layout=candidate.layout,

@@ -1,4 +1,7 @@
-"""What a probe is asked for, and where it leaves what it finds."""
+"""The request of a probe: hardware, ranks, folder and limits, and the files that the folder will hold.
+
+Checks before anything starts; starts nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.vocabulary import Precision
 
 FOLDER: Final = "simulate-probe"
-"""Where everything goes unless told otherwise."""
+"""Default folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """What is probed, and how far."""
+    """Machine, folder and limits of a probe."""
 
     hardware: str
     """Name or path of the spec that the measured one is made from."""
