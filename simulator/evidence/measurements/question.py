@@ -32,7 +32,7 @@ def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tupl
     if row.stage_layers and sum(row.stage_layers) != layers:
         raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
     try:
-        return resolve(asked, _given(row), Wording(said=NAMES.said, where=f"{row.key}: "))
+        return resolve(asked, _given(row), Wording(spell=NAMES.spell, where=f"{row.key}: "))
     except SimulateError as error:
         raise _named(row, error) from error
 

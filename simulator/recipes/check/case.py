@@ -390,7 +390,7 @@ def _words(recipe: Recipe) -> Wording:
     def said(setting: InputSetting) -> str:
         return "the cut" if setting.key == "stage_layers" else setting.key
 
-    return Wording(said=said, where=f"{recipe.file}: ", refusal=refusal)
+    return Wording(spell=said, where=f"{recipe.file}: ", refusal=refusal)
 
 
 _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
