@@ -123,7 +123,7 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
     hardware = load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
     return hardware, {
-        **{name: values[name] for name in BY_INPUT if name != "options"},
+        **{name: values[name] for name in BY_INPUT if name in values},
         **{name: values[name] or usual for name, usual in sizes.items()},
         "framework": _FRAMEWORKS[values["engine"]],
         "options": framework_options(values),
