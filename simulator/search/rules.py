@@ -101,9 +101,11 @@ def _ffn(pricing: Pricing) -> Mask:
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     """Each width that does not divide."""
     t, etp, width = layout.tensor_parallel, layout.expert_tensor_parallel, scenario.model.moe_intermediate_size
-    told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
+    problems = [
+        f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t
+    ]
     of_experts = f"expert width {width} does not divide by expert tensor parallel {etp}"
-    return ", ".join([*told, of_experts] if scenario.model.is_moe and width % etp else told)
+    return ", ".join([*problems, of_experts] if scenario.model.is_moe and width % etp else problems)
 
 
 def _batch(pricing: Pricing) -> Mask:
@@ -199,15 +201,15 @@ def _recompute_layers(pricing: Pricing) -> Mask:
 
 def _recompute_modules(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    asked = pricing.recomputes("selective")
-    if not asked.any():
+    selective = pricing.recomputes("selective")
+    if not selective.any():
         return every(pricing, broken=False)
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
     foreign |= set() if scenario.model.is_moe else {"moe_act", "moe_gate_up"}
     refused = int(encoded(tuple(foreign)))
-    return mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+    return mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
 def _recompute_operations(pricing: Pricing) -> Mask:
@@ -217,11 +219,11 @@ def _recompute_operations(pricing: Pricing) -> Mask:
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     """Why modules of selective recompute are refused."""
-    told = ",".join(layout.recompute_modules)
+    modules = ",".join(layout.recompute_modules)
     known = scenario.framework.limits.recompute_modules
     if not set(layout.recompute_modules) <= set(known):
-        return f"recompute modules {told}: {scenario.framework.name} has {', '.join(known)}"
-    return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
+        return f"recompute modules {modules}: {scenario.framework.name} has {', '.join(known)}"
+    return f"recompute modules {modules}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
 
 
 def _vocabulary(pricing: Pricing) -> Mask:

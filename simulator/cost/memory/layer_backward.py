@@ -30,7 +30,7 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
         return kept + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
-    mixing = {one.name for one in operations if one.group == "core_attention"}
+    mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
@@ -45,17 +45,19 @@ def _products(scenario: Scenario, kind: LayerKind) -> int:
 
 def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
-    scan = (one for one in operations if one.group == "core_attention")
-    gradients = total(pricing, summed(amount for one in scan for amount in one.temporary))
-    first = next(one for one in operations if one.group == "attention_projection")
+    scan = (operation for operation in operations if operation.group == "core_attention")
+    gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+    first = next(operation for operation in operations if operation.group == "attention_projection")
     inner = sum(weight.outputs for weight in first.weights if weight.matmul)
     return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
-def _kept(pricing: Pricing, kind: LayerKind, operation: str) -> Array:
+def _kept(pricing: Pricing, kind: LayerKind, name: str) -> Array:
     """What one operation of a layer keeps."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return total(pricing, summed(tensor for one in operations if one.name == operation for tensor in one.kept))
+    return total(
+        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.kept)
+    )
 
 
 def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
@@ -115,7 +117,7 @@ def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
     """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     context = ("key_value_context", "sliding_key_value_context")
-    return total(pricing, summed(a for one in operations for a in one.temporary if a.spread in context))
+    return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
 
 
 def _weight_bytes(pricing: Pricing, width: int) -> Array:
@@ -127,7 +129,7 @@ def _weight_bytes(pricing: Pricing, width: int) -> Array:
 def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
     """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
     scenario, block = pricing.scenario, pricing.block
-    experts = (one for one in operations if one.group == "experts")
-    gradients = total(pricing, summed(amount for one in experts for amount in one.temporary))
-    largest = max(weight.parameters for one in operations for weight in one.weights if weight.routed)
+    experts = (operation for operation in operations if operation.group == "experts")
+    gradients = total(pricing, summed(amount for operation in experts for amount in operation.temporary))
+    largest = max(weight.parameters for operation in operations for weight in operation.weights if weight.routed)
     return gradients + element_bytes(scenario) * largest / block.expert_ranks

@@ -209,7 +209,7 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
     inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
     if conditions.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
-        inner = inner._replace(kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
+        inner = inner._replace(kept=tuple(tensor for tensor in inner.kept if tensor.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
     return (

@@ -77,7 +77,7 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 @lru_cache(maxsize=256)
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
-    return tuple(_left(conditions, one) for one in whole_operations(conditions, kind))
+    return tuple(_left(conditions, operation) for operation in whole_operations(conditions, kind))
 
 
 def _left(conditions: Conditions, operation: Operation) -> Operation:
@@ -87,7 +87,7 @@ def _left(conditions: Conditions, operation: Operation) -> Operation:
         return operation._replace(kept=())
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return operation._replace(kept=tuple(one._replace(amount=left * one.amount) for one in operation.kept))
+    return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
 
 
 _EXPERTS = frozenset(("experts", "dispatch"))

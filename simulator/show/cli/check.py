@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
@@ -200,7 +201,7 @@ def _gates(values: Mapping[str, Any]) -> Gates:
     return Gates(fail_on=fail_on, **{name: values[name] for name in names})
 
 
-SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
+SAME = ("model", "nodes", "devices", *DEFAULT_WORKLOAD, "num_layers")
 """Inputs that a recipe is asked by the names of their options."""
 
 
