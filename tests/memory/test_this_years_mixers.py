@@ -15,6 +15,7 @@ from simulator.cost.operations.record import Operation
 from simulator.cost.operations.sums import attended_share, total_parameters, weights_of
 from simulator.cost.timing.flops import forward_flops_per_token, layer_flops_per_token
 from simulator.question.specs.model import LayerKind, ModelSpec
+from simulator.search.query import Query
 from simulator.search.rank import search
 from simulator.search.space import Space
 from tests.scenario.cases import only, pricing, scenario_of, small_compressed, small_dense, small_mla
@@ -120,10 +121,8 @@ def test_four_residual_streams() -> None:
 
 def test_no_framework_cuts_compressed_attention() -> None:
     scenario = scenario_of(small_compressed("window_shared"), devices=8)
-    found = search(scenario, Space(tensor_parallel=(2,)))
-    assert set(found.rejected) == {"undivided_attention"}
-    found = search(scenario, Space(tensor_parallel=(1,), context_parallel=(2,)))
-    assert set(found.rejected) == {"undivided_attention"}
+    for space in (Space(tensor_parallel=(2,)), Space(tensor_parallel=(1,), context_parallel=(2,))):
+        assert set(search(Query(scenario=scenario, space=space)).rejected) == {"undivided_attention"}
 
 
 def test_kimi_delta_attention() -> None:
