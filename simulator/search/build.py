@@ -236,4 +236,4 @@ def provenance(scenario: Scenario) -> Provenance:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
-    return Provenance(scenario.coefficients.name, "analytic", tuple(notes))
+    return Provenance(scenario.coefficients.name, "never", tuple(notes))
