@@ -40,7 +40,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, judged: tuple[SourcesJudged, ...]) -
 def test_calibrate_has_every_format(format_name: str) -> None:
     result = run("calibrate", TABLES["b200-megatron"], "--format", format_name)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
+    assert "not stored" in result.stderr  # what ships was fitted to these rows already
     assert "gemm_efficiency" in result.stdout
     if format_name == "json":
         [family] = json.loads(result.stdout)["families"]

@@ -70,7 +70,7 @@ def test_left_out_rows_lie_in_their_ranges(judged: tuple[SourcesJudged, ...], ki
     assert {"A100", "H-class", "Blackwell"} <= {one.name for one in classes}
     for one in classes:
         if one.rows >= 10:
-            assert one.inside >= 0.80, one
+            assert one.inside >= 0.75, one
             assert one.half_width < 0.35, one
 
 
