@@ -30,6 +30,7 @@ from simulator.search.rank import Progress, best_of, search
 from simulator.search.result import Counts, Ranking
 from simulator.search.space import Space
 from simulator.search.spread import spread
+from simulator.search.surer import equal_to_first, surer_than_first
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,6 +158,7 @@ def rank(
     if best:
         best[0] = with_switches(found.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
+    equal = equal_to_first(found.fastest)
     fp8, stacks = in_fp8(query, near), tuple(on_other_stacks(query, near))
     return Ranking(
         query=_inputs(query, question["model"]),
@@ -167,6 +169,8 @@ def rank(
         nearest=estimates_of(found.nearest)[0] if found.nearest and not best else None,
         remedies=() if best else tuple(remedies(query)),
         reasons=() if best else tuple(reasons(query, found)),
+        equal=equal,
+        surer=surer_than_first(best, equal),
         fp8=fp8,
         stacks=stacks,
         counts=Counts(

@@ -70,6 +70,12 @@ class Ranking(Tabular):
     """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
     """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
+    equal: tuple[int, ...] = ()
+    """Positions in `estimates`, from 0, of those that may be as fast as the first: their difference is within its 90 %
+    range. None without a calibration."""
+    surer: int | None = None
+    """Position of the one of `equal` whose step time has the smallest upper end, or that is likelier to fit where the
+    first may not; None where that is the first."""
     stacks: tuple[StackBest, ...] = ()
     """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
 

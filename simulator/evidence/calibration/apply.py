@@ -13,7 +13,7 @@ import numpy as np
 from simulator.cost.pricing.estimate import Contribution, Coverage, Estimate, Provenance
 from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
-from simulator.evidence.calibration.contributions import BEYOND, Unit
+from simulator.evidence.calibration.contributions import BEYOND, Unit, difference_unit
 from simulator.evidence.calibration.coverage import FEATURES
 from simulator.evidence.calibration.ranges import WORST, Words, words_of
 from simulator.evidence.calibration.store import (
@@ -25,11 +25,14 @@ from simulator.evidence.calibration.store import (
     shipped_calibration,
 )
 from simulator.evidence.calibration.uncertainty import (
+    NORMAL_90,
     layout_variances,
     memory_interval,
     normal_below,
     relative_variances,
+    sort_of_prediction,
     time_interval,
+    time_slopes,
     unit_of,
 )
 from simulator.evidence.calibration.widths import contributed, next_measurement
@@ -92,6 +95,26 @@ class Applied(NamedTuple):
             with_calibration(scenario, estimate, self, {"memory": of_memory, "time": of_time})
             for estimate, of_memory, of_time in zip(estimates, memory, time, strict=True)
         ]
+
+    def difference_half_widths(self, ways: Sequence[tuple[Scenario, Layout]]) -> list[float]:
+        """Half of the 90 % range of each layout's step time over the first one's, in the logarithm.
+
+        What the two share is in neither: the coefficients are drawn once for both. Without a calibration all are 0.
+        """
+        part = self.part("time")
+        if part is None or self.time is None:
+            return [0.0] * len(ways)
+        part = _serving(self.time, part, "time", covered=True)
+        slopes = np.zeros((len(ways), len(part.names)))
+        for scenario in {id(one): one for one, _ in ways}.values():
+            mine = [at for at, (other, _) in enumerate(ways) if other is scenario]
+            slopes[mine] = time_slopes(scenario, [ways[at][1] for at in mine], part)
+        apart = slopes - slopes[0]
+        variances = np.einsum("ni,ij,nj->n", apart, part.covariance, apart)
+        sort = sort_of_prediction("time", ways[0][0])
+        scatter = part.noise_by.get(sort, part.noise)
+        units = (difference_unit(float(variance), scatter, scatter) for variance in variances)
+        return [0.0, *(NORMAL_90 * unit.deviation(part.sizes) for unit in list(units)[1:])]
 
     def calibration(self, kind: CoefficientKind) -> Calibration | None:
         """The calibration behind one kind of figure."""

@@ -22,6 +22,10 @@ BEYOND: Final = ("stack", "nodes", "layout")
 """Those that hold as well of a cluster with runs of its own."""
 
 
+DIFFERENCE: Final = "difference"
+"""What the difference of two layouts' predictions scatters like."""
+
+
 class Unit(NamedTuple):
     """The units of one prediction's contributions."""
 
@@ -62,3 +66,12 @@ class Unit(NamedTuple):
     def deviation(self, sizes: Mapping[str, float]) -> float:
         """Relative deviation of the prediction."""
         return math.hypot(*self.deviations(sizes).values())
+
+
+def difference_unit(variance: float, *scatter: float) -> Unit:
+    """The units of the difference of two predictions of one cluster: what they share is in neither.
+
+    `variance` is that of the difference by the coefficients, from draws that both predictions share.
+    """
+    inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
+    return Unit(DIFFERENCE, math.sqrt(max(variance, 0.0)), math.hypot(*scatter), inside)

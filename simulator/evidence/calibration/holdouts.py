@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from simulator.evidence.calibration.contributions import Unit
+from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
 from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
+    SORTS,
     Design,
     Gauss,
     Labels,
@@ -18,6 +21,7 @@ from simulator.evidence.calibration.hierarchy import (
     learned,
     scatter_of,
 )
+from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sizes import fitted_sizes
 from simulator.question.arrays import Mask
 from simulator.question.coefficients.values import CoefficientKind
@@ -122,6 +126,50 @@ def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> It
         )
 
 
+class Pair(NamedTuple):
+    """Two rows of one source that ask the same of two layouts or stacks, predicted with the source left out."""
+
+    source: str
+    measured: float
+    """Figure of the first over that of the second, in the logarithm."""
+    predicted: float
+    unit: Unit
+    """Of the difference; what the two share is in neither."""
+
+
+def pairs(state: Linearization) -> Iterator[Pair]:
+    """Every two rows of a source that ask the same question and were measured apart."""
+    found = state.design
+    for source in _distinct(found.sources):
+        mine = found.sources == source
+        part = _Part(learned(state.restricted(~mine), RELEARNED))
+        known, _ = part.family(str(found.families[mine][0]))
+        at = state.point(known)
+        errors = {index: found.error(index, at) for index in np.flatnonzero(mine).tolist()}
+        for one, other in combinations(errors, 2):
+            if _question(found.samples[one]) == _question(found.samples[other]):
+                measured = float(found.logs[one] - found.logs[other])
+                apart = state.slopes[one] - state.slopes[other]
+                scatter = (scatter_of(part.state.hyper, found.sort(i), str(found.families[i])) for i in (one, other))
+                unit = difference_unit(float(apart @ known.covariance @ apart), *scatter)
+                yield Pair(source, measured, measured + errors[one] - errors[other], unit)
+
+
+def _question(sample: Sample) -> tuple[object, ...]:
+    scenario = sample.scenario
+    model = (scenario.model.name, scenario.model.num_hidden_layers, scenario.hardware_name, scenario.devices)
+    return (*model, scenario.seq_length, scenario.global_batch_size, scenario.precision, scenario.lora_rank)
+
+
+def pair_sizes(found: Sequence[Pair]) -> dict[str, float]:
+    """Sizes of what the difference of two predictions is made of."""
+    counts = Counter(pair.source for pair in found)
+    weights = np.array([min(1.0, MOST_ROWS / counts[pair.source]) for pair in found])
+    errors = np.array([pair.predicted - pair.measured for pair in found])
+    sizes = fitted_sizes((DIFFERENCE,), [pair.unit for pair in found], errors, weights)
+    return {name: size for name, size in sizes.items() if name.endswith(DIFFERENCE)}
+
+
 def family_coverage(state: Linearization, family: str) -> RowsCoverage:
     """What the rows of a device family cover; of a family without any, what all rows do."""
     found = state.design
@@ -134,7 +182,7 @@ def family_coverage(state: Linearization, family: str) -> RowsCoverage:
 def sizes_of(kind: CoefficientKind, held: Sequence[Held]) -> dict[str, float]:
     """Sizes of a range's contributions by predictions with something left out."""
     errors = np.array([one.error for one in held])
-    return fitted_sizes(kind, [one.unit for one in held], errors, _weights(held))
+    return fitted_sizes(SORTS[kind], [one.unit for one in held], errors, _weights(held))
 
 
 def _weights(held: Sequence[Held]) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.evidence.calibration.hierarchy import Design, Gauss, Linearization, design, hierarchical, learned
-from simulator.evidence.calibration.holdouts import RELEARNED, Held, left_out, sizes_of
+from simulator.evidence.calibration.holdouts import RELEARNED, Held, Pair, left_out, pair_sizes, pairs, sizes_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.arrays import Vector
@@ -146,9 +146,22 @@ class SourcesJudged:
     held: tuple[Held, ...]
     """Every prediction with something left out, from which ranges are sized."""
 
+    pairs: tuple[Pair, ...] = ()
+    """Of speed, every two rows that a choice of layout or stack tells apart."""
+
     def sizes(self, without: Collection[str] = ()) -> dict[str, float]:
         """Sizes of a range's contributions; sources in `without` are not asked."""
-        return sizes_of(self.kind, [one for one in self.held if one.source not in without])
+        sizes = sizes_of(self.kind, [one for one in self.held if one.source not in without])
+        told = [pair for pair in self.pairs if pair.source not in without]
+        return sizes | (pair_sizes(told) if told else {})
+
+    def judged_pairs(self) -> Iterator[tuple[Pair, float]]:
+        """Every pair with the deviation expected of its difference, sized by other sources."""
+        for source in dict.fromkeys(pair.source for pair in self.pairs):
+            sizes = pair_sizes([pair for pair in self.pairs if pair.source != source])
+            for pair in self.pairs:
+                if pair.source == source:
+                    yield pair, pair.unit.deviation(sizes)
 
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
@@ -161,7 +174,7 @@ def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coeffi
     rows: list[RowJudged] = []
     for source in dict.fromkeys(found.sources.tolist()):
         rows += _judged_source(state, source, random, sized)
-    return SourcesJudged(kind, state, tuple(rows), held)
+    return SourcesJudged(kind, state, tuple(rows), held, tuple(pairs(state)) if kind == "time" else ())
 
 
 class _Sized:

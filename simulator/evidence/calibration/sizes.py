@@ -9,10 +9,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from simulator.evidence.calibration.contributions import CONTRIBUTIONS, Unit
-from simulator.evidence.calibration.hierarchy import SORTS
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.arrays import Matrix, Vector
-from simulator.question.coefficients.values import CoefficientKind
 
 _FIRST: Final[Mapping[str, float]] = {
     "coefficients": 1.0,
@@ -32,12 +30,13 @@ _BELIEF: Final = 2e-5
 """Weight of the first sizes beside the rows."""
 
 
-def fitted_sizes(kind: CoefficientKind, units: Sequence[Unit], errors: Vector, weights: Vector) -> dict[str, float]:
+def fitted_sizes(sorts: Sequence[str], units: Sequence[Unit], errors: Vector, weights: Vector) -> dict[str, float]:
     """Sizes by which ranges hold 90 % of the weight of some errors, and are no wider than that needs.
 
-    They minimise the pinball loss of the half-widths as quantiles of the absolute errors.
+    They minimise the pinball loss of the half-widths as quantiles of the absolute errors. Coefficients and scatter have
+    a size for each of the `sorts`.
     """
-    names = [f"{name} {sort}" for name in CONTRIBUTIONS[:2] for sort in SORTS[kind]] + list(CONTRIBUTIONS[2:])
+    names = [f"{name} {sort}" for name in CONTRIBUTIONS[:2] for sort in sorts] + list(CONTRIBUTIONS[2:])
     variances = np.array([[_unit(unit, name) ** 2 for name in names] for unit in units]).reshape(-1, len(names))
     first = np.log([_FIRST[name.split(maxsplit=1)[0]] for name in names])
     shares = weights / max(weights.sum(), 1.0)

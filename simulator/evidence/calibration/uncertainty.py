@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.contributions import Unit
 from simulator.evidence.calibration.coverage import Distance
 from simulator.evidence.calibration.store import FittedPart
-from simulator.question.arrays import Vector
+from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
 from simulator.question.scenario.block import LayoutBlock, blocks_of
 from simulator.question.scenario.layout import Layout
@@ -34,7 +34,28 @@ def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance:
 
 
 def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
-    """What the coefficients' covariance brings to the relative variance of each prediction of a block.
+    """What the coefficients' covariance brings to the relative variance of each prediction of a block."""
+    slopes, memory = _slopes(kind, scenario, block, part)
+    variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
+    if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
+        every = len(slopes[0]) + 1
+        outside = np.max(memory.outside.total / memory.device, axis=0)[::every]  # of the fullest rank, unmoved
+        variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
+    return np.asarray(variance)
+
+
+def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
+    """Slopes of the logarithm of each layout's step time by the coefficients, shape (layouts, coefficients)."""
+    found = np.zeros((len(layouts), len(part.names)))
+    for positions, block in blocks_of(layouts):
+        found[positions] = _slopes("time", scenario, block, part)[0]
+    return found
+
+
+def _slopes(
+    kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart
+) -> tuple[Matrix, MemoryByStage]:
+    """Slopes of the logarithm of each prediction by the coefficients, with the memory that they were priced with.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
@@ -52,12 +73,7 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
     memory = memory_by_stage(Pricing(moved if kind == "memory" else scenario, tiled))
     figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(Pricing(moved, tiled), memory).total
     figures = figures.reshape(len(block), copies)
-    slopes = np.log(figures[:, 1:] / figures[:, :1]) / steps
-    variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
-    if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
-        outside = np.max(memory.outside.total / memory.device, axis=0)[::copies]  # of the fullest rank, unmoved
-        variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
-    return np.asarray(variance)
+    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory
 
 
 UNMEASURED_OUTSIDE = 0.5

@@ -30,6 +30,9 @@ class Calibrated(Protocol):
     def judged(self, scenario: Scenario, estimates: Sequence[Any]) -> Any:
         """Estimates of layouts with intervals, the probability that they fit, and where their numbers come from."""
 
+    def difference_half_widths(self, ways: Sequence[tuple[Scenario, Any]]) -> Any:
+        """Half of the 90 % range of each layout's step time over the first one's, in the logarithm."""
+
     def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
         """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
 

@@ -71,6 +71,12 @@ class Choice:
     """No other choice is both faster and cheaper."""
 
     @property
+    def measured(self) -> bool:
+        """Whether runs of its device family and of its framework on it were measured."""
+        known = None if self.estimate is None else self.estimate.provenance
+        return known is not None and "never" not in (known.device, known.stack)
+
+    @property
     def limits(self) -> tuple[LimitCheck, ...]:
         """Of both limits those that were given."""
         return tuple(kept for kept in (self.in_time, self.in_budget) if kept is not None)
@@ -135,9 +141,32 @@ class Plan(Tabular):
     def best(self) -> Choice | None:
         """What to book: of those that keep the limits the cheapest, without prices the fastest.
 
-        Where none surely does, what keeps both with the highest probability; where none may, what misses by least.
+        Where none surely does, what keeps both with the highest probability; where none may, what misses by least. What
+        was never measured is booked over what was only where its limits are kept more surely, or its whole range is better.
         """
+        first, measured = self.first, self.best_measured
+        if first is None or measured is None or first.measured:
+            return first
+        surer = _ORDER.index(first.verdict) < _ORDER.index(measured.verdict)
+        return first if surer or self._whole_range_better(first, measured) else measured
+
+    @property
+    def first(self) -> Choice | None:
+        """The best choice by its figures alone, whether it was measured or not."""
         return min(self.priced, key=self._preference, default=None)
+
+    @property
+    def best_measured(self) -> Choice | None:
+        """The best choice of those whose device family and framework on it were measured."""
+        return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
+
+    def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
+        """Whether the worst end of a choice's range is better than the figure of the other: of cost where both have it."""
+        if choice.run is None or other.run is None:
+            return False
+        if choice.run.cost_interval is not None and other.run.cost is not None:
+            return choice.run.cost_interval.high < other.run.cost
+        return choice.run.days_interval is not None and choice.run.days_interval.high < other.run.days
 
     def best_of(self, offer: int) -> Choice | None:
         """What to book of one offer."""
@@ -152,6 +181,11 @@ class Plan(Tabular):
     def best_position(self) -> int | None:
         """Position in `choices` of what to book; None for nothing."""
         return self._position(self.best)
+
+    @property
+    def best_measured_position(self) -> int | None:
+        """Position in `choices` of the best that was measured; None where nothing was."""
+        return self._position(self.best_measured)
 
     @property
     def offers_priced(self) -> tuple[OfferPriced, ...]:

@@ -48,6 +48,20 @@ def explanation_blocks(found: Explanation, presentation: Presentation, style: St
     if found.changes:
         yield titled(changes_title(found), grid(*changes_cells(found), style, text_columns=[0]), style)
     yield paragraph([longest_text(found)], style)
+    if found.estimate.provenance.contributions:
+        yield titled("What the ranges are made of", contributions_text(found.estimate, style), style)
+
+
+def contributions_text(estimate: Estimate, style: Style) -> str:
+    """Return the contributions to the ranges, the largest of each figure first, and what would narrow them most."""
+    known = estimate.provenance
+    cells = [[one.figure, one.name, f"{100 * one.half_width:.1f}", one.because] for one in known.contributions]
+    table = grid(["range of", "part", "± %", "what is not known"], cells, style, text_columns=[0, 1, 3])
+    best = known.next_measurement
+    if best is None:
+        return table
+    narrowed = f"{best.run} would leave ± {100 * best.half_width:.0f} % of the step time"
+    return f"{table}\n\nNext to measure: {narrowed}."
 
 
 def _bars(estimate: Estimate, width: int | None, style: Style) -> str:

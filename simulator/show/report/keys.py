@@ -83,12 +83,12 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         "StageTime": "stage forward_seconds backward_seconds",
         "AssumedSwitch": "switch value other because speed_change memory_change_mib=memory_bytes verdict",
         "Ranking": "schema_version=@schema_version query defaults counts estimates risky starved nearest remedies "
-        "reasons fp8 stacks",
+        "reasons fp8 equal surer stacks",
         "Counts": "evaluated feasible rejected elapsed_seconds",
         "Plan": "schema_version=@schema_version model train_tokens deadline_days budget min_fit_probability "
-        "availability offers=offers_priced best=best_position choices",
+        "availability offers=offers_priced best=best_position best_measured=best_measured_position choices",
         "Choice": "offer hardware nodes devices precision verdict reason in_time in_budget pareto goodput "
-        "training=run estimate",
+        "training=run measured estimate",
         "Comparison": "schema_version=@schema_version names first second inputs memory_mib=memory step_s=step",
         "Input": "name first second memory_bytes step_time_s=step_seconds",
         "PartDifference": "name first* second* difference*",

@@ -57,6 +57,7 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
+        yield from measured_lines(plan, best)
         yield f"Its layout: {_of(best, lambda e: layout_text(e.layout))}. Part by part: {plan.command(best)}"
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
@@ -65,6 +66,27 @@ def plan_answer(plan: Plan) -> Iterator[str]:
                 yield f"{offer.hardware}: none of its sizes is in time."
             else:
                 yield f"{offer.hardware}: in time from {_nodes(least)} ({kept_text(least.in_time)})."
+
+
+def measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
+    """Yield what was never measured beside what is booked, or what was measured beside what was not."""
+    first, measured = plan.first, plan.best_measured
+    if not best.measured:
+        yield f"No run of {_unmeasured(best)} was measured: the range says how far such devices are missed."
+        if measured is not None:
+            yield f"Best that was measured: {choice_text(measured)}: {', '.join(_run_words(measured))}."
+    elif first is not None and not first.measured:
+        yield (
+            f"Not booked: {choice_text(first)}: {', '.join(_run_words(first))}. No run of {_unmeasured(first)} was "
+            "measured, and its whole range is not better; a run of one node would tell."
+        )
+
+
+def _unmeasured(choice: Choice) -> str:
+    estimate = choice.estimate
+    if estimate is not None and estimate.provenance.device != "never":
+        return f"{estimate.framework} on {choice.hardware}"
+    return choice.hardware
 
 
 def choice_text(choice: Choice) -> str:
@@ -102,6 +124,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
     slowest = max(c.estimate.throughput.step_seconds for c in plan.priced if c.estimate is not None)
     unit, per_second = step_unit(slowest)
     yield column("offer", lambda c: c.hardware, is_text=True)
+    yield column("known", lambda c: _of(c, lambda e: e.provenance.device), 55, is_text=True)
     yield column("nodes", lambda c: str(c.nodes))
     yield column("devices", lambda c: str(c.devices), 60)
     if len({c.precision for c in plan.priced}) > 1:

@@ -33,6 +33,7 @@ from simulator.show.report.text import (
     fit_text,
     gib,
     grouped,
+    half_width_text,
     in_colour,
     largest_parts,
     layout_text,
@@ -41,6 +42,7 @@ from simulator.show.report.text import (
     percent,
     recompute_text,
     step_unit,
+    sure_text,
     teraflops,
     verdict_sentence,
     verdict_text,
@@ -167,6 +169,8 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), spare)
+    if any(estimate.throughput.interval_seconds is not None for estimate in estimates):
+        yield column("step\n± %", half_width_text, 6)
     yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
     yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
@@ -233,6 +237,7 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
     text = f"{looked_at}: {grouped(counts.feasible)} fit"
     rejected = counts_text(counts.rejected)
     yield f"{text}; rejected: {rejected}." if rejected else f"{text}."
+    yield from equal_lines(ranking)
     yield from _risky_lines(ranking)
     yield from _starved_lines(ranking, presentation)
     yield from fp8_line(ranking, presentation)
@@ -242,6 +247,17 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
     if priced := _priced(ranking):
         yield from assumed_lines(priced[0])
         yield from provenance_lines(priced[0], presentation)
+
+
+def equal_lines(ranking: Ranking) -> Iterator[str]:
+    """Yield which rows may be as fast as the first, and which of them is surer."""
+    if ranking.equal:
+        rows = ", ".join(str(position + 1) for position in ranking.equal)
+        many = len(ranking.equal) > 1
+        yield f"Row{'s' if many else ''} {rows} may be as fast as row 1: within the 90 % range of the difference."
+    if ranking.surer is not None:
+        surer = ranking.estimates[ranking.surer]
+        yield f"Surer than row 1: row {ranking.surer + 1}, {layout_text(surer.layout)}, {sure_text(surer)}."
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:

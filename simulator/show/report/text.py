@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import floor, log10
@@ -56,6 +57,17 @@ def fit_text(estimate: Estimate) -> str:
     """Return the probability that an estimate fits, in per cent; a dash where no calibration tells."""
     probability = estimate.memory.fit_probability
     return "-" if probability is None else probability_text(probability)
+
+
+def half_width_text(estimate: Estimate) -> str:
+    """Return half of the 90 % range of the step time, in per cent; a dash where no calibration tells."""
+    interval = estimate.throughput.interval_seconds
+    return "-" if interval is None else f"{50 * math.log(interval.high / interval.low):.0f}"
+
+
+def sure_text(estimate: Estimate) -> str:
+    """Return how sure a layout's speed and memory are."""
+    return f"step ± {half_width_text(estimate)} %, fits with {fit_text(estimate)} %"
 
 
 def mfu_text(share: float) -> str:

@@ -1,0 +1,53 @@
+"""Which of the fastest layouts are equal within what is known, and which of those is surer than the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.search.query import PricedLayout
+
+_SURE = 0.99
+"""Probability to fit from which more room makes no layout surer."""
+
+
+def equal_to_first(found: Sequence[PricedLayout]) -> tuple[int, ...]:
+    """Return the positions of the layouts whose step time may be that of the first: within the range of the difference.
+
+    None without a calibration, which alone tells.
+    """
+    if len(found) <= 1 or (known := found[0].query.scenario.calibration) is None:
+        return ()
+    widths = known.difference_half_widths([(priced.query.scenario, priced.layout) for priced in found])
+    first = found[0].step_seconds
+    return tuple(
+        position
+        for position, (priced, width) in enumerate(zip(found, widths, strict=True))
+        if position and math.log(priced.step_seconds / first) <= width
+    )
+
+
+def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int | None:
+    """Return the position, of those equal to the first, of the one that is surer; None where the first is.
+
+    Surer is the smallest upper end of the step time, or where the first may not fit the largest probability to fit.
+    """
+    if not equal:
+        return None
+    first = estimates[0]
+    room = first.memory.fit_probability
+    if room is not None and room < _SURE:
+        fits = {position: estimates[position].memory.fit_probability or 0.0 for position in equal}
+        best = max(fits, key=lambda position: fits[position])
+        if fits[best] > room:
+            return best
+    ends = {position: _slowest(estimates[position]) for position in equal}
+    best = min(ends, key=lambda position: ends[position])
+    return best if ends[best] < _slowest(first) else None
+
+
+def _slowest(estimate: Estimate) -> float:
+    """Upper end of the step time."""
+    interval = estimate.throughput.interval_seconds
+    return estimate.throughput.step_seconds if interval is None else interval.high
