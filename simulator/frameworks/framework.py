@@ -3,7 +3,8 @@
 A trainer with flags of its own has a `LaunchForm`: how its launches are told, the table that its flags stand in, and
 the function that reads a run from them; one with configuration files of its own has a `FileForm`. A stack that adds
 words to another framework's, as MindSpeed does to Megatron-LM's, `extends` it: its table stands behind that one's, and
-its functions work on every run of it. All parts take and return values of this wing and of the question: arguments, runs, scenarios, layouts.
+its functions work on every run of it. All parts take and return values of this wing and of the question: arguments,
+runs, scenarios, layouts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue
-from simulator.frameworks.write import Head, Word
+from simulator.frameworks.write import Head, WordPair
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
@@ -74,7 +75,7 @@ class RecipeWriter:
 
     text: Callable[[Scenario, Layout, Head], str]
     """The whole recipe. Raises UnsupportedError for what the framework has no words for."""
-    words: Callable[[Scenario, Layout], Iterable[Word]]
+    words: Callable[[Scenario, Layout], Iterable[WordPair]]
     """The words that say how a question is laid out, which a patch of a recipe changes. Raises UnsupportedError."""
     dialects: tuple[str, ...]
     """Forms of recipes whose words these are."""

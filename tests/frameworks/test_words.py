@@ -70,8 +70,8 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 def families() -> dict[str, Family]:
     found = {name: registry.tables(name) for name, own in registry.frameworks().items() if own.extends in ("", name)}
     for name, framework in registry.frameworks().items():
-        forms = [form for form in (*framework.launches, *framework.files) if form.tables]
-        found |= {f"{name}, {' '.join(form.tables)}": form.tables for form in forms}
+        forms = (*(form.tables for form in framework.launches), *(form.tables for form in framework.files))
+        found |= {f"{name}, {' '.join(tables)}": tables for tables in forms if tables}
     return {
         name: Family(tables, tuple(dict.fromkeys(table_file(table).parent for table in tables)))
         for name, tables in found.items()
