@@ -10,7 +10,16 @@ from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
 from simulator.question.specs.mixers import PREDICTING, Mixer
 from simulator.question.specs.model_checks import SHARED_EXPERT_FIELDS, problems
-from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
+from simulator.question.specs.provenance import (
+    Frozen,
+    ModelId,
+    Name,
+    Sourced,
+    Sources,
+    Text,
+    refuse,
+    undefined_sources,
+)
 from simulator.question.units import parse_count
 
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
@@ -103,6 +112,8 @@ class ModelSpec(Frozen):
 
     name: Name
     """Name the model is asked for by."""
+    aliases: tuple[ModelId, ...] = ()
+    """Other names, and ids on Hugging Face, of models of this very shape."""
     note: Text = ""
     """What a reader should know about this shape."""
     sources: Sources = Field(default_factory=dict)

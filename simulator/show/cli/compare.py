@@ -14,6 +14,7 @@ from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
     Sectioned,
     answer_options,
+    batch_in_sequences,
     general_options,
     min_fit_probability_option,
 )
@@ -148,6 +149,7 @@ def _asked_of(text: str) -> Asked:
         raise click.UsageError(f"options '{text[:60]}': {error}") from error
     command = click.Command("options", params=[*open_options()], add_help_option=False)
     with command.make_context("options", words) as ctx:
+        batch_in_sequences(ctx)
         return asked(ctx, ctx.params)
 
 

@@ -90,7 +90,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
     ]
     lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
     return page_html(
-        title=estimate_question(estimate, presentation),
+        title=estimate_question(estimate),
         lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
         sections=sections,
         figures=figures,

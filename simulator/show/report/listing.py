@@ -38,7 +38,7 @@ _UNITS = {
 }
 _PROSE = frozenset({"note", "meaning", "title", "source"})
 """Columns of sentences; they are broken into lines on a terminal."""
-_WITHOUT_NUMBER = frozenset({"name", "note", "sources", "provenance", "published"})
+_WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 
 
 def models_listing(models: Iterable[ModelSpec]) -> list[ListingRow]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
+from simulator.show.report.grid import Style, heading
 from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Presentation:
     """Whether the hardware has an fp8 peak; None if nobody looked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
+    default_hardware: str = ""
+    """What the hardware is, where nobody named it; empty where somebody did."""
     explanation: Explanation | None = None
     """Why an estimate does not fit; None where nobody looked."""
     command: str = ""
@@ -46,6 +49,12 @@ class Presentation:
     """What a ranking searched, for the same."""
     scenarios: tuple[Scenario, ...] = ()
     """Scenarios of a comparison, whose sources a page names."""
+
+
+def question_block(question: str, presentation: Presentation, style: Style) -> str:
+    """Return what was asked as a title, and under it what the hardware is that nobody named."""
+    title = heading(question, style)
+    return f"{title}\n{presentation.default_hardware}" if presentation.default_hardware else title
 
 
 def days_text(run: TrainingRun) -> str:

@@ -22,6 +22,8 @@ from simulator.question.scenario.settings import check_choice, check_count
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
+from simulator.question.specs.names import hub_file
+from simulator.question.units import parse_count
 from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.search.space import Space
 
@@ -31,6 +33,8 @@ KEYWORDS = (*get_type_hints(QuestionFields), "layout")
 """What a mapping may hold: the arguments of `simulator.rank`, and `layout`, which narrows each search."""
 _MAPPINGS = ("options", "layout")
 _COUNTS = ("nodes", "devices", "seq_length", "global_batch_size", "lora_rank", "num_layers")
+_LENGTHS = ("seq_length", "global_batch_size")
+"""Counts whose K is 1024."""
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in signature(question_of).parameters.items()
@@ -126,12 +130,24 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
         if not all(isinstance(one, Mapping) for one in listed):
             raise InputError(f"{where}: {name}: must be a mapping, or a list of mappings")
         listed = tuple({str(key): _plain(name, one[key]) for key in one} for one in listed)
+    if name in _COUNTS:
+        listed = tuple(_number(f"{where}: {name}", name, one) for one in listed)
     if not listed:
         raise InputError(f"{where}: {name}: is an empty list")
     for position, one in enumerate(listed):
         if one in listed[:position]:
             raise InputError(f"{where}: {name}: {one!r} is there twice")
     return listed
+
+
+def _number(where: str, name: str, value: Any) -> Any:
+    """A count, which may be written as `8k`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_count(value, length=name in _LENGTHS)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -193,6 +209,8 @@ def _own_files(products: Sequence[QuestionGrid]) -> Iterator[Path]:
                         yield path
                     elif (path / "config.json").is_file():
                         yield path / "config.json"
+                    elif (cached := hub_file(text)) is not None:
+                        yield cached
 
 
 def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,6 +218,6 @@ def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(question)
     for name in ("model", "hardware", "calibration"):
         path = Path(found.get(name) or "")
-        if len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json"):
+        if path.suffix in (".yaml", ".yml", ".json") or (len(path.parts) > 1 and path.exists()):
             found[name] = str(path.resolve())
     return found
