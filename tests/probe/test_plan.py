@@ -12,12 +12,12 @@ import pytest
 from simulator.evidence.calibration.fit import Freedom, names_of
 from simulator.evidence.calibration.run import known_memory
 from simulator.lab.probe import plan as planning
-from simulator.lab.probe.models import reach
 from simulator.lab.probe.plan import Effort, ProbeDesign, plan
 from simulator.lab.probe.pool import MOST_CANDIDATES, Candidate, candidates
 from simulator.lab.probe.priors import from_rates
-from simulator.lab.probe.rates import rates_of
+from simulator.lab.probe.shapes import reach
 from simulator.lab.probe.sizes import rates_job
+from simulator.lab.probe.summary import rates_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.specs.catalogue import load_hardware

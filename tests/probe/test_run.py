@@ -13,9 +13,9 @@ from simulator.errors import InputError
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe import prepare as preparing
+from simulator.lab.probe.launches import Probed, launch_all
 from simulator.lab.probe.pool import candidates
 from simulator.lab.probe.prepare import FREEDOM, Prepared, outlook, prepare
-from simulator.lab.probe.run import Probed, launch_all
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import Launch
@@ -151,7 +151,7 @@ def test_what_no_launch_decides_is_said_and_stays_at_its_prior(whole: tuple[Prob
 
 def test_the_files_serve_an_estimate(whole: tuple[Probed, FormulaEngine]) -> None:
     done, _ = whole
-    asked = done.prepared.asked
+    asked = done.prepared.request
     assert done.calibration_file == asked.folder / "cpu.yaml"
     stored = read_calibration(done.calibration_file)
     assert (stored.family, stored.tables) == ("cpu", ("rows",))
@@ -179,12 +179,12 @@ def test_resumed_only_what_is_missing_is_launched(tmp_path: Path) -> None:
     first = ready(tmp_path)
     engine = FormulaEngine(truth(first.base))
     stopped = launch_all(first, silent, engine=engine, launcher=NoLauncher(fails_from=3))
-    assert len(read_rows(first.asked.rows_file)) == 2
+    assert len(read_rows(first.request.rows_file)) == 2
     assert [one.measured_seconds is None for one in stopped.compared] == [False, False, True, True]
     again = FormulaEngine(engine.truth)
     finished = launch_all(ready(tmp_path), silent, engine=again, launcher=NoLauncher())
     assert again.prepared == 2
-    assert len(read_rows(first.asked.rows_file)) == 4
+    assert len(read_rows(first.request.rows_file)) == 4
     assert None not in [one.measured_seconds for one in finished.compared]
 
 

@@ -6,7 +6,11 @@ from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import ROOT
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator" / "recipes").rglob("*.py"))
+SOURCES = "\n".join(
+    path.read_text(encoding="utf-8")
+    for wing in ("recipes", "frameworks")
+    for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
+)
 
 
 def test_every_remark_is_listed() -> None:

@@ -31,12 +31,12 @@ KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 STEP = 0.02
 """Relative step of the finite differences."""
 PINNED = 0.8
-"""A launch is said to pin a coefficient down where it leaves at most this share of its standard deviation."""
+"""A launch pins a coefficient down where it leaves at most this share of its standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What launches may take."""
+    """Limits of a plan: launches and their time."""
 
     launches: int = 20
     start_seconds: float = 8.0
@@ -66,7 +66,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDesign:
-    """The launches, and what will be known after them."""
+    """Launches in order, and the uncertainty that they leave."""
 
     launches: tuple[Planned, ...]
     """In order."""

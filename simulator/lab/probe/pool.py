@@ -1,4 +1,7 @@
-"""The launches a probe chooses from: shapes and layouts that the reference trainer runs in seconds."""
+"""The pool of launches that a probe chooses from: every shape and layout that the reference trainer runs in seconds.
+
+Chooses nothing; `plan` does.
+"""
 
 from __future__ import annotations
 

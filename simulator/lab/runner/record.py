@@ -1,4 +1,7 @@
-"""Measured rows kept in a file: whole or not at all, whoever else writes and whenever this process is ended."""
+"""A file of measured rows that is whole at any moment, whoever else writes and whenever this process is ended.
+
+Adds rows and never changes one.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
+from simulator.frameworks.names import plain
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
@@ -20,7 +21,6 @@ from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
 from simulator.recipes.emit.megatron import megatron_words
 from simulator.recipes.emit.paddle import paddle_words
 from simulator.recipes.emit.torchtitan import torchtitan_words
-from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 

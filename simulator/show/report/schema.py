@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
+from simulator.lab.probe.launches import Probed
 from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.run import Probed
 from simulator.lab.runner.campaign import Refused
 from simulator.lab.runner.compare import LayoutComparison
 from simulator.lab.runner.learn import Learned
