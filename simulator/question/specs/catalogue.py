@@ -115,6 +115,10 @@ def _unknown(kind: SpecKind, text: str) -> str:
             f"model '{text}' is not shipped, and no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` puts "
             "it into the cache of Hugging Face, where it is looked for"
         )
+    if len(Path(text).parts) > 1:
+        suffixes = (*_YAML, *([_JSON] if kind == "model" else []))
+        folder = f", or a folder with {CONFIG_FILE}" if kind == "model" else ""
+        return f"{kind} '{text[:200]}': a path must end in {', '.join(suffixes)}{folder}"
     start = f"unknown {kind} '{text[:60]}'{suggestion(kind, text)}"
     if kind == "model":
         return f"{start}; `simulate models` lists the shipped ones; others by the path of their {CONFIG_FILE} or YAML"

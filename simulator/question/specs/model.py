@@ -33,7 +33,7 @@ LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
 Boolean = Annotated[bool, Field(strict=True)]
 """True or false, written as such."""
 
-_PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
+_PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 _EXTENSIONS: Final = (
     *("attention_output_bias", "mlp_bias", "activation", "gated", "norm", "norm_placement", "parallel_residual"),
     *("rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate", "attention_sinks"),

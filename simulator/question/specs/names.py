@@ -6,7 +6,6 @@ Other names stand in the specs themselves, under `aliases`, on one line. Only th
 import os
 import re
 from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -90,6 +89,8 @@ def suggestion(kind: SpecKind, text: str) -> str:
     plain = _plain(kind, text)
     known = known_names(kind)
     if kind == "hardware":
+        from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
+
         maker = _maker(plain)
         known = {
             word: name
