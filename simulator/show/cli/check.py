@@ -23,7 +23,7 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, shown
-from simulator.show.cli.streams import colour_of, note, typed, verbosity_of, write
+from simulator.show.cli.streams import colour_of, counted, note, progress_bar, typed, verbosity_of, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
@@ -135,7 +135,10 @@ def _check(**values: Any) -> None:
     environment = dict(os.environ) if values["from_environment"] else None
     settings = told_once("--set", values["settings"])
     root = _root(values["root"])
-    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root)
+    question = asked(ctx, values)
+    with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as progress:
+        files = counted(values["files"], progress)
+        results = check_files(files, question, gates, settings, environment, root)
     if values["diff"]:
         from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
 

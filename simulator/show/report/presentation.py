@@ -13,6 +13,7 @@ from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:
     from simulator.question.scenario.scenario import Scenario
+    from simulator.search.rank import Progress
     from simulator.search.space import Space
     from simulator.show.answers.explain import Explanation
 
@@ -47,6 +48,8 @@ class Presentation:
     """Arguments of `simulator.rank` or `simulator.estimate` behind an answer: pages price other values of them."""
     space: Space | None = None
     """What a ranking searched, for the same."""
+    progress: Progress | None = None
+    """Called with how many questions of a page are answered, and of how many."""
     scenarios: tuple[Scenario, ...] = ()
     """Scenarios of a comparison, whose sources a page names."""
 
