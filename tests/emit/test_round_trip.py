@@ -150,7 +150,7 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     recipe = tmp_path / f"recipe{SUFFIX[target]}"
     # A file of estimates does not hold the switches.
     switches = [word for i, word in enumerate(words) if "--option" in words[max(i - 1, 0) : i + 1]]
-    written = run("emit", str(file), "--framework", target, "--output", str(recipe), *switches)
+    written = run("emit", str(file), "--framework", target, "--force", "--output", str(recipe), *switches)
     assert written.exit_code == 0, written.stderr
     hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "z2000"
     # A configuration of torchtitan that shards over all that is left does not hold how many devices start it.
@@ -173,7 +173,7 @@ def test_every_framework_has_a_writer_and_layouts() -> None:
 
 
 def test_a_schedule_gives_its_chunks() -> None:
-    asked = "emit --framework torchtitan --model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"
+    asked = "emit --framework torchtitan --force --model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"
     written = run(*asked.split())
     assert written.exit_code == 0, written.stderr
     assert 'pipeline_parallel_schedule = "ZBVZeroBubble"' in written.stdout
@@ -271,8 +271,32 @@ def test_estimates_of_other_questions(tmp_path: Path) -> None:
     options = ["--model", "llama3.1-8b", "--option", "gradient_dtype=bf16"]
     other, _ = estimated("megatron", options, tmp_path)
     assert "other options or coefficients" in refusal("emit", str(other), "--framework", "megatron")
-    assert run("emit", str(other), "--framework", "megatron", *options[2:]).exit_code == 0
-    assert "missing option '--framework'" in refusal("emit", str(file))
+    assert run("emit", str(other), "--framework", "megatron", "--force", *options[2:]).exit_code == 0
     assert "no such file" in refusal("emit", str(tmp_path / "none.json"), "--framework", "megatron")
     assert "holds one estimate" in refusal("emit", str(file), "--rank", "2", "--framework", "paddle")
     assert "--model NAME" in refusal("emit", "--framework", "megatron")
+
+
+@pytest.mark.parametrize(
+    ("framework", "mark"), [("megatron", "pretrain_gpt.py"), ("torch", "torchtitan"), ("paddle", "{")]
+)
+def test_the_framework_is_that_of_the_answer(framework: str, mark: str, tmp_path: Path) -> None:
+    options = ["--framework", framework, "--model", "llama3.1-8b", "--nodes", "2", "--tp", "2", "--recompute", "full"]
+    file = tmp_path / "answer.json"
+    assert run("estimate", *options, "--format", "json", "--output", str(file)).exit_code == 0
+    alone = run("emit", str(file))
+    assert mark in alone.stdout
+    assert alone.stdout == run("emit", str(file), "--framework", framework).stdout
+
+
+def test_what_would_not_run_is_not_written_unasked(tmp_path: Path) -> None:
+    file, layout = tmp_path / "run.sh", ("--model", "llama3.1-70b", "--nodes", "1", "--tp", "8")
+    done = run("emit", *layout, "--output", str(file))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("simulate: error: the layout does not fit: needs 175.")
+    assert done.stderr.endswith("; --force writes it all the same\n")
+    assert not file.exists()
+    forced = run("emit", *layout, "--force", "--output", str(file))
+    assert forced.exit_code == 0
+    assert forced.stderr.startswith("simulate: note: the layout does not fit: needs 175.")
+    assert "pretrain_gpt.py" in file.read_text(encoding="utf-8")
