@@ -41,7 +41,8 @@ def test_the_same_as_an_estimate() -> None:
 
 def test_a_cluster_that_the_degrees_do_not_fill(capsys: pytest.CaptureFixture[str]) -> None:
     del capsys
-    (found,) = checked(MEGATRON, "--devices", "6", code=2)
+    (found,) = checked(MEGATRON, "--devices", "6", code=1)
+    assert found["outcome"] == "refused"
     assert "tp 2 x pp 2 x cp 1 = 4 does not divide the 6 devices" in found["reasons"][0]
 
 

@@ -297,15 +297,15 @@ def test_the_table_names_what_was_priced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "line", "code"),
     [
-        ("a=1\ntorchrun train.py (\n", 3),
-        (f"a=1\n{LAUNCH} \\\n {BASE.replace(TENSOR, '')} \\\n --tensor-model-parallel-size 3\n", 5),
+        ("a=1\ntorchrun train.py (\n", 3, 2),
+        (f"a=1\n{LAUNCH} \\\n {BASE.replace(TENSOR, '')} \\\n --tensor-model-parallel-size 3\n", 5, 1),
     ],
 )
-def test_errors_with_a_line_are_shown_there(text: str, line: int, tmp_path: Path) -> None:
+def test_errors_with_a_line_are_shown_there(text: str, line: int, code: int, tmp_path: Path) -> None:
     file = script(tmp_path, text)
-    (found,) = checked(file, *H100, code=2)
+    (found,) = checked(file, *H100, code=code)
     assert found["blame"] == {"file": file, "line": line}
     assert f"line={line}," in run("check", file, *H100, "--format", "github").stdout
 

@@ -14,7 +14,7 @@ SOURCES = "\n".join(
 
 
 def test_every_remark_is_listed() -> None:
-    used = set(re.findall(r"""remark\(\s*"([a-z-]+)\"""", SOURCES)) | set(
+    used = set(re.findall(r"""remark(?:_line)?\(\s*"([a-z-]+)\"""", SOURCES)) | set(
         re.findall(r"""Remark\(\s*"([a-z-]+)\"""", SOURCES)
     )
     section = PAGE.split("\n## Remarks\n", 1)[1].split("\n## ", 1)[0]

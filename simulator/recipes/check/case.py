@@ -18,7 +18,7 @@ from simulator.question.scenario.scenario import Cluster, Scenario
 from simulator.question.scenario.settings import LayoutSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.model import needs_vocabulary, recipe_model
+from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
 from simulator.recipes.rules.frameworks import UNEVEN_STAGES, held_key_value_heads
 from simulator.recipes.rules.launch import LaunchFacts, Mark
@@ -55,13 +55,10 @@ class Blocked:
     remarks: tuple[Remark, ...] = ()
 
 
-class ContradictionError(InputError):
-    """Recipe and cluster do not go together."""
+class OtherHardwareError(InputError):
+    """A recipe starts more processes on a node than the hardware that is asked about has devices."""
 
-    def __init__(self, message: str, *settings: str) -> None:
-        """Keep the settings at fault, by option name, those that weigh most first."""
-        super().__init__(message)
-        self.settings = settings
+    settings = ("devices_per_node", "nodes")
 
 
 def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Blocked:
@@ -279,11 +276,9 @@ def _cluster(told: _Told, like: Case | None, model: ModelSpec) -> Cluster:
         spec = cluster(asked.hardware, None, None, asked.calibration).hardware
         per_node = recipe.devices_per_node or spec.devices_per_node
         if per_node > spec.devices_per_node:
-            raise ContradictionError(
+            raise OtherHardwareError(
                 f"{recipe.file}: the recipe starts {per_node} processes on a node; "
                 f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
-                "devices_per_node",
-                "nodes",
             )
         nodes = asked.nodes or recipe.nodes or _fewest_nodes(told.layout, model, per_node)
         found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from simulator.api import answer
 from simulator.cluster import cluster
@@ -16,14 +18,23 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import NODES_ASSUMED, Blocked, Case, ContradictionError, case_of
-from simulator.recipes.check.changes import changes_for, nodes_that_pass
-from simulator.recipes.check.counted import counted, with_counts
+from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
+from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.machines import (
+    Reread,
+    counts,
+    launched_devices,
+    on_others,
+    others,
+    unstated,
+    with_counts,
+)
 from simulator.recipes.check.marks import marks_of
+from simulator.recipes.check.model import ContradictionError
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.room import room_of
-from simulator.recipes.check.verdict import Checked, CheckOutcome, Gates
+from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
 from simulator.search.build import estimate_layout
@@ -49,30 +60,46 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 
     _check_asked(asked)
 
-    each = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration).hardware.devices_per_node
+    per_node = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration).hardware.devices_per_node
+    own = settings or {}
 
-    def read(file: str) -> Sequence[Recipe]:
-        """The recipes of a file; where it counts devices, with those of the hardware that is asked about."""
-        recipes = read_recipe(file, settings or {}, environment, root)
-        values = counted(recipes, each, asked.nodes or 1)
+    def read(file: str, more: Mapping[str, str] = MappingProxyType({}), machines: Asked = asked) -> Sequence[Recipe]:
+        """The recipes of a file; where it counts devices, with those of the machines that are asked about."""
+        recipes = read_recipe(file, {**more, **own}, environment, root)
+        values = counts(recipes, min(machines.devices or per_node, per_node), machines.nodes or 1)
         if not values:
             return recipes
-        return with_counts(read_recipe(file, {**(settings or {}), **values}, environment, root), values)
+        return with_counts(read_recipe(file, {**more, **own, **values}, environment, root), values)
 
-    found: list[Checked] = []
+    results: list[Checked] = []
     for file in files:
         try:
             recipes = read(file)
         except NoRecipeError as error:
             failed = _failed(file, "", error)
-            found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
+            results.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
         except SimulateError as error:
-            found.append(_failed(file, "", error))
+            results.append(_failed(file, "", error))
         except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
-            found.append(_failed(file, "", _defect(file, error)))
+            results.append(_failed(file, "", _defect(file, error)))
         else:
-            found += [check_recipe(recipe, asked, gates) for recipe in recipes]
-    return _with_unused_once(found)
+            results += [
+                check_recipe(recipe, asked, gates, _rereading(read, file, number, len(recipes)))
+                for number, recipe in enumerate(recipes)
+            ]
+    return _with_unused_once(results)
+
+
+def _rereading(read: Callable[..., Sequence[Recipe]], file: str, number: int, count: int) -> Reread:
+    """The reader of one launch of a file with other values."""
+
+    def reread(settings: Mapping[str, str], machines: Asked) -> Recipe | None:
+        with suppress(SimulateError):
+            recipes = read(file, settings, machines)
+            return recipes[number] if len(recipes) == count else None
+        return None
+
+    return reread
 
 
 def _check_asked(asked: Asked) -> None:
@@ -118,23 +145,51 @@ UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
 
-def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
-    """Judge one launch."""
+def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
+    """Judge one launch; `reread` is the same one with other values for what its file leaves to the run."""
+    judged = _judged_alone(recipe, asked, gates)
+    if judged.passed or judged.outcome not in FIRM:
+        return _advised(judged, gates)
+    missing = unstated(recipe, asked, reread)
+    devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
+    for option, other in others(recipe, asked, missing, devices) if missing else ():
+        elsewhere = (reread({}, other) if missing.counted else None) or recipe
+        if _judged_alone(elsewhere, other, gates).passed:
+            failure = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
+            remarks = judged.case.remarks if judged.case else recipe.remarks
+            remark = on_others(option, failure, missing)
+            return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+    return _advised(judged, gates)
+
+
+def _failure(judged: Checked) -> str:
+    """What keeps a recipe from passing, in a few words."""
+    if judged.outcome == "refused" or judged.estimate is None:
+        return f"it is refused ({judged.reasons[0][:200]})"
+    need, usable = (
+        to_gib(size) for size in (judged.estimate.memory.device_bytes, judged.estimate.memory.capacity_bytes)
+    )
+    return f"it does not pass ({need:.2f} of {usable:.2f} GiB)"
+
+
+def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
+    """The verdict on a launch on the machines as they are taken, whoever states them."""
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
             return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
-        return _advised(_judged(case, gates), gates)
+        return _judged(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
-        settings = error.settings if isinstance(error, ContradictionError) else ()
+        refused = isinstance(error, ContradictionError)
+        settings = error.settings if isinstance(error, ContradictionError | OtherHardwareError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
         return replace(
             failed,
             framework=recipe.framework,
             dialect=recipe.dialect,
-            outcome=_unread(recipe.remarks) or failed.outcome,
+            outcome=_unread(recipe.remarks) or ("refused" if refused else failed.outcome),
             reasons=(*_unread_said(recipe), *failed.reasons),
             blame=blame,
             remarks=_ordered(recipe.remarks),
@@ -155,7 +210,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
     size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
-    chosen = _advised(large if large.passed else small, gates)
+    chosen = large if large.passed else small
     said = Remark(
         rule="vocabulary-assumed",
         severity="note",
@@ -186,10 +241,6 @@ def _judged(case: Case, gates: Gates) -> Checked:
     unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
-    if not passed and outcome not in _UNREAD.values() and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
-        nodes = nodes_that_pass(case, estimate, marks, gates)
-        if nodes is not None:
-            return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
     reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
     priced = outcome not in _UNREAD.values()
     return Checked(
@@ -229,20 +280,6 @@ def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
     need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))
     said = f"needs {need:.2f} of {usable:.2f} GiB, but the 90 % interval begins at {low:.2f}: a run decides"
     return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
-
-
-def _too_few(estimate: Estimate, nodes: int) -> Remark:
-    """What hangs on the number of nodes that nobody told."""
-    need, usable = (to_gib(size) for size in (estimate.memory.device_bytes, estimate.memory.capacity_bytes))
-    return Remark(
-        rule="unknown-nodes",
-        severity="error",
-        message=(
-            f"the recipe does not say how many nodes run it: on {estimate.devices} devices it does not pass "
-            f"({need:.2f} of {usable:.2f} GiB), on {nodes} nodes it does"
-        ),
-        fix="--nodes N",
-    )
 
 
 _UNREAD: dict[str, CheckOutcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}

@@ -18,6 +18,8 @@ CheckOutcome = Literal[
 """`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
 is wrong; `skipped`: no recipe, and told to pass over such files."""
 OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
+FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
+"""Outcomes of a recipe that was judged."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 

@@ -102,6 +102,9 @@ def _deepspeed(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
             given.need([Cause(options[name].line, f"--{name}")], "nodes")
     else:
         nodes = _count(given, options, "nodes", ("num_nodes",), default=1)
+        if "num_nodes" not in options:
+            message = "deepspeed starts on the hosts of its host file, which is not read: one node is taken"
+            given.remark_line("hosts-assumed", "note", message, launch.line, fix="--nodes N")
     devices = _count(given, options, "devices_per_node", ("num_gpus", "num_accelerators"), default=None)
     if devices is None and "num_gpus" not in options:
         devices = _visible(launch, given)
