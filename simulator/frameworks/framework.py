@@ -8,13 +8,16 @@ take and return values of this wing and of the question: arguments, runs, scenar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.run import AskedRun
+from simulator.frameworks.write import Head, Word
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
 
 
@@ -29,6 +32,18 @@ class LaunchForm:
     is_own: Callable[[LaunchCommand], bool]
     read: Callable[[Arguments, LaunchCommand], AskedRun]
     """The run, before what was not read is remarked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeWriter:
+    """What writes a question down as a recipe of the framework."""
+
+    text: Callable[[Scenario, Layout, Head], str]
+    """The whole recipe. Raises UnsupportedError for what the framework has no words for."""
+    words: Callable[[Scenario, Layout], Iterable[Word]]
+    """The words that say how a question is laid out, which a patch of a recipe changes. Raises UnsupportedError."""
+    dialects: tuple[str, ...]
+    """Forms of recipes whose words these are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,4 +72,5 @@ class Framework:
     """Place of its tables and of its extension among those of one framework."""
     launches: tuple[LaunchForm, ...] = ()
     log: LogForm | None = None
+    writer: RecipeWriter | None = None
     extension: Extension | None = None

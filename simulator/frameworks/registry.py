@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
-from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.framework import Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.run import AskedRun, finished
@@ -76,3 +76,13 @@ def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, rea
 def framework_of(name: str) -> FrameworkName:
     """The profile that runs of a framework are priced with."""
     return frameworks()[name].profile
+
+
+def writers() -> Mapping[str, RecipeWriter]:
+    """What writes recipes, by the framework's name."""
+    return {name: framework.writer for name, framework in frameworks().items() if framework.writer}
+
+
+def writer_of(dialect: str) -> tuple[str, RecipeWriter] | None:
+    """The framework whose words a form of recipes has, and its writer; None where nobody writes them."""
+    return next((pair for pair in writers().items() if dialect in pair[1].dialects), None)

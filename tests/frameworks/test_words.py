@@ -72,7 +72,7 @@ def families() -> dict[str, Family]:
     found = {}
     for name in registry.frameworks():
         tables = registry.tables(name)
-        if registry.frameworks()[name].extends in ("", name):
+        if registry.frameworks()[name].extends in ("", name) and not set(tables) & LATER:
             folders = [other for other, one in registry.frameworks().items() if one.extends == name] or [name]
             found[name] = Family(tables, tuple(FOLDER / folder for folder in folders))
     return found

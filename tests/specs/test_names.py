@@ -69,7 +69,7 @@ def test_the_line_of_aliases_is_all_that_is_read() -> None:
         ("hardware", "trn2", ""),
         ("hardware", "tpu-v5p", ""),
         ("model", "llama3.1-8c", "llama3.1-8b"),
-        ("model", "qwen3-235b", "qwen3-235b-a22b"),
+        ("model", "qwen3-235b-a2", "qwen3-235b-a22b"),
     ],
 )
 def test_suggestions_stay_with_the_maker(kind: SpecKind, text: str, near: str) -> None:

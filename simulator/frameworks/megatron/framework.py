@@ -7,12 +7,13 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.framework import Extension, Framework, LaunchForm
+from simulator.frameworks.framework import Extension, Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.megatron import log
 from simulator.frameworks.megatron.core import with_core
 from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.write import megatron_script, megatron_words
 from simulator.frameworks.purpose import encoder_task
 from simulator.frameworks.run import AskedRun
 
@@ -52,5 +53,8 @@ FRAMEWORK: Final = Framework(
     order=10,
     launches=(LaunchForm(dialect="megatron-shell", order=70, is_own=is_megatron, read=read_launch),),
     log=LogForm(is_own=log.is_megatron, tables=("megatron_dump",), runs=log.runs_of, read=log.read_dump, rate="tflops"),
+    writer=RecipeWriter(
+        text=megatron_script, words=megatron_words, dialects=("megatron-shell", "nemo-yaml", "nemo-shell")
+    ),
     extension=Extension(extend=with_core),
 )

@@ -16,8 +16,8 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.run import AskedRun
-from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.stacks import releases
 
 _PREFERENCES: Final = ("dpo",)
 """Stages that compare a chosen and a rejected answer under a frozen copy of the model."""
@@ -78,7 +78,7 @@ class _Facts:
     @property
     def is_oldest(self) -> bool:
         """Whether the release is the oldest one that is told apart."""
-        return self.release == next(iter(MINDSPEED))
+        return self.release == next(iter(releases()))
 
     @property
     def number(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class _Facts:
 
 def release_options(release: str) -> tuple[tuple[str, object], ...]:
     """The switches of a release."""
-    return tuple(MINDSPEED[release].items())
+    return tuple(releases()[release].items())
 
 
 def release_of(arguments: Arguments) -> str:
@@ -102,13 +102,13 @@ def release_of(arguments: Arguments) -> str:
     # The core's own implementation became the default with v26, whose scripts ask for the local one.
     if arguments.text("flash_attention", "transformer-impl") == "local":
         needed.append((26, 0))
-    return next(name for name in MINDSPEED if _number(name) >= max(needed) or name == [*MINDSPEED][-1])
+    return next(name for name in releases() if _number(name) >= max(needed) or name == [*releases()][-1])
 
 
 def _since(version: str) -> tuple[int, int]:
     """The release of MindSpeed that has a flag of this version of it, or of Megatron's core."""
     if version.startswith(_LAST_ON_EARLY_CORE):
-        return _number(next(iter(MINDSPEED)))
+        return _number(next(iter(releases())))
     if own := _RELEASE.match(version):
         return int(own[1]), int(own[2])
     core = _CORE.match(version)

@@ -8,13 +8,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -244,17 +244,6 @@ def progress_bar(*, quiet: bool, label: str = "layouts priced") -> Iterator[Prog
                 bar.update(max(done - bar.pos, 0))
 
         yield show
-
-
-Item = TypeVar("Item")
-
-
-def counted(items: Sequence[Item], progress: Progress | None) -> Iterator[Item]:
-    """Yield the items, and tell how many are done as they are taken."""
-    for number, item in enumerate(items):
-        if progress is not None:
-            progress(number, len(items))
-        yield item
 
 
 @contextmanager
