@@ -1,5 +1,7 @@
 """The answers of one question agree, whoever gives them, over random questions of a fixed seed."""
 
+from collections.abc import Callable
+
 import pytest
 
 import simulator
@@ -28,7 +30,7 @@ def test_what_does_not_hold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"twice the network", "estimate of the ranking"} <= names
 
 
-_ESTIMATE = simulator.estimate
+_ESTIMATE: Callable[..., object] = simulator.estimate
 
 
 class _OtherBatch:
