@@ -194,6 +194,8 @@ class Provenance:
     """What the ranges are made of, the largest of each figure first; none without a calibration."""
     next_measurement: NextMeasurement | None = None
     """None without a calibration of time."""
+    assumed_peak: str = ""
+    """The dense peaks of the precision trained in that no document states, with what is known of each; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.pricing.estimate import Contribution, Coverage, Estimate, Provenance
+from simulator.cost.pricing.estimate import Contribution, Coverage, Estimate
 from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.contributions import BEYOND, Unit, difference_unit
@@ -205,7 +205,8 @@ def with_calibration(
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
     worst = Words(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
-    provenance = Provenance(
+    provenance = replace(
+        result.provenance,
         calibration=used.name,
         status=worst.worst,
         notes=tuple(dict.fromkeys(notes)),
