@@ -31,6 +31,7 @@ from simulator.evidence.calibration.publish import unseen_part
 from simulator.evidence.calibration.sample import Sample, predict, prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
+from simulator.show.report.accuracy import pair_widths
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".accuracy"
@@ -104,6 +105,8 @@ class Judgement:
     """Everything that the reports are made of."""
 
     rows: tuple[JudgedRow, ...]
+    pairs: tuple[tuple[float, float, float], ...]
+    """Of speed, pairs of one question: measured and predicted difference, and its half-width, in the logarithm."""
     own: tuple[OwnRow, ...]
     """The user's own table, fitted as own rows are."""
 
@@ -198,7 +201,8 @@ def _judgement() -> Judgement:
     found = fitted_sources()
     parts = {one.kind: unseen_part(one, OWN_FAMILY, {OWN}) for one in found}
     rows = tuple(_judged_row(one.kind, row) for one in found for row in one.rows)
-    return Judgement(rows, tuple(own_rows(parts, samples())))
+    pairs = tuple(pair for one in found for pair in pair_widths(one))
+    return Judgement(rows, pairs, tuple(own_rows(parts, samples())))
 
 
 @cache

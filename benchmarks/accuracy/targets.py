@@ -19,6 +19,7 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.judge import Residual, summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
+from simulator.show.report.coverage import APART, pairs_judged
 from simulator.show.report.sections import Section
 
 SIMUMAX: Final = "b200-megatron"
@@ -46,7 +47,14 @@ class Line:
 def target_lines(found: Judgement) -> tuple[Line, ...]:
     """All lines, in the order in which the targets were set."""
     time, memory = found.of_kind("time"), found.of_kind("memory")
-    return (*_speed(time), *_memory(memory), *_verdicts(found), *_against_priors(found.rows), *_order(time))
+    return (
+        *_speed(time),
+        *_memory(memory),
+        *_verdicts(found),
+        *_against_priors(found.rows),
+        *_order(time),
+        *_pairs(found),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,20 @@ def _order(time: Sequence[JudgedRow]) -> Iterator[Line]:
     yield _at_most(_Aim("regret", f"{text}: regret, mean", 0.006), many.regret)
     yield _at_most(_Aim("regret_worst", f"{text}: regret, worst", 0.04), many.worst_regret)
     yield Line("tau", f"{text}: order kept (tau)", f"{many.tau:.2f}", "at least 0.9", many.tau >= 0.9, many.tau)
+
+
+def _pairs(found: Judgement) -> Iterator[Line]:
+    """Whether two layouts that are said to differ do, and how many are said to."""
+    order = pairs_judged(found.pairs)
+    if order is not None:
+        text = f"pairs said to differ beyond their range ({order.said_to_differ}), in the measured order"
+        yield _at_least("pairs_right", text, order.right, 0.95)
+        text = f"pairs measured more than {100 * APART:.0f} % apart ({order.apart}), said to differ"
+        yield _at_least("pairs_told", text, order.apart_said_to_differ, 0.5)
+
+
+def _at_least(name: str, text: str, value: float, least: float) -> Line:
+    return Line(name, text, f"{100 * value:.1f} %", f"at least {100 * least:g} %", value >= least, value)
 
 
 def _line(aim: _Aim, rows: Sequence[JudgedRow], under: str = "source_out", *, over_sources: bool = False) -> Line:

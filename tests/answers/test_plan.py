@@ -11,11 +11,13 @@ import pytest
 import simulator
 from simulator import InputError, UnsupportedError
 from simulator.cost.pricing.estimate import Interval
+from simulator.search.space import Space
 from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
 from simulator.show.answers.offers import Offer, parse_offer
 from simulator.show.answers.plan import Choice, LimitCheck, Plan, kept, plan
 from simulator.show.answers.run import run_of
 from simulator.show.report.columns import Column, fitting
+from simulator.show.report.plan_table import plan_answer
 from simulator.show.report.schema import schema
 from tests.cli.running import refusal, run
 from tests.report import samples
@@ -305,3 +307,36 @@ def test_every_offer_says_what_its_numbers_rest_on() -> None:
         for word in ("Status: ", "Switches: "):
             assert any(hardware in line.partition(word)[0] for line in text.splitlines() if word in line)
     assert "Assumed: " in run(*BOOKING, "-v").stdout
+
+
+@pytest.fixture(scope="module")
+def beside_unmeasured() -> dict[float, simulator.Plan]:
+    """An H100 offer beside one of a family that was never measured, at two of its prices."""
+    return {
+        price: simulator.plan(
+            model="llama3.1-8b",
+            train_tokens=10**11,
+            offers=["h100-sxm-80g:4@2.50", f"mi355x:4@{price}"],
+            space=Space(tensor_parallel=(1,), pipeline_parallel=(1, 2), context_parallel=(1,), recompute=("none",)),
+        )
+        for price in (0.5, 6.0)
+    }
+
+
+def test_what_was_never_measured_is_not_booked_over_what_was(beside_unmeasured: dict[float, simulator.Plan]) -> None:
+    """Unless its whole range is better; the other one stands beside it."""
+    cheap, near = beside_unmeasured[0.5], beside_unmeasured[6.0]
+    for found in (cheap, near):
+        assert found.first is not None
+        assert found.first.hardware == "mi355x"
+        assert found.best_measured is not None
+        assert found.best_measured.hardware == "h100-sxm-80g"
+    assert cheap.best == cheap.first
+    assert near.best == near.best_measured
+    costs = [choice.run.cost_interval for choice in near.choices if choice.run is not None]
+    assert all(cost is not None for cost in costs)
+    said = {price: "\n".join(plan_answer(found)) for price, found in beside_unmeasured.items()}
+    assert "No run of mi355x was measured" in said[0.5]
+    assert "Best that was measured: 4 nodes of h100-sxm-80g" in said[0.5]
+    assert said[6.0].startswith("Book: 4 nodes of h100-sxm-80g")
+    assert "Not booked: 4 nodes of mi355x" in said[6.0]

@@ -143,7 +143,8 @@ class Plan(Tabular):
         """What to book: of those that keep the limits the cheapest, without prices the fastest.
 
         Where none surely does, what keeps both with the highest probability; where none may, what misses by least. What
-        was never measured is booked over what was only where its limits are kept more surely, or its whole range is better.
+        was never measured is booked over what was only where it keeps the limits more surely, or its whole range is
+        better.
         """
         first, measured = self.first, self.best_measured
         if first is None or measured is None or first.measured:
@@ -162,7 +163,7 @@ class Plan(Tabular):
         return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
-        """Whether the worst end of a choice's range is better than the figure of the other: of cost where both have it."""
+        """Whether the worst end of a choice's range is better than the other's figure: of cost where both have it."""
         if choice.run is None or other.run is None:
             return False
         if choice.run.cost_interval is not None and other.run.cost is not None:

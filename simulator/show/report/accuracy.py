@@ -11,11 +11,12 @@ import numpy as np
 from simulator._version import __version__
 from simulator.evidence.calibration.judge import DRAWS, FEW, SEED, Judged, Residual, RowJudged, SourcesJudged, summary
 from simulator.evidence.calibration.own import OwnError
+from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import significant
-from simulator.show.report.coverage import TITLES, coverage_object, coverage_sections
+from simulator.show.report.coverage import TITLES, coverage_object, coverage_sections, pairs_judged, pairs_section
 from simulator.show.report.sections import Section
 
 SCHEMA_VERSION: Final = 3
@@ -42,6 +43,15 @@ def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
             yield grouped(title, one.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
             lines = ()
     yield from coverage_sections({one.kind: one.rows for one in found})
+    for one in found:
+        if (order := pairs_judged(pair_widths(one))) is not None:
+            yield pairs_section(order)
+
+
+def pair_widths(found: SourcesJudged) -> Iterator[tuple[float, float, float]]:
+    """Yield measured and predicted difference of every pair, and the half-width of its range, in the logarithm."""
+    for pair, deviation in found.judged_pairs():
+        yield pair.measured, pair.predicted, NORMAL_90 * deviation
 
 
 def grouped(
@@ -104,6 +114,7 @@ def accuracy_object(found: Sequence[SourcesJudged]) -> dict[str, Any]:
     parts = {
         TITLES[one.kind].lower(): {
             "coverage": coverage_object(one.kind, one.rows),
+            "pairs": None if (order := pairs_judged(pair_widths(one))) is None else dataclasses.asdict(order),
             "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
             "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
             "rows": [_row_object(one.kind, row) for row in one.rows],

@@ -146,3 +146,55 @@ def coverage_sections(rows: Mapping[CoefficientKind, Sequence[JudgedRange]]) -> 
 def coverage_object(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> list[dict[str, Any]]:
     """Return the same as plain values; shares and half-widths as numbers."""
     return [dataclasses.asdict(one) for one in coverages(kind, rows)]
+
+
+APART: Final = 0.10
+"""Share by which two measured speeds differ that a choice should tell apart."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PairsJudged:
+    """How far the order of two layouts of one question is known, with their source left out."""
+
+    pairs: int
+    """Pairs of measured rows that ask the same of two layouts or stacks."""
+    inside: float
+    """Share whose measured difference lies in the 90 % range of the predicted one."""
+    said_to_differ: int
+    """Pairs whose range of the difference is on one side of none."""
+    right: float
+    """Share of those in the order that was measured."""
+    apart: int
+    """Pairs measured more than `APART` apart."""
+    apart_said_to_differ: float
+    """Share of those that are said to differ."""
+
+
+def pairs_judged(found: Iterable[tuple[float, float, float]]) -> PairsJudged | None:
+    """Sum up pairs: measured and predicted difference and its half-width, in the logarithm; None without any."""
+    every = list(found)
+    if not every:
+        return None
+    differ = [(measured, predicted) for measured, predicted, width in every if abs(predicted) > width]
+    far = [abs(predicted) > width for measured, predicted, width in every if math.expm1(abs(measured)) > APART]
+    return PairsJudged(
+        pairs=len(every),
+        inside=sum(abs(predicted - measured) <= width for measured, predicted, width in every) / len(every),
+        said_to_differ=len(differ),
+        right=sum((measured > 0) == (predicted > 0) for measured, predicted in differ) / max(len(differ), 1),
+        apart=len(far),
+        apart_said_to_differ=sum(far) / max(len(far), 1),
+    )
+
+
+def pairs_section(found: PairsJudged) -> Section:
+    """Return the same as a table."""
+    rows = [
+        ["pairs of layouts or stacks that one source measured for one question", str(found.pairs)],
+        ["measured difference inside the 90 % range of the predicted one", f"{100 * found.inside:.0f} %"],
+        ["said to differ, the range being on one side", str(found.said_to_differ)],
+        ["of those, in the order that was measured", f"{100 * found.right:.0f} %"],
+        [f"measured more than {100 * APART:.0f} % apart", str(found.apart)],
+        ["of those, said to differ", f"{100 * found.apart_said_to_differ:.0f} %"],
+    ]
+    return Section("Order of two layouts, source left out", (), ("figure", "speed"), rows, text_columns=(0,))
