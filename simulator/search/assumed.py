@@ -57,7 +57,7 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        if name in options or other is None:
+        if name in options or other is None or not _has_kernels(scenario, name, other):
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
         changed = price(pricing_of(otherwise, estimate.layout))
@@ -65,7 +65,7 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
-        if max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0):
+        if verdict == "refused" or (max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0)):
             continue
         yield AssumedSwitch(
             switch=name,
@@ -76,6 +76,12 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
             memory_bytes=memory,
             verdict=verdict,
         )
+
+
+def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
+    """Whether every device has the kernels that a switch's value needs: an exchange of experts other than NCCL's."""
+    plain = name != "expert_dispatch" or value in ("alltoall", "allgather")
+    return plain or all(value in device.expert_kernels for device in scenario.kinds_of_device)
 
 
 def _shown(value: Any) -> str:

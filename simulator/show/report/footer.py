@@ -14,7 +14,7 @@ from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
 
-_STATUS_WORDS = {
+STATUS_WORDS = {
     "measured": "measured, the calibration holds this very run",
     "interpolated": "interpolated between measurements",
     "analytic": "analytic, beyond what was measured",
@@ -54,7 +54,7 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 def status_line(estimate: Estimate) -> str:
     """Return how well the numbers are known."""
-    return f"Status: {_STATUS_WORDS[estimate.provenance.status]} (coefficients: {estimate.provenance.calibration})."
+    return f"Status: {STATUS_WORDS[estimate.provenance.status]} (coefficients: {estimate.provenance.calibration})."
 
 
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
