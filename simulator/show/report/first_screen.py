@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from simulator.cost.pricing.estimate import Estimate, Interval
@@ -157,6 +158,14 @@ def wrapped(lines: Iterator[str] | list[str], presentation: Presentation, style:
     """Return sentences within the width of a terminal."""
     width = presentation.width if style == "table" else None
     return [filled(line, width) for line in lines]
+
+
+def command_lines(text: str, width: int | None) -> str:
+    """Return a command within a width, on lines that a shell joins."""
+    if width is None or len(text) <= width:
+        return text
+    lines = textwrap.wrap(text, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines)
 
 
 def switches_text(stack: str, framework: str) -> str:

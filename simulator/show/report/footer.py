@@ -22,6 +22,10 @@ STATUS_WORDS = {
 }
 
 
+KNOWN = {"measured": "measured", "interpolated": "between", "analytic": "beyond", "assumed": "never"}
+"""How well an estimate is known, in one word."""
+
+
 def defaults_line(settings: dict[str, object]) -> Iterator[str]:
     """Yield the line on options that were left to their default."""
     text = settings_text(settings)
