@@ -79,9 +79,14 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
 
 
 def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
-    """Whether every device has the kernels that a switch's value needs: an exchange of experts other than NCCL's."""
-    plain = name != "expert_dispatch" or value in ("alltoall", "allgather")
-    return plain or all(value in device.expert_kernels for device in scenario.kinds_of_device)
+    """Whether every device has the kernels that a switch's value needs: an exchange of experts other than NCCL's.
+
+    Overlapped exchanges are searched with such kernels alone (`Query.ways`), and proposed likewise.
+    """
+    kinds = scenario.kinds_of_device
+    if name == "expert_dispatch":
+        return value in ("alltoall", "allgather") or all(value in device.expert_kernels for device in kinds)
+    return name != "overlap_expert_exchange" or not value or all(device.expert_kernels for device in kinds)
 
 
 def _shown(value: Any) -> str:

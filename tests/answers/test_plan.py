@@ -302,6 +302,6 @@ def test_the_command_of_what_to_book_prices_its_layout() -> None:
 def test_every_offer_says_what_its_numbers_rest_on() -> None:
     text = run(*BOOKING, "-v", env={"COLUMNS": "400"}).stdout
     for hardware in ("h100-sxm-80g", "h800-sxm-80g", "ascend-910b-64g-8"):
-        for word in ("Status: ", "Switches: "):
+        for word in ("Known: ", "Switches: "):
             assert any(hardware in line.partition(word)[0] for line in text.splitlines() if word in line)
     assert "Assumed: " in run(*BOOKING, "-v").stdout

@@ -11,7 +11,7 @@ from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
-from simulator.show.report.footer import STATUS_WORDS, peak_line, stack_name
+from simulator.show.report.footer import peak_line, stack_name, status_line
 from simulator.show.report.grid import Style, filled, grid
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
@@ -138,9 +138,7 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
 
 def basis_line(estimate: Estimate) -> str:
     """Return what the numbers rest on."""
-    provenance = estimate.provenance
-    text = f"Basis: {STATUS_WORDS[provenance.status]} (coefficients: {provenance.calibration})."
-    return " ".join([text, *peak_line(estimate)])
+    return " ".join([status_line(estimate), *peak_line(estimate)])
 
 
 def more_line(ranking: Ranking) -> str:

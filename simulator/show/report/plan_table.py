@@ -12,8 +12,6 @@ from simulator.show.report.as_json import significant
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.first_screen import brief_layout, command_lines, wrapped
 from simulator.show.report.footer import (
-    KNOWN,
-    STATUS_WORDS,
     assumptions_line,
     defaults_line,
     peak_line,
@@ -71,7 +69,8 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
-        yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}; {_known_words(best)}."
+        yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}."
+        yield _of(best, status_line)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             least = plan.least_nodes(position)
@@ -79,10 +78,6 @@ def plan_answer(plan: Plan) -> Iterator[str]:
                 yield f"{offer.hardware}: none of its sizes is in time."
             else:
                 yield f"{offer.hardware}: in time from {_nodes(least)} ({kept_text(least.in_time)})."
-
-
-def _known_words(choice: Choice) -> str:
-    return _of(choice, lambda e: STATUS_WORDS[e.provenance.status])
 
 
 def choice_text(choice: Choice) -> str:
@@ -125,7 +120,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
     if len({c.precision for c in plan.priced}) > 1:
         yield column("precision", lambda c: c.precision, is_text=True)
     yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
-    yield column("known", lambda c: _of(c, lambda e: KNOWN[e.provenance.status]), 8, is_text=True)
+    yield column("known", lambda c: _of(c, lambda e: e.provenance.status), 8, is_text=True)
     yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
     yield column("fit\n%", lambda c: _of(c, fit_text), 70)
     yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
@@ -149,7 +144,7 @@ def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
     yield from left_out_lines(plan)
     if plan.priced:
         yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
-        yield "known: measured, between or beyond what was measured, or never on this family of devices."
+        yield "known: the least known of device, stack and layout beside the measured runs."
     if presentation.verbosity <= 0:
         yield from availability_lines(plan.availability)
         yield "-v: defaults, switches, what each offer rests on. Next: simulate rank, estimate."
