@@ -57,7 +57,7 @@ def shards_by_unit(scenario: Scenario) -> bool:
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
-    """What is alive at the moments of the first backward pass, of a later one, and of what follows them."""
+    """What is alive at the moments of the first backward pass, of a later one, and of what follows them (M16)."""
     scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
     states, states_in_step = optimizer_on_device(pricing, units.shards / FP32 * optimizer_bytes_per_parameter(scenario))
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
@@ -99,7 +99,7 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
 
 
 def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then.
+    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then (M21).
 
     A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
     which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
@@ -201,7 +201,7 @@ def _policy(pricing: Pricing) -> _Policy:
 
 
 class _Units(NamedTuple):
-    """Parameters of the units on one device before sharding unless said; shape (n,) or (kinds, n)."""
+    """Parameters of the units on one device (M15), before sharding unless said; shape (n,) or (kinds, n)."""
 
     layer: Array
     table: KindArray

@@ -30,7 +30,7 @@ from simulator.question.scenario.block import Array, KindArray, StageArray
 
 @of_sizes
 def in_flight(pricing: Pricing) -> StageArray:
-    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
+    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n) (M8)."""
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
@@ -51,7 +51,7 @@ class RecomputePlan:
 
 @derived
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Which layers are recomputed.
+    """Which layers are recomputed (M6).
 
     `uniform` recomputes all, keeping the input of every `recompute_layers`-th layer; `block` the first
     `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
@@ -149,7 +149,7 @@ def _unlisted(pricing: Pricing) -> list[Array]:
 
 
 def activations_in_flight(pricing: Pricing) -> StageArray:
-    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
+    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
     kept_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)

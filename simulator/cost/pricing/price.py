@@ -80,7 +80,7 @@ def timed(sized: Sized, below: Array | float = np.inf) -> Priced:
 
 
 def verdicts(scenario: Scenario, share: Array) -> Index:
-    """Compare need with what a framework can use, given as their ratio on the worst rank.
+    """Compare need with what a framework can use, given as their ratio on the worst rank (M23).
 
     Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.
     """

@@ -14,7 +14,7 @@ from simulator.question.scenario.layout import ROUND, pipeline_shape
 
 
 def schedule_of(pricing: Pricing) -> Schedule:
-    """The schedule of a block; forward and backward passes run under each other where the experts' exchange does so."""
+    """The schedule of a block; passes run under each other where the experts' exchange does so (T25)."""
     scenario, block = pricing.scenario, pricing.block
     combined = scenario.framework.overlap_expert_exchange and scenario.model.is_moe
     name = block.schedule

@@ -169,7 +169,7 @@ class PipelineSeconds(NamedTuple):
 
 
 def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
-    """`m max_i(w_i)`, what the schedule fills and drains, and sends.
+    """`m max_i(w_i)`, what the schedule fills and drains, and sends (T18).
 
     The slowest rank works on m micro batches; before its first and after its last one the others' work passes by
     (Narayanan et al. 2021, section 2.2, with unequal stages).
@@ -205,7 +205,7 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
 
 
 def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_batches: Array, at: Index) -> Array:
-    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass.
+    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass (T24).
 
     `kind` is that of every rank.
 
@@ -256,7 +256,7 @@ def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> t
 
 @of_sizes
 def send_seconds(pricing: Pricing) -> Array:
-    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links.
+    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links (T19).
 
     Where each of the tensor-parallel ranks that hold it sends a part, what comes in is gathered by theirs.
     """
