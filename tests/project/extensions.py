@@ -231,7 +231,7 @@ class GPipe(Schedule):
             (
                 "    match name:\n",
                 (
-                    "    if block.virtual_stages == 1 and block.pipeline_parallel == 2:\n        return GPipe()\n"
+                    "    if block.pipeline_parallel == 2 and np.all(block.virtual_stages == 1):\n        return GPipe()\n"
                     "    match name:\n"
                 ),
             ),

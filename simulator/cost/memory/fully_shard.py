@@ -79,7 +79,7 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
     # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
-    chunks = np.where(block.pipeline_parallel > 1, float(block.chunks), 1.0)
+    chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
     one_micro_batch = activations.one_micro_batch + boundary * (sent - received) + activations.embedded
     return _Ranks(
@@ -308,7 +308,7 @@ def _left(step: _Step, flight: StageArray) -> StageArray:
     With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
     """
     block, count = step.pricing.block, step.ranks.micro_batches
-    chunks = float(block.chunks)
+    chunks = block.chunks
     in_turn = (count == block.pipeline_parallel) & (chunks > 1.0)
     return np.where(in_turn, (count - 1.0) / chunks, flight - 1.0 / chunks)
 
@@ -406,7 +406,7 @@ def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], 
     # the previous micro batch's output layer, which is gathered ahead.
     astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
     # Of interleaved chunks only the first one's, whose backward pass this is.
-    at_end = units.all - units.table if block.chunks == 1 else ranks.layers / block.chunks * units.layer
+    at_end = np.where(block.chunks == 1, units.all - units.table, ranks.layers / block.chunks * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.

@@ -155,7 +155,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
     embedding_gradient = embeddings * embedding_gradient_bytes(pricing)
-    ending = embeddings * activations.first_chunk(contents)
+    ending = embeddings * activations.first_chunk(pricing)
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
@@ -207,7 +207,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
-    chunks = np.where(pipelined, float(block.chunks), 0.0)
+    chunks = np.where(pipelined, block.chunks, 0.0)
     boundary = layer_input_bytes(pricing)
     buffers: Array = values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":

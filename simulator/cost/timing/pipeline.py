@@ -113,7 +113,7 @@ def stage_work(pricing: Pricing) -> StageWork:
     contents, plan = pricing.contents, recompute_plan(pricing)
     last = len(contents.chunk) - 1
     chunks = [Chunk(int(distinct), place == last) for place, distinct in enumerate(contents.chunk)]
-    runs = contents.unequal or (schedule_of(pricing).by_run and len(chunks) == pricing.block.chunks)
+    runs = contents.unequal or (schedule_of(pricing).by_run and np.all(pricing.block.chunks == len(chunks)))
     by_chunk = {
         chunk: _with_recompute(pricing, chunk, plan.layers[chunk.distinct])
         for chunk in (dict.fromkeys(chunks) if runs else ())
