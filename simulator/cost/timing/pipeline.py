@@ -33,8 +33,6 @@ class Pieces(NamedTuple):
 
     seconds: tuple[PassSeconds, ...]
     """One layer of each kind, the output layer, and one prediction module's projection, in the order of counts."""
-    again: tuple[Array, ...]
-    """Computing one layer of each kind again in full."""
 
 
 class ChunkSeconds(NamedTuple):
@@ -76,8 +74,14 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
     projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
     return Pieces(
         seconds=(*(layer_seconds(each, kind) for kind in contents.layer_kinds), head_seconds(each), *projections),
-        again=tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds),
     )
+
+
+@derived
+def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
+    """Computing one layer of each kind again in full, one figure for each of `Pricing.kinds_of_work`."""
+    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
+    return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
 
 
 @derived
@@ -130,8 +134,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
     counts, backward = piece_counts(pricing, chunk), passes.backward
     for group in groups_of(pricing):
         here = (contents.group == group)[:, None]
-        pieces, inside = pieces_of(pricing, group), repeated_inside(pricing, group)
-        for kind, again in enumerate(pieces.again):
+        inside = repeated_inside(pricing, group)
+        for kind, again in enumerate(repeated_whole(pricing, group)):
             repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
             backward = backward + here * repeated
     return passes._replace(backward=backward)
@@ -293,7 +297,10 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
                 both = seconds.forward[name] + seconds.backward[name]
                 if both.any():
                     parts[name] = parts[name] + times * pricing.spread_work(both)
-        for kind, (again, inside) in enumerate(zip(pieces.again, repeated_inside(pricing, group), strict=True)):
+        if pricing.recomputes("none").all():
+            continue
+        both_ways = zip(repeated_whole(pricing, group), repeated_inside(pricing, group), strict=True)
+        for kind, (again, inside) in enumerate(both_ways):
             repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
             parts["recompute"] = parts["recompute"] + here * repeated
     return parts

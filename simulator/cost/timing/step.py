@@ -68,13 +68,15 @@ class StepSeconds(NamedTuple):
         }
 
 
-def step_seconds(pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf) -> StepSeconds:
+def step_seconds(
+    pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf, work: StageWork | None = None
+) -> StepSeconds:
     """Price a block's time. The memory result supplies what is offloaded.
 
     A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
-    a lower bound that does.
+    a lower bound that does. `work` is that of the passes, where it is known.
     """
-    work = stage_work(pricing)
+    work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)

@@ -34,13 +34,20 @@ def load_model(name_or_path: str) -> ModelSpec:
     or a folder that holds one. Nothing is fetched or executed. Raises
     InputError, or UnsupportedError for a configuration of unknown make.
     """
-    file = spec_file("model", name_or_path)
-    if file is None:
-        file = _own_file("model", name_or_path)
+    shipped = spec_file("model", name_or_path)
+    if shipped is not None:
+        return _shipped_model(shipped)
+    file = _own_file("model", name_or_path)
     if file.suffix.lower() == _JSON:
         from simulator.question.specs.huggingface import read_config  # noqa: PLC0415  start-up time
 
         return read_config(file)
+    return validated(str(file), ModelSpec, read_yaml(file))
+
+
+@lru_cache(maxsize=64)
+def _shipped_model(file: Path) -> ModelSpec:
+    """Return a shipped spec, one object for all questions: what is derived of a model is looked up by it."""
     return validated(str(file), ModelSpec, read_yaml(file))
 
 
