@@ -150,7 +150,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
 
 
 def chunks_alike(scenario: Scenario, block: LayoutBlock) -> bool:
-    """Whether the chunks of a rank hold equally many layers of one kind and nothing else, whatever their number.
+    """Whether all chunks of the pipeline hold equally many layers of one kind, whatever their number.
 
     Layouts of one block may then differ in virtual stages: `StageContents` has one chunk, all layers of a rank, and
     `Pricing.chunk_layers` divides it.
@@ -165,7 +165,9 @@ def cuts_alike(
     """`chunks_alike` of a cut into so many virtual stages, of which none has a list of its own."""
     if schedule != "1f1b" or len(scenario.model.layer_kinds) > 1 or scenario.prediction_modules:
         return False
-    return not any((layers % virtual_stages).any() for layers in set(stage_layers))
+    if len(set(stage_layers)) != 1:
+        return bool((virtual_stages == 1).all())
+    return not (stage_layers[0] % virtual_stages).any()
 
 
 def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

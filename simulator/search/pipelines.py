@@ -72,7 +72,7 @@ def _divides(pricing: Pricing) -> bool:
     """Whether every rank has its virtual stages, of equal layers where the framework has no others."""
     scenario, block = pricing.scenario, pricing.block
     if pricing.chunks_alike:
-        return scenario.framework.limits.unequal_chunks or len(set(block.stage_layers)) == 1
+        return True
     chunks = model_chunks(block.stage_layers, block.first_virtual_stages, block.chunk_layers, block.schedule)
     sizes = {layers for of_rank in chunks for _, layers in of_rank}
     return len(chunks[0]) == block.first_virtual_stages and (
