@@ -30,7 +30,7 @@ from simulator.evidence.calibration.uncertainty import (
     time_interval,
     with_noise,
 )
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.scenario.block import Mask
@@ -42,6 +42,8 @@ PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
 _WORST: tuple[PredictionStatus, ...] = ("measured", "interpolated", "analytic", "assumed")
+EVEN = 0.5
+"""Probability to fit of what needs as much as there is."""
 _COVERED: tuple[PredictionStatus, ...] = ("measured", "interpolated")
 
 
@@ -101,13 +103,17 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        variances = relative_variances("memory", scenario, block, part)
+        parts = _own(self.memory, part, "memory", "analytic"), part
 
-        def likely(known: FittedPart) -> Mask:
+        def likely(known: FittedPart, variances: Vector | float) -> Mask:
             spread = with_noise("memory", scenario, variances, known)
             return np.array([normal_below(float(margin)) >= least for margin in margins / spread], dtype=np.bool_)
 
-        outside, inside = likely(_own(self.memory, part, "memory", "analytic")), likely(part)
+        # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
+        some = np.flatnonzero(np.any([likely(known, 0.0) for known in parts], axis=0) | (least <= EVEN))
+        variances = np.full(len(index), np.inf)
+        variances[some] = relative_variances("memory", scenario, block.take(some), part) if len(some) else 0.0
+        outside, inside = (likely(known, variances) for known in parts)
         for i in np.flatnonzero(outside != inside):  # only there it matters which of them a layout is
             covered = _status("memory", self.memory, scenario, block.layout(int(i))) in _COVERED
             outside[i] = inside[i] if covered else outside[i]
