@@ -156,7 +156,9 @@ def rank(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = estimates_of(found.fastest)
+    shown = (found.fastest, found.risky, found.starved)
+    of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
+    best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
     if best:
         best[0] = with_switches(found.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
@@ -165,8 +167,8 @@ def rank(
         query=_inputs(query, question["model"]),
         defaults=tuple(name for name in DEFAULTS if name not in (*question, "devices")),
         estimates=tuple(best),
-        risky=tuple(estimates_of(found.risky)),
-        starved=tuple(estimates_of(found.starved)),
+        risky=tuple(risky),
+        starved=tuple(starved),
         nearest=estimates_of(found.nearest)[0] if found.nearest and not best else None,
         remedies=() if best else tuple(remedies(query)),
         reasons=() if best else tuple(reasons(query, found)),

@@ -9,17 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
-from simulator.question.scenario.block import Array, blocks_of
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
-from simulator.search.partial import raised, searches_partial
+from simulator.search.partial import raised, searches_partial, solved
 from simulator.search.query import PricedLayout, Query
 from simulator.search.shortlist import Shortlist, priced_layout
 from simulator.search.space import CHUNK, MOST_CANDIDATES, blocks, candidates
-from simulator.search.walk import lawful, sizes, walk
+from simulator.search.walk import lawful, walk
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
@@ -212,10 +212,10 @@ def best_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
 def fastest_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
     """The fastest layout of a search in one way: what must be slower than a known one is not priced.
 
-    `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
+    `near` are layouts that may be fast, best first: none is looked at that takes longer than the first likely one.
     """
     _counted(query)
-    known = min(_seconds_of_likely(query, near), default=np.inf) / _ROUNDING
+    known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
     shortlist, raisable = Shortlist(query, 1), list[Raisable]()
     for priced, where in _below(query, lambda: min(shortlist.bar, known)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
@@ -229,18 +229,30 @@ def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mas
     """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
         kept, _ = lawful(query.space, pricing)
-        if len(kept) and bar() < np.inf:
-            kept = kept.take(_ROUNDING * least_step_seconds(kept) < bar())
-        for sized in sizes(query.space, kept):
-            priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
-            if priced is not None:
-                yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
+        if not len(kept):
+            continue
+        least = _ROUNDING * least_step_seconds(kept)
+        kept, least = kept.take(least < bar()), least[least < bar()]
+        if not len(kept):
+            continue
+        sized = size(kept)
+        yield from _timed_below(sized, bar)
+        if searches_partial(query.scenario, query.space):
+            partial = solved(sized.take(np.flatnonzero(least < bar())))
+            yield from _timed_below(partial, bar) if partial is not None else ()
+
+
+def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+    """A block timed, and which of its layouts fit and take less than `bar`; nothing where none can."""
+    priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
+    if priced is not None:
+        yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Seconds of a step of those layouts that keep the rules and are likely to fit."""
-    for _, block in blocks_of(layouts):
-        kept, _ = lawful(query.space, Pricing(query.scenario, block))
+    """Seconds of a step of those layouts that keep the rules and are likely to fit, in their order."""
+    for layout in layouts:
+        kept, _ = lawful(query.space, pricing_of(query.scenario, layout))
         if len(kept):
             priced = price(kept)
             fits = np.flatnonzero(priced.verdict == FITS)
