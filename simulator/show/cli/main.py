@@ -120,8 +120,8 @@ class MainCommand(Sectioned, click.Group):
 def run() -> NoReturn:
     """Run the command line of this process.
 
-    One search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of it. Commands
-    collect what theirs make.
+    One search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of it.
+    Commands collect what their questions leave.
     """
     open_streams()
     gc.disable()
