@@ -43,12 +43,9 @@ def uses() -> dict[tuple[str, str], set[str]]:
     done: dict[tuple[str, str], set[str]] = {}
     for file, tree in trees().items():
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr in SEARCHING | AT_START
-                and isinstance(node.value, ast.Name)
-            ):
-                done.setdefault((str(file), node.value.id), set()).add(node.attr)
+            match node:
+                case ast.Attribute(value=ast.Name(id=owner), attr=attribute) if attribute in SEARCHING | AT_START:
+                    done.setdefault((str(file), owner), set()).add(attribute)
     return done
 
 
@@ -65,12 +62,11 @@ def patterns() -> dict[tuple[str, int], set[str]]:
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
                 found.setdefault((value.pattern, value.flags), set()).update(used.get((str(module.__file__), name), ()))
     for call in calls():
-        function, first = call.func, call.args[0] if call.args else None
-        of_re = (
-            isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "re"
-        )
-        if of_re and isinstance(first, ast.Constant) and isinstance(first.value, str) and function.attr != "compile":
-            found.setdefault((first.value, re.compile(first.value).flags), set()).add(function.attr)
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=name), args=[ast.Constant(value=str(text)), *_]
+            ) if name != "compile":
+                found.setdefault((text, re.compile(text).flags), set()).add(name)
     # A pattern of a table, or one that only a loop names, may be searched for.
     return {pattern: done or {"search"} for pattern, done in found.items()}
 
