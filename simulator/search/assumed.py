@@ -9,7 +9,7 @@ from typing import Any
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
-from simulator.question.frameworks.profile import Reach, switches
+from simulator.question.frameworks.profile import SwitchEffect, switches
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.scenario import Scenario
@@ -84,7 +84,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
 
 
 _SWITCHES = {field.name: field.metadata for field in switches()}
-_MOVES: dict[str, tuple[Reach, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
@@ -93,7 +93,7 @@ def concerns(scenario: Scenario, name: str) -> bool:
     return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision == of))
 
 
-def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[Reach]) -> Priced:
+def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
     """A block in another scenario, of which only what moves is priced; the rest is that of the base."""
     pricing = replace(base.pricing, scenario=otherwise)
     sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)

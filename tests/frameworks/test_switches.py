@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.question.frameworks.profile import REACHES, switches
+from simulator.question.frameworks.profile import SWITCH_EFFECTS, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
@@ -134,7 +134,7 @@ def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     )
 
 
-NARROW = [f.name for f in switches() if f.metadata["moves"] != REACHES or f.metadata["of"] != "every"]
+NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or f.metadata["of"] != "every"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

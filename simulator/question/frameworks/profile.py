@@ -25,9 +25,9 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-Reach = Literal["memory", "passes", "step", "rules"]
+SwitchEffect = Literal["memory", "passes", "step", "rules"]
 """What a switch may change of an answer; `passes` are those of a micro batch, `step` is what else takes time."""
-REACHES: tuple[Reach, ...] = get_args(Reach)
+SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
 def switch(  # noqa: PLR0913  one per fact of a switch
@@ -37,7 +37,7 @@ def switch(  # noqa: PLR0913  one per fact of a switch
     choices: tuple[str, ...] = (),
     low: float = 0,
     high: float = 1,
-    moves: tuple[Reach, ...] = REACHES,
+    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
     of: Literal["every", "experts", "fp8"] = "every",
 ) -> Any:
     """A profile field with its description, allowed words (for text) and range (for numbers).
