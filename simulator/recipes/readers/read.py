@@ -36,6 +36,7 @@ from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
+    entry_of,
     names_in,
     names_training,
     settings_of_training,
@@ -226,11 +227,23 @@ def _read_shell(
     if recipes:
         return tuple(recipes)
     if passed:
-        launch = passed[0]
-        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
-        shown = other_trainer(launch) or shown
-        raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+        raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
+    """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
+    where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
+    shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+    shown = other_trainer(launch) or shown
+    if name := entry_of(launch):
+        return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
+    script = PurePath(launch.script.text).name
+    unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
+    if unknown and not flags:
+        asks = ", ".join(unknown[:3])[:120]
+        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
+    return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
@@ -252,10 +265,9 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     if line and script.exit_line:
         said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {said}"
-    for name, (started, inside) in script.not_followed.items():
-        if names_training(name) or command_line(inside):
-            said = "with words that only the run knows" if inside else "that is not at hand"
-            yield f"{file}:{started}: starts a script {said}; {name} is to be judged by itself"
+    for name, other in script.not_followed.items():
+        if names_training(name) or "launch" in name or command_line(other.text):
+            yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
