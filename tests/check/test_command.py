@@ -105,9 +105,7 @@ def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:
     assert checked(str(tmp_path / "a" / "env.sh"), code=2)[0]["outcome"] == "unreadable"
 
 
-def test_a_walk_passes_over_pipes_and_says_what_it_cannot_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_passes_over_pipes_and_says_what_it_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "gone.sh").symlink_to("nowhere.sh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.values import Cause, PlainValue
 from simulator.recipes.recipe import Place
@@ -144,6 +144,9 @@ def _count(
         return None
     text = value.text
     text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
+    if text.startswith("--"):
+        said = f"{_shown(names[0])} has no value: a variable behind it is empty; --set NAME=VALUE"
+        raise UndecidedError(f"{given.file}:{value.line}: {said}")
     if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
         raise InputError(
             f"{given.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"
