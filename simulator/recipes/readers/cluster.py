@@ -14,6 +14,8 @@ from simulator.recipes.shell.launch import TrainingCommand
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
 _MOST = 1 << 20
+_ONE_OF_MANY = frozenset(["rank", "world_size", "use_mpi"])
+"""Flags of a program that takes its place among processes that are started elsewhere: Hygon's and llm-jp's Megatron."""
 _WORKERS = 8
 """Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
 
@@ -38,7 +40,9 @@ def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
 
 
 def _alone(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
-    """One process, unless words in front of the program that are not known start several."""
+    """One process, unless words in front of the program that are not known start several, or it is one of many."""
+    if _ONE_OF_MANY.intersection(given.entries):
+        return None, None
     if not launch.in_front:
         return 1, 1
     given.need(launch.in_front, "nodes")
