@@ -123,6 +123,17 @@ def test_a_walk_passes_over_pipes_and_says_what_it_cannot_open(tmp_path: Path, m
     assert outcomes == {"gone.sh": "unreadable", "train.sh": "fits", "closed": "unreadable"}
 
 
+def test_a_baseline_beside_the_recipes_is_none(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
+    stored = tmp_path / "recipes.json"
+    assert (
+        run("check", str(tmp_path), "--hardware", "z2000", "--format", "json", "--output", str(stored)).exit_code == 0
+    )
+    again = run("check", str(tmp_path), "--hardware", "z2000", "--baseline", str(stored))
+    assert again.stdout.startswith("1 recipe: 1 fits; 0 failed; 1 file skipped: no training")
+    assert "nothing changed" in again.stdout
+
+
 def failing(folder: Path) -> list[str]:
     """Files with each outcome that may fail, but for starved ones."""
     text = Path(MEGATRON).read_text(encoding="utf-8")

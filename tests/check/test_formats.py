@@ -109,7 +109,8 @@ def test_github_aggregates() -> None:
 
 def test_github_shows_one_reason_once() -> None:
     """What is not judged for the same reason, and what is warned of by the same rule, is one annotation."""
-    same = unjudged(*["not_modelled"] * 30)
+    outcomes: list[CheckOutcome] = ["not_modelled"] * 30
+    same = unjudged(*outcomes)
     first, line = text("github", *same).splitlines()
     assert first == "30 recipes: none judged; 30 not judged (30 not modelled); 0 failed"
     assert line.startswith("::notice file=0.sh,line=1,")

@@ -139,6 +139,8 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     except InputError as error:
         raise _unparsed(path, text, error) from error
     require_training_text(str(path), text)
+    if {"schema_version", "tool_version"} <= content.keys():
+        raise NoRecipeError(f"{path}: starts no training: an answer of simulate")
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     if trainer := trainer_of(names, keys):

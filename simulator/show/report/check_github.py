@@ -78,7 +78,7 @@ def _annotations(result: Checked) -> Iterator[_Annotation]:
         text += [f"fix: {remark.fix}" for remark in result.remarks if remark.severity == "error" and remark.fix]
         kind = "error" if failed else "notice" if result.outcome in NOT_JUDGED else "warning"
         title = f"simulate check: {result.outcome.replace('_', ' ')}"
-        why = reason(result) if kind == "notice" else f"{result.name}:{place.line}"
+        why = reason(result) if kind == "notice" else f"{place.file}:{place.line}: {text[0]}"
         group = f"{result.outcome}: {why}"
         yield _Annotation(kind, place.file, place.line, title, "\n".join(text), group)
     for remark in result.remarks:
