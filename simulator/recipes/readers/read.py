@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -188,6 +189,8 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
+    if {"zero_optimization", "steps_per_print"} <= names:
+        return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
@@ -279,22 +282,28 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
-
-    def open_file(name: str, line: int) -> str | None:
-        try:
-            path = beside(file, name, line)
-            return read_text(path)
-        except InputError:
-            return None
-
+    """The script; one that is no shell only for placeholders in angle brackets is read with a variable for each."""
     try:
-        return read_script(text, file, settings, environment, open_file)
-    except InputError:
-        filled = _PLACEHOLDER.sub(_variable, text)
-        if filled == text:
-            raise
-        return read_script(filled, file, settings, environment, open_file)
+        return _read_filled(text, file, settings, environment, lambda source: source)
+    except InputError as error:
+        with contextlib.suppress(InputError):
+            return _read_filled(text, file, settings, environment, _filled)
+        raise error from None
+
+
+def _read_filled(
+    text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], fill: Callable[[str], str]
+) -> Script:
+    def open_file(name: str, line: int) -> str | None:
+        with contextlib.suppress(InputError):
+            return fill(read_text(beside(file, name, line)))
+        return None
+
+    return read_script(fill(text), file, settings, environment, open_file)
+
+
+def _filled(text: str) -> str:
+    return _PLACEHOLDER.sub(_variable, text)
 
 
 def _variable(placeholder: re.Match[str]) -> str:

@@ -96,8 +96,9 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     state.variables = {name: value for name, value in state.variables.items() if name in state.exported}
     state.functions, state.positional, state.shifted = {}, tuple(argv[1:]), 0
     outer, machine.state = machine.state, state
+    calls, machine.calls = machine.calls, [""] * len(machine.calls)
     truth = runner.include(text)
-    machine.state = outer
+    machine.state, machine.calls = outer, calls
     if len(runner.launches) == launches:
         machine.not_followed.setdefault(name, NotFollowed(line, "that starts no training by these words", text.text))
     return truth
