@@ -211,7 +211,7 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
     [
         ({"nodes": 1, "devices": 8}, InputError, "give nodes or devices, not both"),
         ({"nodes": 0}, InputError, "nodes 0"),
-        ({"hardware": "h100"}, InputError, "unknown hardware 'h100'"),
+        ({"hardware": "h1000"}, InputError, "unknown hardware 'h1000'"),
         ({"model": "llama3.1-80b"}, InputError, "unknown model 'llama3.1-80b', did you mean 'llama3.1-8"),
         (
             {"framework": "paddel"},

@@ -159,6 +159,8 @@ class Provenance:
     """How well the numbers are known: of this very run, between measured runs, beyond them, or from other devices."""
     notes: tuple[str, ...] = ()
     """What was assumed, one sentence each."""
+    assumed_peak: str = ""
+    """The dense peaks of the precision trained in that no document states, with what is known of each; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

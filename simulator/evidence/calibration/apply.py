@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.pricing.estimate import Estimate, PredictionStatus, Provenance
+from simulator.cost.pricing.estimate import Estimate, PredictionStatus
 from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.ranges import status_of
@@ -158,7 +158,8 @@ def with_calibration(
             own = _own(calibration, calibration.time, "time", status)
             result = replace(result, throughput=time_interval(scenario, result, own, variances["time"]))
     worst = max(statuses, key=_WORST.index)
-    return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+    rests_on = replace(result.provenance, calibration=used.name, status=worst, notes=tuple(dict.fromkeys(notes)))
+    return replace(result, provenance=rests_on)
 
 
 def _own(calibration: Calibration, part: FittedPart, kind: CoefficientKind, status: PredictionStatus) -> FittedPart:

@@ -65,10 +65,18 @@ def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator
         "TFLOPS counts model FLOPs with full (non-causal) attention; "
         f"MFU divides it by the dense {estimate.precision} peak."
     )
+    yield from peak_line(estimate)
     if presentation.verbosity > 0:
         yield from (f"Assumed: {note}" for note in provenance.notes)
     elif provenance.notes:
         yield assumptions_line(len(provenance.notes))
+
+
+def peak_line(estimate: Estimate) -> Iterator[str]:
+    """Yield the line on a peak that no document states."""
+    peak = estimate.provenance.assumed_peak
+    if peak:
+        yield f"Assumed {estimate.precision} peak: {peak.rstrip('.')}."
 
 
 def assumptions_line(count: int) -> str:
@@ -140,4 +148,6 @@ def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         base = ranking.estimates[0].throughput.tokens_per_second_per_device
         gain = speed.tokens_per_second_per_device / base - 1 if base > 0 else 0.0
         text += f", {percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
+    if best.provenance.assumed_peak:
+        text += f"; its peak is assumed: {best.provenance.assumed_peak.rstrip('.')}"
     yield f"{text}."
