@@ -197,7 +197,7 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
-    if {"zero_optimization", "steps_per_print"} <= names:
+    if path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
         return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
