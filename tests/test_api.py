@@ -93,7 +93,7 @@ def test_a_calibration_is_used_unless_told_otherwise() -> None:
     assert calibrated.throughput.interval_seconds is not None
     priors = simulator.estimate(model="llama3.1-8b", calibration="none")
     assert priors.provenance.calibration == "priors"
-    assert priors.provenance.status == "analytic"
+    assert priors.provenance.status == "never"
     assert priors.memory.interval_bytes is None
     assert priors.throughput.interval_seconds is None
     assert priors.throughput.step_seconds != calibrated.throughput.step_seconds

@@ -237,7 +237,8 @@ def provenance(scenario: Scenario) -> Provenance:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
-    return Provenance(scenario.coefficients.name, "analytic", tuple(notes), "; ".join(_assumed_peaks(scenario)))
+    assumed = "; ".join(_assumed_peaks(scenario))
+    return Provenance(scenario.coefficients.name, "never", tuple(notes), assumed_peak=assumed)
 
 
 def _assumed_peaks(scenario: Scenario) -> Iterator[str]:

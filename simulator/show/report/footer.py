@@ -14,13 +14,6 @@ from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
 
-_STATUS_WORDS = {
-    "measured": "measured, the calibration holds this very run",
-    "interpolated": "interpolated between measurements",
-    "analytic": "analytic, beyond what was measured",
-    "assumed": "assumed, carried over from other hardware",
-}
-
 
 def defaults_line(settings: dict[str, object]) -> Iterator[str]:
     """Yield the line on options that were left to their default."""
@@ -53,8 +46,10 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def status_line(estimate: Estimate) -> str:
-    """Return how well the numbers are known."""
-    return f"Status: {_STATUS_WORDS[estimate.provenance.status]} (coefficients: {estimate.provenance.calibration})."
+    """Return where the question lies beside the measured runs."""
+    known = estimate.provenance
+    words = f"device {known.device}, stack {known.stack}, layout {known.layout}"
+    return f"Known: {words} (coefficients: {known.calibration})."
 
 
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
