@@ -5,31 +5,133 @@ LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; what they have oth
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
+from simulator.frameworks.configuration import configuration
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
-from simulator.frameworks.values import known_value
+from simulator.frameworks.transformers.accelerate import take_accelerate
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+_SECTIONS: Final = frozenset(
+    ("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "dataset_mixer", "dataset_mixture", "model_init_kwargs")
+)
+"""Keys that hold a mapping, which one row stands for."""
+_LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
+_PREFERENCE: Final = re.compile(
+    r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
+)
+"""Names of scripts and folders that train on preferences or rewards."""
 _MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method")
 _LORA_RANK: Final = 8
 _MICRO_BATCH_SIZE: Final = 8
+_STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
 
 
-def read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file that stands for flags, which count over it, as `HfArgumentParser` does."""
+    named = arguments.entry("config")
+    files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
+    for word in files[:1]:
+        if not word.known:
+            arguments.need(word.causes, "model")
+            continue
+        flags, arguments.entries = arguments.entries, {}
+        found = configuration(launch, arguments.file, word.text, word.line)
+        if found is not None:
+            _add_keys(arguments, found.keys, found.file)
+        arguments.entries |= flags
+
+
+def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
+    for key in keys:
+        if key.values and key.values[0].text.lower() not in ("none", "null"):
+            arguments.add(key.path[0] if key.path[0] in _SECTIONS else key.dotted, key.values, key.line, file)
+
+
+def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of a script that trains with the Trainer."""
-    return trainer_run(arguments, deepspeed=_is_chat(arguments) or add_deepspeed(arguments, launch))
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
+    return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a file of TRL's or a script's keys; what `accelerate launch` says beside it is not there."""
+    _add_keys(arguments, keys, arguments.file)
+    deepspeed = add_deepspeed(arguments, None)
+    if not deepspeed:
+        note_unsharded(arguments)
+    arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
+    if not arguments.has("gradient_checkpointing"):
+        said = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
+        arguments.remark("activations-bound", "warning", said)
+    title = "/".join(PurePath(arguments.file).parts[-3:])
+    return _with_purpose(arguments, title, deepspeed=deepspeed)
+
+
+def note_unsharded(arguments: Arguments) -> None:
+    """Say that the launcher may shard the state, of a file that does not."""
+    if not arguments.has("fsdp"):
+        said = "a configuration of `accelerate launch` may shard the state; priced without"
+        arguments.remark("upper-bound", "warning", said, *_MODEL)
+
+
+def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool) -> AskedRun:
+    """The run with what its loss asks for: that of a script or a folder of such a name, else of the next token."""
+    named = _PREFERENCE.search(title.lower())
+    kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
+    return purposed_run(arguments, kind, deepspeed=deepspeed)
+
+
+def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool) -> AskedRun:
+    """The run of a trainer's words with a loss of preferences, or of the next token where `kind` is empty."""
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    found = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
+    if not kind and not arguments.any_switch("packing", "packing", "padding_free"):
+        note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
+    arguments.forget("packing")
+    return replace(run, options={**run.options, **found})
+
+
+def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
+    """What a loss of preferences asks for: pairs of answers, a frozen copy of the model, scores.
+
+    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
+    """
+    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
+    if kind.startswith("reward") or kind == "rm":
+        return {"score_head": "true", **pairs}
+    if kind in ("orpo", "simpo", "cpo"):
+        return pairs
+    if kind not in ("dpo", "kto"):
+        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
+        return {}
+    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
+    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
+    arguments.forget("frozen_reference")
+    if free or loss in ("or", "orpo", "simpo"):
+        return pairs
+    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
 
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
@@ -45,7 +147,8 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     rank = _lora_rank(arguments)
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | part(targets, "option")
+    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
+    options |= part(targets, "option")
     optimizer = arguments.text("optim", "optim")
     if optimizer and not optimizer.lower().startswith(_ADAM):
         arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
@@ -58,15 +161,22 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
         seq_length=sequence,
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch else workload.get("gradient_accumulation_steps", 1),
-        precision=half_precision(
-            arguments,
-            bf16=arguments.any_switch("precision", "bf16", "bf16.enabled"),
-            fp16=arguments.any_switch("precision", "fp16", "fp16.enabled"),
-        ),
+        precision=_precision(arguments),
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
     )
+
+
+def _precision(arguments: Arguments) -> str | None:
+    """The type that is computed in: autocast's, else the one that weights are stored in."""
+    bf16 = arguments.any_switch("precision", "bf16", "bf16.enabled")
+    fp16 = arguments.any_switch("precision", "fp16", "fp16.enabled")
+    stored = arguments.text("parameter_dtype", "torch_dtype")
+    if not (bf16 or fp16) and stored in _STORED and "precision" not in arguments.incomplete:
+        arguments.places.setdefault("precision", arguments.places["parameter_dtype"])
+        return _STORED[stored]
+    return half_precision(arguments, bf16=bf16, fp16=fp16)
 
 
 def note_samples(arguments: Arguments, name: str) -> None:
@@ -97,24 +207,48 @@ def _usual_recompute(arguments: Arguments) -> RecomputeMode:
 
 
 def _fsdp_stage(arguments: Arguments) -> int:
-    shards = arguments.text("zero_stage", "fsdp") or ""
+    shards = (arguments.text("zero_stage", "fsdp") or "").lower()
     return 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
 
 
 def _lora_rank(arguments: Arguments) -> int | None:
     """The rank of the adapters that are trained; None where all weights are."""
-    for name in ("load_in_4bit", "load_in_8bit", *_BITS):
-        if arguments.has(name) and (name in _BITS or arguments.switch("quantization", name)):
-            arguments.not_modelled(QUANTIZED, name)
     kind = arguments.text("lora_rank", *_TUNING)
     arguments.forget("lora_rank")
     if kind not in (None, "full", "lora"):
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")
-    adapters = kind == "lora" or arguments.has(*ranks) or arguments.switch("lora_rank", "use_lora", "use_peft")
-    if kind == "full" or not adapters:
+    switch = next((name for name in ("use_peft", "use_lora") if arguments.has(name)), None)
+    adapters = arguments.switch("lora_rank", switch) if switch is not None else arguments.has(*ranks)
+    if kind == "full" or not (kind == "lora" or adapters):
         return None
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
+
+
+def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
+    """Frozen weights of 4 bits, as bitsandbytes keeps them under adapters; others are not modelled.
+
+    bitsandbytes 0.46, functional.py: one fp32 scale for 64 weights, or (nested) 8 bits, and fp32 for 256 of them. What
+    is not quantised is fp32 where peft prepares the model (`prepare_model_for_kbit_training`), which TRL and most
+    scripts ask for and LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
+    """
+    names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
+    if arguments.switch("quantization", "load_in_8bit"):
+        arguments.not_modelled(QUANTIZED, "load_in_8bit")
+    four = [n for n in names if arguments.switch("quantization", n) or False] if names == ["load_in_4bit"] else names
+    arguments.forget("quantization")
+    if not four:
+        return {}
+    texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
+    arguments.forget("quantised_base")
+    if rank is None or not texts <= {"4", "bnb", "bitsandbytes"}:
+        arguments.not_modelled(QUANTIZED, *four)
+        return {}
+    own = arguments.has(*_TUNING)
+    nested = arguments.switch("quantised_scale_bytes", "use_bnb_nested_quant", "double_quantization", default=own)
+    arguments.forget("quantised_scale_bytes")
+    scale = str(1 + 4 / 256) if nested else "4"
+    return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
@@ -123,7 +257,10 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
         return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
-    if arguments.switch("parameter_dtype", "pure_bf16") or arguments.text("parameter_dtype", "torch_dtype") in _HALF:
+    # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
+    widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("parameter_dtype", "bf16", "fp16") and not adapters
+    half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
+    if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     # LLaMA-Factory loads what it does not train in the type that it computes in.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}

@@ -18,7 +18,6 @@ from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.transformers.framework import is_trainer
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
@@ -138,8 +137,6 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     found = _by_format(document)
     if found is not None:
         return with_network(found[0], keys), found[1]
-    if is_trainer(names):
-        raise _of_other(path, "Hugging Face's Trainer or TRL")
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -153,16 +150,16 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.is_own(document.names):
-            return _by_file_form(name, form, document.path, document.keys), set()
+        if form.is_own(document.names) and (recipe := _by_file_form(name, form, document.path, document.keys)):
+            return recipe, set()
     return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
 
 
-def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe | None:
     """The recipe of a configuration file of this form, one of a framework's."""
     arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
-    run = registry.read_file(name, form, arguments, keys)
-    return recipe_of(run, str(path), dialect=form.dialect)
+    run = registry.read_file(form, arguments, keys)
+    return None if run is None else recipe_of(run, str(path), dialect=form.dialect)
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
