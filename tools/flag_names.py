@@ -82,6 +82,7 @@ SOURCES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("trl/scripts/utils.py", FIELDS),
         ("trl/commands/cli_utils.py", FIELDS),
     ),
+    "open_instruct": (("open_instruct/finetune.py", FIELDS), ("open_instruct/dpo_utils.py", FIELDS)),
     "oumi": (
         ("src/oumi/core/configs/params/model_params.py", FIELDS, "model"),
         ("src/oumi/core/configs/params/training_params.py", FIELDS, "training"),
