@@ -13,7 +13,7 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.run import AskedRun
-from simulator.frameworks.transformers.read import purposed_run
+from simulator.frameworks.trl.read import purposed_run
 
 _OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
 _STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")

@@ -14,7 +14,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
-from simulator.frameworks.transformers.read import purposed_run
+from simulator.frameworks.trl.read import purposed_run
 from simulator.frameworks.values import known_value
 
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
@@ -94,10 +94,10 @@ def _engine(arguments: Arguments) -> bool:
         return False
     stage = arguments.text("zero_stage", "deepspeed.zero_stage") or "ZERO_0"
     arguments.add("zero_optimization.stage", [known_value(stage[-1:], 1)], 1)
-    for name in ("offload_optimizer", "offload_param"):
-        device = arguments.text("offload", f"deepspeed.{name}.device")
+    for name in ("deepspeed.offload_optimizer.device", "deepspeed.offload_param.device"):
+        device = arguments.text("offload", name)
         if device is not None:
-            arguments.add(f"zero_optimization.{name}.device", [known_value(device.lower(), 1)], 1)
+            arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(device.lower(), 1)], 1)
     precision = (arguments.text("precision", "deepspeed.precision") or "").lower()
     if precision in _PRECISIONS:
         arguments.add(precision, [known_value("true", 1)], 1)

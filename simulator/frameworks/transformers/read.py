@@ -5,37 +5,17 @@ LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; what they have oth
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
-from simulator.frameworks.configuration import configuration
-from simulator.frameworks.deepspeed.configuration import add_deepspeed
-from simulator.frameworks.documents import Key
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
-from simulator.frameworks.transformers.accelerate import take_accelerate
-from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
-SUFFIXES: Final = (".yaml", ".yml", ".json")
-_SECTIONS: Final = frozenset(
-    ("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "dataset_mixer", "dataset_mixture", "model_init_kwargs")
-)
-"""Keys that hold a mapping, which one row stands for."""
-_LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
-_PREFERENCE: Final = re.compile(
-    r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
-)
-"""Names of scripts and folders that train on preferences or rewards."""
-_MODEL: Final = ("model_name_or_path", "model")
+MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method")
 _LORA_RANK: Final = 8
@@ -45,99 +25,10 @@ _HALF: Final = ("bfloat16", "float16")
 _ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
 
 
-def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file that stands for flags, which count over it, as `HfArgumentParser` does."""
-    named = arguments.entry("config")
-    files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
-    for word in files[:1]:
-        if not word.known:
-            arguments.need(word.causes, "model")
-            continue
-        flags, arguments.entries = arguments.entries, {}
-        found = configuration(launch, arguments.file, word.text, word.line)
-        if found is not None:
-            _add_keys(arguments, found.keys, found.file)
-        arguments.entries |= flags
-
-
-def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
-    for key in keys:
-        if key.values and key.values[0].text.lower() not in ("none", "null"):
-            arguments.add(key.path[0] if key.path[0] in _SECTIONS else key.dotted, key.values, key.line, file)
-
-
-def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a script that trains with the Trainer."""
-    if launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
-    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
-    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested)
-
-
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a file of TRL's or a script's keys; what `accelerate launch` says beside it is not there."""
-    _add_keys(arguments, keys, arguments.file)
-    deepspeed = add_deepspeed(arguments, None)
-    if not deepspeed:
-        note_unsharded(arguments)
-    arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
-    if not arguments.has("gradient_checkpointing"):
-        said = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
-        arguments.remark("activations-bound", "warning", said)
-    title = "/".join(PurePath(arguments.file).parts[-3:])
-    return _with_purpose(arguments, title, deepspeed=deepspeed)
-
-
-def note_unsharded(arguments: Arguments) -> None:
-    """Say that the launcher may shard the state, of a file that does not."""
-    if not arguments.has("fsdp"):
-        said = "a configuration of `accelerate launch` may shard the state; priced without"
-        arguments.remark("upper-bound", "warning", said, *_MODEL)
-
-
-def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool) -> AskedRun:
-    """The run with what its loss asks for: that of a script or a folder of such a name, else of the next token."""
-    named = _PREFERENCE.search(title.lower())
-    kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
-    return purposed_run(arguments, kind, deepspeed=deepspeed)
-
-
-def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool) -> AskedRun:
-    """The run of a trainer's words with a loss of preferences, or of the next token where `kind` is empty."""
-    run = trainer_run(arguments, deepspeed=deepspeed)
-    found = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
-    if not kind and not arguments.any_switch("packing", "packing", "padding_free"):
-        note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    arguments.forget("packing")
-    return replace(run, options={**run.options, **found})
-
-
-def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
-    """What a loss of preferences asks for: pairs of answers, a frozen copy of the model, scores.
-
-    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
-    """
-    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
-    if kind.startswith("reward") or kind == "rm":
-        return {"score_head": "true", **pairs}
-    if kind in ("orpo", "simpo", "cpo"):
-        return pairs
-    if kind not in ("dpo", "kto"):
-        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
-        return {}
-    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
-    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
-    arguments.forget("frozen_reference")
-    if free or loss in ("or", "orpo", "simpo"):
-        return pairs
-    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
-
-
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     """The run of a trainer's words, those of the DeepSpeed configuration among them."""
     targets = take(arguments)
-    model = named_model(arguments, arguments.text("model", *_MODEL) or "", *_MODEL)
+    model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
         "micro_batch_size": _MICRO_BATCH_SIZE,
         "zero_stage": _fsdp_stage(arguments),
@@ -185,19 +76,11 @@ def note_samples(arguments: Arguments, name: str) -> None:
     arguments.remark("activations-bound", "warning", said, name)
 
 
-def _is_chat(arguments: Arguments) -> bool:
-    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
-    if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
-        return False
-    arguments.forget("deepspeed")
-    rank = arguments.entry("lora_dim")
-    if rank is not None and rank.text != "0":
-        arguments.add("lora_rank", rank.values, rank.value_line)
-    line = arguments.entries["zero_stage"][-1].place.line
-    if arguments.has("offload"):
-        arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
-    arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
-    return True
+def note_unsharded(arguments: Arguments) -> None:
+    """Say that the launcher may shard the state, of a file that does not."""
+    if not arguments.has("fsdp"):
+        said = "a configuration of `accelerate launch` may shard the state; priced without"
+        arguments.remark("upper-bound", "warning", said, *MODEL)
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:
@@ -235,12 +118,13 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
     if arguments.switch("quantization", "load_in_8bit"):
         arguments.not_modelled(QUANTIZED, "load_in_8bit")
-    four = [n for n in names if arguments.switch("quantization", n) or False] if names == ["load_in_4bit"] else names
+    four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]
     arguments.forget("quantization")
     if not four:
         return {}
     texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
     arguments.forget("quantised_base")
+    texts |= {(arguments.text("quantised_base", "quantization_method") or "bnb").lower()}
     if rank is None or not texts <= {"4", "bnb", "bitsandbytes"}:
         arguments.not_modelled(QUANTIZED, *four)
         return {}

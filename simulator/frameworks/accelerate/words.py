@@ -1,6 +1,6 @@
 """What `accelerate launch` says beside a trainer's words: processes, precision, and how the state is sharded.
 
-Its options and the file that `--config_file` names have the same words (`accelerate.csv`), a file's in the sections
+Its options and the file that `--config_file` names have the same words (`words.csv`), a file's in the sections
 `fsdp_config` and `deepspeed_config`; options count over the file. They become the trainer's own words, as accelerate
 1.15 hands them over by the environment.
 """

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from pathlib import PurePath
 from typing import Final
 
+from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.names import plain
-from simulator.frameworks.transformers.accelerate import cluster
-from simulator.frameworks.transformers.read import SUFFIXES, read, read_file, take_words
+from simulator.frameworks.trl.read import SUFFIXES, read, read_file, take_words
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
