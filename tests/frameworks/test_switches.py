@@ -72,6 +72,8 @@ BESIDE = {
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
+    "quantised_scale_bytes": {"quantised_base": "true"},
+    "widened_rest": {"quantised_base": "true"},
     "reference_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
     "fp8_recipe": {"fp8_inputs": "true"},

@@ -76,8 +76,8 @@ def _require_training(arguments: Arguments) -> None:
     """Raise NoRecipeError for a file of a program that trains nothing."""
     if not arguments.has("optimizer._component_"):
         what = next((what for key, what in _IDLE.items() if arguments.has(key)), "")
-        if what or not arguments.has("loss._component_"):
-            raise no_training(what or "no optimizer and no loss", arguments.file)
+        if what:
+            raise no_training(what, arguments.file)
 
 
 def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:

@@ -142,7 +142,7 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
         return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
     # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
-    widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("parameter_dtype", "bf16", "fp16") and not adapters
+    widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
     if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}

@@ -150,9 +150,15 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
+        if form.order >= _PADDLE and is_paddle(document.names):
+            return read_paddle_document(document.path, document.keys), set()
         if form.is_own(document.names) and (recipe := _by_file_form(name, form, document.path, document.keys)):
             return recipe, set()
-    return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
+    return None
+
+
+_PADDLE: Final = 60
+"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
 
 
 def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe | None:
