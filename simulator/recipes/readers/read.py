@@ -19,7 +19,6 @@ from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.transformers.framework import is_trainer
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
@@ -119,7 +118,8 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
-    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, TRL, oumi, "
+    "OLMo, open-instruct, torchtitan, torchtune"
 )
 
 
@@ -142,8 +142,6 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     found = _by_format(document)
     if found is not None:
         return with_network(found[0], keys), found[1]
-    if is_trainer(names):
-        raise _of_other(path, "Hugging Face's Trainer or TRL")
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -157,16 +155,22 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.is_own(document.names):
-            return _by_file_form(name, form, document.path, document.keys), set()
-    return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
+        if form.order >= _PADDLE and is_paddle(document.names):
+            return read_paddle_document(document.path, document.keys), set()
+        if form.is_own(document.names) and (recipe := _by_file_form(name, form, document.path, document.keys)):
+            return recipe, set()
+    return None
 
 
-def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+_PADDLE: Final = 60
+"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
+
+
+def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe | None:
     """The recipe of a configuration file of this form, one of a framework's."""
     arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
-    run = registry.read_file(name, form, arguments, keys)
-    return recipe_of(run, str(path), dialect=form.dialect)
+    run = registry.read_file(form, arguments, keys)
+    return None if run is None else recipe_of(run, str(path), dialect=form.dialect)
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
