@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Unknown
 from simulator.question.scenario.layout import SETTINGS, Layout
+from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import FrameworkName, StackName
 
 LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
@@ -17,7 +18,7 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRun:
+class AskedRun(StatedWorkload):
     """Model, workload and layout of one run, as far as its words fix them, with the line of each."""
 
     framework: FrameworkName
@@ -27,12 +28,8 @@ class AskedRun:
     """ModelSpec fields that the words set themselves (Megatron's shapes); they replace the model's."""
     shape: Mapping[str, object] = field(default_factory=dict)
     """All ModelSpec fields that the words state, whatever model they are those of."""
-    seq_length: int | None = None
-    global_batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
     """Where given instead of a global batch."""
-    precision: str | None = None
-    lora_rank: int | None = None
     stack: StackName | None = None
     """Named stack under the switches, where one is named."""
     options: Mapping[str, str] = field(default_factory=dict)

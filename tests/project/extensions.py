@@ -30,6 +30,8 @@ class Extension:
     """Text of new files; `COPY OF file` begins as that one."""
     edits: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Exact text, which the file holds once, and what stands there instead."""
+    generates: bool = False
+    """Whether `python -m tools.regenerate types` follows."""
     data: Mapping[str, str] = field(default_factory=dict)
     """What its user brings: no part of the extension."""
     asked: tuple[Asked, ...]
@@ -46,6 +48,33 @@ def _questions(given: str, found: str, *, emit: Asked, rank: str = "", check: st
         Asked(command=f"emit {question} {given} {emit.command}", says=emit.says, status=emit.status),
     )
 
+
+_COPIES = '    sequence_copies: int = input_field(1, "Times that a step trains on each sequence.", high=64)\n'
+WORKLOAD_FIELD = Extension(
+    heading="A workload field",
+    most=2,
+    edits={
+        "simulator/question/scenario/inputs.py": (
+            (
+                "    @property\n    def workload(self)",
+                f"{_COPIES}\n    @property\n    def workload(self)",
+            ),
+        ),
+        "simulator/cost/operations/extents.py": (
+            (
+                "return pricing.scenario.global_batch_size / (",
+                "return pricing.scenario.sequence_copies * pricing.scenario.global_batch_size / (",
+            ),
+        ),
+    },
+    generates=True,
+    asked=_questions(
+        "--sequence-copies 2",
+        "llama3.2-1b",
+        check="1 fits",
+        emit=Asked(command="--framework megatron", says="--sequence-copies: megatron recipes have no word", status=3),
+    ),
+)
 
 DEVICE = Extension(
     heading="A device",
@@ -139,7 +168,7 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
     },
     edits={
         "simulator/question/specs/mixers.py": (
-            ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+            ('    "linear",\n    "none",\n', '    "linear",\n    "average",\n    "none",\n'),
             (
                 '        "none": MixerTraits(',
                 '        "average": MixerTraits("none", "state", ()),\n        "none": MixerTraits(',
@@ -261,4 +290,4 @@ FORMAT = Extension(
     ),
 )
 
-EXTENSIONS = (DEVICE, POLICY, FAMILY, MIXER, SCHEDULE, PROFILE, FORMAT)
+EXTENSIONS = (WORKLOAD_FIELD, DEVICE, POLICY, FAMILY, MIXER, SCHEDULE, PROFILE, FORMAT)

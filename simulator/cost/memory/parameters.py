@@ -251,7 +251,7 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
     """The input table and the operations of one layer of each kind."""
     return (
         embedding(conditions),
-        *(one for kind in conditions.model.layer_kinds for one in layer_operations(conditions, kind)),
+        *(operation for kind in conditions.model.layer_kinds for operation in layer_operations(conditions, kind)),
     )
 
 

@@ -111,8 +111,8 @@ def dense_products(pricing: Pricing, work: Work) -> Products:
     """Seconds of all products but those of routed experts, each at the rate of its shape."""
     nothing = np.zeros_like(extent(pricing, "whole"))
     compute = Products(nothing, nothing, nothing)
-    for one in work.shapes:
-        here = product_compute(pricing, one)
+    for product in work.shapes:
+        here = product_compute(pricing, product)
         compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
     held = whole_layer(pricing, WeightTotals(work.products.split, work.products.replicated))
     return product_seconds(pricing.scenario, compute, held)
@@ -146,9 +146,9 @@ def expert_products(pricing: Pricing, work: Work) -> Products:
     narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
     entered: Array | float = 0.0
     left: Array | float = 0.0
-    for one in work.grouped:
-        entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
-        left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
+    for product in work.grouped:
+        entered = entered + (product.inputs / tensor if product.split == "expert_row" else product.inputs)
+        left = left + (product.outputs / tensor if product.split == "expert_column" else product.outputs)
     copies = extent(pricing, "copies")
     weights = narrow * parameters
     joined, parted = _sliced(pricing, copies)

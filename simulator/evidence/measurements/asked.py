@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS
 from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
-
-_WORKLOAD = ("devices", "precision", "seq_length", "global_batch_size", "lora_rank")
 
 
 def asked_columns(
@@ -31,14 +29,14 @@ def asked_columns(
         "framework": profile.name,
         "options": tuple(options.items()),
         "stack": None if profile.stack == usual else profile.stack,
-        **{name: getattr(scenario, name) for name in _WORKLOAD},
+        **{name: getattr(scenario, name) for name in ("devices", *WORKLOAD_COLUMNS)},
         **layout_columns(layout, is_moe=scenario.model.is_moe, usual_cut=cut),
     }
 
 
 def run_columns(run: AskedRun, devices: int | None) -> dict[str, Any]:
     """Columns of what a logged run's words ask for, but for its model."""
-    columns = {name: getattr(run, name) for name in ("framework", "stack", *_WORKLOAD[1:])} | {"devices": devices}
+    columns = {name: getattr(run, name) for name in ("framework", "stack", *WORKLOAD_COLUMNS)} | {"devices": devices}
     layout = run.layout
     if layout is None:
         return columns

@@ -13,13 +13,15 @@ from typing import Final
 import numpy as np
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.evidence.calibration.run import FamilyFit, fit_family, prepared
+from simulator.evidence.calibration.cluster import Known
+from simulator.evidence.calibration.own import OwnFit, fit_own
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file
-from simulator.lab.probe.plan import Planned
+from simulator.lab.probe.plan import KINDS, NOISE, Planned
 from simulator.lab.probe.pool import Candidate
-from simulator.lab.probe.prepare import FREEDOM, TIMED_STEPS, WARM_UP_STEPS, Prepared
+from simulator.lab.probe.prepare import SPREAD, TIMED_STEPS, WARM_UP_STEPS, Prepared
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Tell, run, run_folder
 from simulator.lab.runner.engine import Engine, Pick
 from simulator.lab.runner.engines.launched import launched_row
@@ -52,7 +54,7 @@ class Probed:
 
     prepared: Prepared
     campaign: Campaign
-    fitted: FamilyFit | None
+    fitted: OwnFit | None
     """None where no launch ended well."""
     compared: tuple[Compared, ...]
     """Every launch."""
@@ -75,7 +77,8 @@ def launch_all(
         tell(campaign.unwritten)
     rows = [row for one in campaign.comparisons for row in one.ran]
     family = ready.hardware.family
-    fitted = fit_family(family, prepared(rows), ready.base, FREEDOM) if rows else None
+    known = {kind: Known.of_priors(kind, ready.base, spread=SPREAD, noise=NOISE["time"]) for kind in KINDS}
+    fitted = fit_own(family, prepared(rows), known, ready.base) if rows else None
     stored = None
     if fitted is not None and (fitted.stored("time") or fitted.stored("memory")):
         stored = request.folder / f"{family}.yaml"
@@ -153,16 +156,14 @@ def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -
         )
 
 
-def undetermined(fitted: FamilyFit, base: Coefficients) -> tuple[str, ...]:
+def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
     """Coefficients whose deviation after the fit is that of their prior."""
     found: list[str] = []
-    for part in (fitted.memory, fitted.time):
-        if part is None:
-            continue
+    for part in fitted.fits.values():
         known = priors(part.kind)
         values = getattr(base, part.kind)
         for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
-            prior = FREEDOM.spread * known[name].spread * abs(float(getattr(values, name)))
+            prior = SPREAD * known[name].spread * abs(float(getattr(values, name)))
             if error >= UNDETERMINED * prior:
                 found.append(name)
     return tuple(found)

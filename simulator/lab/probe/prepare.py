@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.evidence.calibration.fit import Freedom
-from simulator.evidence.calibration.run import known_memory
+from simulator.evidence.calibration.own import known_memory
 from simulator.files import write_file
 from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.lab.probe.measure import known_rates, measured_rates
-from simulator.lab.probe.plan import NOISE, Effort, ProbeDesign, plan
+from simulator.lab.probe.plan import Effort, ProbeDesign, plan
 from simulator.lab.probe.pool import candidates
 from simulator.lab.probe.priors import assumed_rates, from_rates
 from simulator.lab.probe.request import ProbeRequest
@@ -29,8 +28,8 @@ from simulator.question.coefficients.values import replaced
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 
-FREEDOM: Final = Freedom(spread=3.0, every=True, noise=NOISE["time"])
-"""Freedom of the fit: wide priors, as rates of single operations say only so much of a step."""
+SPREAD: Final = 3.0
+"""Widens the priors of the fit: rates of single operations say only so much of a step."""
 TIMED_STEPS, WARM_UP_STEPS, COUNTED_STEPS = 8, 2, 1
 """Steps of each launch."""
 _START_SECONDS: Final = (8.0, 25.0)
@@ -108,7 +107,7 @@ def _prepared(request: ProbeRequest, measured: MeasuredRates | None) -> Prepared
         start_seconds=_START_SECONDS[kind],
         steps=TIMED_STEPS + WARM_UP_STEPS + COUNTED_STEPS,
         longest_seconds=_LONGEST_SECONDS[kind],
-        freedom=FREEDOM,
+        spread=SPREAD,
     )
     design = plan(pool, base, effort)
     if not design.launches:

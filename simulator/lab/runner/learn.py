@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.calibration.own import fit_own, unused
-from simulator.evidence.calibration.run import prepared
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from simulator.api import answer
 from simulator.cluster import cluster
@@ -20,24 +19,27 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.folders import expanded
 from simulator.recipes.check.machines import (
     Reread,
-    counts,
     launched_devices,
     on_others,
     others,
     unstated,
-    with_counts,
 )
 from simulator.recipes.check.marks import marks_of
 from simulator.recipes.check.model import ContradictionError
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
+from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
 from simulator.search.build import estimate_layout
+
+if TYPE_CHECKING:
+    from simulator.search.rank import Progress
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -49,57 +51,39 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> tuple[Checked, ...]:
-    """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+    """Judge every launch of every file, in order; a folder stands for the files below it that may be recipes.
 
-    Nothing outside `root`, by default the repository of each file, is read.
+    An error in one file is its result and does not stop the others. Nothing outside `root`, by default the repository
+    of each file, is read. `progress` is called with how many files are judged, of how many.
 
     Raises InputError for what is wrong with the question itself, whatever the file.
     """
-    from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
-
     _check_asked(asked)
-
-    per_node = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration).hardware.devices_per_node
-    own = settings or {}
-
-    def read(file: str, more: Mapping[str, str] = MappingProxyType({}), machines: Asked = asked) -> Sequence[Recipe]:
-        """The recipes of a file; where it counts devices, with those of the machines that are asked about."""
-        recipes = read_recipe(file, {**more, **own}, environment, root)
-        values = counts(recipes, min(machines.devices or per_node, per_node), machines.nodes or 1)
-        if not values:
-            return recipes
-        return with_counts(read_recipe(file, {**more, **own, **values}, environment, root), values)
-
+    reading = Reading(asked=asked, settings=settings or {}, environment=environment, root=root)
+    every = list(expanded(files))
     results: list[Checked] = []
-    for file in files:
-        try:
-            recipes = read(file)
-        except NoRecipeError as error:
-            failed = _failed(file, "", error)
-            results.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
-        except SimulateError as error:
-            results.append(_failed(file, "", error))
-        except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
-            results.append(_failed(file, "", _defect(file, error)))
-        else:
-            results += [
-                check_recipe(recipe, asked, gates, _rereading(read, file, number, len(recipes)))
-                for number, recipe in enumerate(recipes)
-            ]
-    return _with_unused_once(results)
+    for number, (file, walked) in enumerate(every):
+        results += _checked(file, reading, gates, skips=walked or gates.skip_non_recipes)
+        if progress is not None:
+            progress(number + 1, len(every))
+    return tuple(gates.graded(result) for result in _with_unused_once(results))
 
 
-def _rereading(read: Callable[..., Sequence[Recipe]], file: str, number: int, count: int) -> Reread:
-    """The reader of one launch of a file with other values."""
-
-    def reread(settings: Mapping[str, str], machines: Asked) -> Recipe | None:
-        with suppress(SimulateError):
-            recipes = read(file, settings, machines)
-            return recipes[number] if len(recipes) == count else None
-        return None
-
-    return reread
+def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
+    """The verdict on every launch of a file; `skips` passes over one that starts no training."""
+    try:
+        for recipe, reread in reading.launches(file):
+            yield check_recipe(recipe, reading.asked, gates, reread)
+    except NoRecipeError as error:
+        failed = _failed(file, "", error)
+        yield replace(failed, outcome="skipped", passed=True) if skips else failed
+    except SimulateError as error:
+        yield _failed(file, "", error)
+    except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
+        yield _failed(file, "", _defect(file, error))
 
 
 def _check_asked(asked: Asked) -> None:
@@ -236,6 +220,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
+    # What is not priced or not known comes before what a framework would say of the rest.
+    refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     unsure = _unsure(estimate) if outcome == "does_not_fit" else ()

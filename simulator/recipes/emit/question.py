@@ -12,6 +12,7 @@ from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.frameworks.registry import framework_of, writers
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
@@ -36,9 +37,7 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
         framework=framework_of(target),
         dialect="options",
         model=None,
-        seq_length=8192,
-        global_batch_size=1024,
-        precision="bf16",
+        **DEFAULT_WORKLOAD,
         layout=Layout(zero_stage=3 if target == "torchtitan" else 1),
         nodes=1,
     )
@@ -163,16 +162,14 @@ def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[
     if "," in hardware or ":" in hardware:
         raise UnsupportedError(f"{file}: hardware {hardware}: one recipe cannot launch several kinds of device")
     cut = tuple(_count(layers) for layers in layout["stage_layers"])
+    stated, usuals = {**layout, **value}, DEFAULT_WORKLOAD.items()
     recipe = Recipe(
         file=file,
         framework=framework_of(target),
         dialect="estimate",
         model=str(value["model"]),
         model_fields={"num_hidden_layers": sum(cut)},
-        seq_length=_count(layout["seq_length"]),
-        global_batch_size=_count(layout["global_batch_size"]),
-        precision=str(value["precision"]),
-        lora_rank=None if layout.get("lora_rank") is None else _count(layout["lora_rank"]),
+        **{name: _sound(stated[name] if usual is not None else stated.get(name)) for name, usual in usuals},
         stack=stack_of_file(value.get("stack")),
         layout=layout_of_object({name: _sound(setting) for name, setting in layout.items()}),
         nodes=1,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from simulator.errors import UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
+from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.judge import estimate_of
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import LaunchFacts
+
+_WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
+"""Fields of the workload that writers know."""
 
 
 def emit(case: Case, target: str) -> str:
@@ -21,6 +25,9 @@ def emit(case: Case, target: str) -> str:
         raise UnsupportedError(
             f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
         )
+    for setting in WORKLOAD:
+        if setting.name not in _WRITTEN and getattr(case.scenario, setting.name) != setting.default:
+            raise UnsupportedError(f"{setting.option}: {target} recipes have no word for it")
     estimate = estimate_of(case)
     refused = findings(LaunchFacts(scenario=case.scenario, layout=case.layout), estimate.violations)
     if refused:

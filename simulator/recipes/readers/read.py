@@ -254,8 +254,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         yield f"{file}:{script.exit_line}: {said}"
     for name, (started, inside) in script.not_followed.items():
         if names_training(name) or command_line(inside):
-            said = "with what only the run knows" if inside else "which is not at hand"
-            yield f"{file}:{started}: starts {name}, {said}; give that script"
+            said = "with words that only the run knows" if inside else "that is not at hand"
+            yield f"{file}:{started}: starts a script {said}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):

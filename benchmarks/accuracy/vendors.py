@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.accuracy.order import kendall_tau
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.order import kendall_tau
 from simulator.evidence.calibration.sample import Sample, predict
-from simulator.question.scenario.layout import Layout
-from simulator.search.rank import MIN_FIT_PROBABILITY, faster_than
-from simulator.search.space import Space
+from simulator.search.query import MIN_FIT_PROBABILITY, Query
+from simulator.search.rank import faster_than
+from simulator.show.report.text import layout_text
 
 WITHIN = 0.05
 """Of the predicted speed of the best layout: what a published layout may lack."""
@@ -30,8 +30,8 @@ class PublishedLayout:
     key: str
     """Table and number of the row measured fastest."""
     question: str
-    layout: Layout
-    best: Layout
+    layout: str
+    best: str
     """What a search predicts to be fastest under the same switches."""
     error: float
     """Predicted over measured speed of the published layout, less one."""
@@ -75,7 +75,8 @@ def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
     hardware = first.scenario.hardware
     known = applied(hardware.family, None, hardware.name)
     scenario = replace(first.scenario, coefficients=known.coefficients(), calibration=known)
-    found = faster_than(scenario, Space(), first.layout, least=MIN_FIT_PROBABILITY)
+    query = Query(scenario=scenario, min_fit_probability=MIN_FIT_PROBABILITY)
+    faster, best, own = faster_than(query, first.layout)
     priced = price(pricing_of(scenario, first.layout))
     predicted = float(
         predict("time", replace(first, scenario=scenario), scenario.coefficients, (), np.zeros((0, 1)))[0]
@@ -83,11 +84,11 @@ def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
     return PublishedLayout(
         key=first.key,
         question=name,
-        layout=first.layout,
-        best=found.best,
+        layout=layout_text(first.layout),
+        best=layout_text(best.layout),
         error=predicted / (first.measured_tflops or predicted) - 1.0,
-        lacks=1.0 - found.best_seconds / found.seconds,
-        faster=found.layouts,
+        lacks=1.0 - best.step_seconds / own.step_seconds,
+        faster=faster,
         fits=bool(priced.verdict[0] == FITS),
         layouts=len({(one.layout, one.scenario.framework) for one in members}),
         tau=_order(members),

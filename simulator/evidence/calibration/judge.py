@@ -1,10 +1,10 @@
-"""How far off the hierarchical fit is, source by source: fitted, left out, with a few rows, and as a choice."""
+"""How far off the fit of all sources is, row by row: with the row, its source or its organisation left out."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from simulator.evidence.calibration.hierarchy import (
     hierarchical,
     learned,
 )
-from simulator.evidence.calibration.order import alike, kendall_tau
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.evidence.calibration.vendors import PublishedLayout, published_layouts
 from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
@@ -37,10 +35,6 @@ LEAST_ROWS = 10
 """Rows from which a class sizes its own intervals."""
 FACTORS = (0.5, 3.0)
 """Least and most that leaving sources out may change an interval by."""
-LEAST_LAYOUTS = 2
-"""Layouts from which a group of rows is a choice."""
-MANY_LAYOUTS = (4, 3, 2)
-"""Layouts from which choices are summed up: the more there are, the harder it is to choose by luck."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
 """What the device families are called in reports."""
 
@@ -68,6 +62,38 @@ class Residual:
     def inside(self) -> bool:
         """Whether the measured figure lies in the 90 % interval."""
         return abs(self.error) <= self.half_width
+
+
+class Judged(Protocol):
+    """How far off one row is under the refits that matter to it."""
+
+    @property
+    def source(self) -> str:
+        """Table of the row."""
+
+    @property
+    def uncalibrated(self) -> float:
+        """With the priors: predicted over measured, in the logarithm."""
+
+    @property
+    def fitted(self) -> Residual:
+        """With all rows."""
+
+    @property
+    def known(self) -> Residual:
+        """With the other rows of its source, and not itself."""
+
+    @property
+    def source_out(self) -> Residual:
+        """Without its source."""
+
+    @property
+    def organisation_out(self) -> Residual:
+        """Without all sources of its organisation."""
+
+    @property
+    def few(self) -> tuple[Residual, ...]:
+        """With FEW other rows of its source, once for every draw that does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +131,12 @@ class RowJudged:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceRegret:
-    """Measured rows of one model, cluster and batch: what following the prediction gives."""
-
-    name: str
-    layouts: int
-    regret: float
-    """Speed of the layout predicted best, behind the best measured, as a share."""
-    tau: float
-    """Kendall's rank correlation of predicted with measured speed."""
-
-
-@dataclass(frozen=True, slots=True)
 class SourcesJudged:
     """All rows of one kind, judged."""
 
     kind: CoefficientKind
     state: Linearization
     rows: tuple[RowJudged, ...]
-    choices: tuple[ChoiceRegret, ...]
-    """For time; empty for memory."""
-    published: tuple[PublishedLayout, ...] = ()
-    """For time: where a search under the shipped coefficients puts what vendors publish as tuned."""
 
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
@@ -137,12 +147,10 @@ def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coeffi
     random = np.random.default_rng(SEED)
     for source in dict.fromkeys(found.sources.tolist()):
         rows += _judged_source(state, source, random)
-    choices = tuple(_choices(rows)) if kind == "time" else ()
     # Each row's interval is sized by the rows of other sources.
     others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
     rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
-    tuned = tuple(published_layouts(samples)) if kind == "time" else ()
-    return SourcesJudged(kind, state, tuple(rows), choices, tuned)
+    return SourcesJudged(kind, state, tuple(rows))
 
 
 def _judged_source(state: Linearization, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
@@ -213,71 +221,22 @@ def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> floa
     return 1.0
 
 
-def _choices(rows: Sequence[RowJudged]) -> Iterator[ChoiceRegret]:
-    """Groups of rows of one model, cluster, sequence and batch, predicted without their source."""
-    groups: dict[tuple[object, ...], list[RowJudged]] = {}
-    for row in rows:
-        groups.setdefault(_question(row.sample), []).append(row)
-    for key, members in groups.items():
-        runs = _runs(members)
-        if len(runs) < LEAST_LAYOUTS:
-            continue
-        best, fastest = max(predicted for _, predicted in runs), max(measured for measured, _ in runs)
-        chosen = float(np.mean([measured for measured, predicted in runs if alike(predicted, best)]))
-        name = f"{key[0]} {key[1]} on {key[2]}, {key[3]} tokens, batch {key[4]}, {key[5]}"
-        yield ChoiceRegret(name, len(runs), 1.0 - chosen / fastest, kendall_tau(runs) or 0.0)
-
-
-def _runs(members: Sequence[RowJudged]) -> list[tuple[float, float]]:
-    """Measured and predicted speed of every layout; one that ran several times is one choice, of their mean."""
-    runs: dict[object, list[tuple[float, float]]] = {}
-    for member in members:
-        speed = float(member.sample.measured_tflops or 0.0)
-        layout = member.sample.layout, member.sample.scenario.framework
-        runs.setdefault(layout, []).append((speed, speed * math.exp(member.source_out.error)))
-    means = (np.mean(of_layout, axis=0) for of_layout in runs.values())
-    return [(float(measured), float(predicted)) for measured, predicted in means]
-
-
-def _question(sample: Sample) -> tuple[object, ...]:
-    scenario = sample.scenario
-    model = f"{scenario.model.name} ({scenario.model.num_hidden_layers} layers)"
-    return (
-        *(sample.row.table, model, scenario.devices, scenario.seq_length),
-        *(scenario.global_batch_size, scenario.precision),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Choices of at least so many layouts, summed up."""
-
-    least_layouts: int
-    groups: int
-    regret: float
-    """Mean."""
-    worst_regret: float
-    tau: float
-    """Mean."""
-
-
-def chosen(choices: Sequence[ChoiceRegret]) -> Iterator[Chosen]:
-    """The choices of many layouts, then with those of fewer."""
-    for least in MANY_LAYOUTS:
-        kept = [choice for choice in choices if choice.layouts >= least]
-        if kept:
-            regrets, taus = [choice.regret for choice in kept], [choice.tau for choice in kept]
-            yield Chosen(least, len(kept), float(np.mean(regrets)), max(regrets), float(np.mean(taus)))
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A group of judged rows."""
+    """A group of judged rows; errors are mean absolute relative errors over its rows."""
 
     rows: int
+    sources: int
+    uncalibrated: float
+    """With the priors."""
     fitted: float
-    """Mean absolute relative error."""
+    known: float
+    """With the other rows of the source known."""
     source_out: float
+    over_sources: float
+    """The same, as the mean over sources of each one's mean."""
+    bias: float
+    """Mean error with the source left out, predicted over measured less one."""
     organisation_out: float
     few: float | None
     """None where no source of the group has more than FEW rows."""
@@ -285,30 +244,35 @@ class Summary:
     """Share inside the 90 % interval with the source left out."""
     half_width: float
     """Mean half-width of that interval."""
-    known: float
-    """Mean absolute relative error with the other rows of the source known."""
     known_coverage: float
-    """Share inside the 90 % interval of that."""
+    """Share inside the 90 % interval with the other rows of the source known."""
     known_half_width: float
 
 
-def summary(rows: Iterable[RowJudged]) -> Summary:
-    """Means over some rows."""
+def summary(rows: Iterable[Judged]) -> Summary:
+    """Means over some rows, at least one."""
     rows = list(rows)
 
     def mean(values: Collection[float]) -> float:
         return float(np.mean(list(values)))
 
+    by_source: dict[str, list[float]] = {}
+    for row in rows:
+        by_source.setdefault(row.source, []).append(abs(row.source_out.relative))
     few = [abs(judged.relative) for row in rows for judged in row.few]
     return Summary(
         rows=len(rows),
+        sources=len(by_source),
+        uncalibrated=mean([abs(float(np.expm1(row.uncalibrated))) for row in rows]),
         fitted=mean([abs(row.fitted.relative) for row in rows]),
+        known=mean([abs(row.known.relative) for row in rows]),
         source_out=mean([abs(row.source_out.relative) for row in rows]),
+        over_sources=mean([mean(errors) for errors in by_source.values()]),
+        bias=mean([row.source_out.relative for row in rows]),
         organisation_out=mean([abs(row.organisation_out.relative) for row in rows]),
         few=mean(few) if few else None,
         coverage=mean([row.source_out.inside for row in rows]),
         half_width=mean([row.source_out.half_width for row in rows]),
-        known=mean([abs(row.known.relative) for row in rows]),
         known_coverage=mean([row.known.inside for row in rows]),
         known_half_width=mean([row.known.half_width for row in rows]),
     )

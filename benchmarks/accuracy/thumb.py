@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import Literal
 
 import numpy as np
 
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import FITS, price
-from simulator.evidence.calibration.assessment import RuleCheck
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.layout import Layout, sizes_text
@@ -25,6 +25,16 @@ HARDWARE = "z2000"
 SMALL, LARGE = ("llama3.1-8b", 32), ("llama3.1-70b", 64)
 """Model and devices of the two clusters that the rules speak of."""
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """One rule of thumb and what the ranking says of it."""
+
+    rule: str
+    outcome: Literal["comes out", "in part", "does not come out"]
+    findings: tuple[str, ...]
+    """One sentence each, with the figures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How far off the predictions are by framework, and what they are held to: a table of the accuracy page."""
+"""How far off the predictions are by framework and of mixtures of experts, and what they are held to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.evidence.calibration.sources import FEW, RowJudged, SourcesJudged, summary
-from simulator.evidence.calibration.vendors import LEAST_TAU, PublishedLayout
-from simulator.show.report.grid import grid
+from benchmarks.accuracy.rows import JudgedRow, Judgement, published
+from benchmarks.accuracy.vendors import LEAST_TAU, PublishedLayout
+from simulator.evidence.calibration.judge import FEW, summary
+from simulator.show.report.sections import Section
 
 ASCEND: Final = "MindSpeed, MindFormers"
 _NAMES: Final = {"megatron": "Megatron", "paddle": "Paddle", "torch": "torch"}
@@ -35,23 +36,22 @@ class Figure:
         return [self.framework, self.text, self.reached, self.target, verdict]
 
 
-def framework_of(row: RowJudged) -> str:
+def framework_of(row: JudgedRow) -> str:
     """The framework of a row's run; Megatron on Ascend is MindSpeed, beside the MindFormers that is priced as it is."""
     if row.platform == "Ascend":
         return ASCEND
-    return _NAMES[row.sample.scenario.framework.name]
+    return _NAMES[row.framework]
 
 
-def frameworks_table(
-    judged: Sequence[SourcesJudged], ascend_runs: Mapping[str, float], configurations: Mapping[str, int]
-) -> str:
+def by_framework(
+    found: Judgement, ascend_runs: Mapping[str, float], configurations: Mapping[str, int]
+) -> Iterator[Section]:
     """The table; of the records `ascend_runs` are those of `benchmarks.ascend_runs`, `configurations` counts."""
-    of_time = next(one for one in judged if one.kind == "time")
-    time, memory = of_time.rows, next(one for one in judged if one.kind == "memory").rows
-    mixtures = _mixtures(time, of_time.published, configurations)
+    time, memory = found.of_kind("time"), found.of_kind("memory")
+    mixtures = _mixtures(time, published(), configurations)
     figures = [*_runs(ascend_runs), *_ascend(time), *_paddle(memory), *mixtures, *_others(time, memory)]
     headers = ("of", "figure", "reached", "target", "")
-    return grid(headers, [figure.cells for figure in figures], "markdown", text_columns=range(5))
+    yield Section("By framework", (), headers, [figure.cells for figure in figures], text_columns=(0, 1, 2, 3, 4))
 
 
 def _runs(found: Mapping[str, float]) -> Iterator[Figure]:
@@ -69,9 +69,9 @@ def _runs(found: Mapping[str, float]) -> Iterator[Figure]:
     yield Figure(name, text, _percent(peak), "at most 6 %", peak <= 0.06)
 
 
-def _ascend(time: Sequence[RowJudged]) -> Iterator[Figure]:
+def _ascend(time: Sequence[JudgedRow]) -> Iterator[Figure]:
     rows = [row for row in time if framework_of(row) == ASCEND]
-    core = [row for row in rows if _CORE in row.sample.row.options_source]
+    core = [row for row in rows if _CORE in row.options_source]
     for name, text, kept, most in (
         (ASCEND, "speed, source left out", rows, 0.095),
         ("MindSpeed", "the same, models of Megatron's core", core, 0.06),
@@ -89,7 +89,7 @@ def _ascend(time: Sequence[RowJudged]) -> Iterator[Figure]:
     yield _at_most(ASCEND, f"speed, {FEW} rows of the source known", found.few or 0.0, 0.105)
 
 
-def _paddle(memory: Sequence[RowJudged]) -> Iterator[Figure]:
+def _paddle(memory: Sequence[JudgedRow]) -> Iterator[Figure]:
     rows = [row for row in memory if framework_of(row) == "Paddle" and row.sort == "allocated"]
     if rows:
         found = summary(rows)
@@ -97,19 +97,19 @@ def _paddle(memory: Sequence[RowJudged]) -> Iterator[Figure]:
 
 
 def _mixtures(
-    time: Sequence[RowJudged], published: Sequence[PublishedLayout], configurations: Mapping[str, int]
+    time: Sequence[JudgedRow], layouts: Sequence[PublishedLayout], configurations: Mapping[str, int]
 ) -> Iterator[Figure]:
     """Mixtures of experts and current models, whatever trains them."""
     name = "mixtures of experts"
-    rows = [row for row in time if row.sample.scenario.model.is_moe]
+    rows = [row for row in time if row.moe]
     if rows:
         found = summary(rows)
         yield _at_most(name, f"speed, source left out, mean of {found.rows}", found.source_out, 0.12)
-    if published:
-        near = sum(one.within for one in published)
+    if layouts:
+        near = sum(one.within for one in layouts)
         text = "questions whose published layout is predicted within 5 % of the best"
-        yield Figure(name, text, f"{near} of {len(published)}", "all", near == len(published))
-        kept = [one.tau for one in published if one.tau is not None]
+        yield Figure(name, text, f"{near} of {len(layouts)}", "all", near == len(layouts))
+        kept = [one.tau for one in layouts if one.tau is not None]
         least = min(kept, default=1.0)
         text = f"order kept (tau) where three layouts and more were measured, {len(kept)} questions"
         yield Figure(name, text, f"{least:.2f}", f"at least {LEAST_TAU}", least >= LEAST_TAU)
@@ -118,7 +118,7 @@ def _mixtures(
     yield Figure("models", "public configurations priced", f"{priced} of {given}", "60 of 69", priced >= share * given)
 
 
-def _others(time: Sequence[RowJudged], memory: Sequence[RowJudged]) -> Iterator[Figure]:
+def _others(time: Sequence[JudgedRow], memory: Sequence[JudgedRow]) -> Iterator[Figure]:
     """What has no target of its own."""
     for name in _NAMES.values():
         for text, rows in (("speed", time), ("memory", memory)):
