@@ -64,7 +64,7 @@ class Residual:
         return abs(self.error) <= self.half_width
 
 
-class Judged(Protocol):
+class WithErrors(Protocol):
     """How far off one row is under the refits that matter to it."""
 
     @property
@@ -249,7 +249,7 @@ class Summary:
     known_half_width: float
 
 
-def summary(rows: Iterable[Judged]) -> Summary:
+def summary(rows: Iterable[WithErrors]) -> Summary:
     """Means over some rows, at least one."""
     rows = list(rows)
 
