@@ -3,7 +3,8 @@
 A trainer with flags of its own has a `LaunchForm`: how its launches are told, the table that its flags stand in, and
 the function that reads a run from them; one with configuration files of its own has a `FileForm`. A stack that adds
 words to another framework's, as MindSpeed does to Megatron-LM's, `extends` it: its table stands behind that one's, and
-its functions work on every run of it. All parts take and return values of this wing and of the question: arguments, runs, scenarios, layouts.
+its functions work on every run of it. All parts take and return values of this wing and of the question: arguments,
+runs, scenarios, layouts.
 """
 
 from __future__ import annotations
