@@ -24,7 +24,6 @@ from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
-from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
@@ -113,7 +112,6 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
     (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
-    (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
@@ -154,15 +152,18 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
             return read(document)
     for name, form in registry.file_forms():
         if form.is_own(document.names):
-            return _by_file_form(name, form, document.path, document.keys), set()
+            return _by_file_form(name, form, document)
     return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
 
 
-def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe:
     """The recipe of a configuration file of this form, one of a framework's."""
-    arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
-    run = registry.read_file(name, form, arguments, keys)
-    return recipe_of(run, str(path), dialect=form.dialect)
+    file = str(document.path)
+    arguments = Arguments(file, registry.table(name, form), complete=form.complete)
+    arguments.settings = document.settings
+    run = registry.read_file(name, form, arguments, document.keys)
+    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
+    return recipe_of(run, file, dialect=form.dialect, **counts), arguments.used
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
