@@ -10,6 +10,7 @@ import pytest
 
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_file, table_names, table_of
+from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.names import plain
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import type_of
@@ -21,7 +22,7 @@ READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "an
 """Methods of `Arguments` that read a flag by its name."""
 LATER = frozenset(
     {
-        *("bridge", "nemo", "paddleformers", "paddlenlp", "primus", "torchtitan"),
+        *("paddleformers", "paddlenlp", "primus", "torchtitan"),
     }
 )
 """Tables whose rows are still read by code alone."""
@@ -80,7 +81,8 @@ def others_of(name: str) -> tuple[str, ...]:
 def families() -> dict[str, Family]:
     found = {name: registry.tables(name) for name, own in registry.frameworks().items() if own.extends in ("", name)}
     for name, framework in registry.frameworks().items():
-        forms = [form for form in (*framework.launches, *framework.files) if form.tables]
+        forms: list[LaunchForm | FileForm] = [*framework.launches, *framework.files]
+        forms = [form for form in forms if form.tables]
         found |= {f"{name}, {' '.join(form.tables)}": form.tables for form in forms}
     return {
         name: Family(tables, tuple(dict.fromkeys(table_file(table).parent for table in tables)), others_of(name))
