@@ -1,4 +1,4 @@
-"""A framework that nobody has, as one folder: its table, its profile, what it refuses, and code that reads and writes."""
+"""A framework that nobody has, as one folder: its table, its profile, what it refuses, what reads and writes it."""
 
 from tests.project.extensions import Asked, Extension
 
@@ -135,9 +135,7 @@ FRAMEWORK = Extension(
         Asked(command="check unknown.sh --hardware h20 --exit-zero", says="--weave-sprase is not read"),
         Asked(command=f"emit {_QUESTION} --framework shuttle --pp 2 --output woven.sh", says=""),
         Asked(command="check woven.sh --hardware h20", says="PP2"),
-        Asked(
-            command=f"emit {_QUESTION} --framework shuttle --cp 2", says="CP 2: Shuttle has no word for it", status=3
-        ),
+        Asked(command=f"emit {_QUESTION} --framework shuttle --cp 2", says="CP 2: Shuttle has no word", status=3),
         Asked(command="flags shuttle", says="weave_split_state"),
     ),
 )

@@ -91,7 +91,7 @@ def _answers(extension: Extension, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("extension", (*EXTENSIONS, FRAMEWORK), ids=lambda one: one.heading)
+@pytest.mark.parametrize("extension", [*EXTENSIONS, FRAMEWORK], ids=lambda one: one.heading)
 def test_an_extension_takes_the_files_that_contributing_names(extension: Extension, tmp_path: Path) -> None:
     touched = _added(extension, tmp_path)
     named = set(re.findall(r"`((?:simulator|hardware_specs|model_specs)/[^`]+)`", _section(extension.heading)))
