@@ -49,6 +49,7 @@ def test_where_the_scheduler_dies_what_is_done_is_kept(tmp_path: Path, local_row
     with ExitStack() as stack:
         scheduler = stack.enter_context(dask(tmp_path, "scheduler", "--port", "0"))
         stack.enter_context(dask(tmp_path, "worker", *WORKER))
+        until((tmp_path / "dask.json").exists)
         process = started(tmp_path, str(file), "--output", str(table), "--scheduler", str(tmp_path / "dask.json"))
         until(lambda: parts(table) >= 5, lambda: (tmp_path / "worker.log").read_text(encoding="utf-8"))
         scheduler.send_signal(signal.SIGKILL)
