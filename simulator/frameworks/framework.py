@@ -41,14 +41,10 @@ class LaunchForm:
     """Whether its tables have every flag; scripts that add flags of their own have more."""
     take_words: Callable[[Arguments, LaunchCommand, Sequence[PlainValue]], None] | None = None
     """Takes the words before the first flag: a configuration file, `key=value`."""
-    cluster: Callable[[Arguments, LaunchCommand], Cluster] | None = None
-    """Nodes and processes of a node, where the launcher's options are not what says them."""
+    cluster: Callable[[Arguments, LaunchCommand], tuple[int | None, int | None]] | None = None
+    """Nodes and processes of a node, None where only the run knows, where the launcher's options do not say them."""
     is_named_by_program: bool = False
     """Whether a launch is called by its program too, as `swift sft` is, and not by its script alone."""
-
-
-Cluster = tuple[int | None, int | None]
-"""Nodes, and processes of a node; None where only the run knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

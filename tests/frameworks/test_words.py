@@ -10,7 +10,6 @@ import pytest
 
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_file, table_names, table_of
-from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.names import plain
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import type_of
@@ -81,9 +80,8 @@ def others_of(name: str) -> tuple[str, ...]:
 def families() -> dict[str, Family]:
     found = {name: registry.tables(name) for name, own in registry.frameworks().items() if own.extends in ("", name)}
     for name, framework in registry.frameworks().items():
-        forms: list[LaunchForm | FileForm] = [*framework.launches, *framework.files]
-        forms = [form for form in forms if form.tables]
-        found |= {f"{name}, {' '.join(form.tables)}": form.tables for form in forms}
+        forms = (*(form.tables for form in framework.launches), *(form.tables for form in framework.files))
+        found |= {f"{name}, {' '.join(tables)}": tables for tables in forms if tables}
     return {
         name: Family(tables, tuple(dict.fromkeys(table_file(table).parent for table in tables)), others_of(name))
         for name, tables in found.items()
