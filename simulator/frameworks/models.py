@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from collections.abc import Mapping
@@ -13,19 +12,14 @@ from simulator.frameworks.home import kept_inside
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import known_names, shipped_name
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
-_NAMES: Final = Path(__file__).with_name("_model_names.csv")
-"""Names that others use for shipped models, in lower case; some have another longest sequence or base of rotation."""
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
 _OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
 """Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
-_DECIMAL: Final = re.compile(r"(?<=\d)p(?=\d)")
-"""A point in a name that holds none: `4p5`."""
-_SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
-_LLAMA: Final = re.compile(r"(?:meta-)?llama-?(\d(?:\.\d)?)-(\d+b)$")
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
 _LENGTH: Final = ("max_position_embeddings",)
@@ -41,39 +35,19 @@ _SHAPE: Final = (
 )
 
 
-@functools.cache
-def _aliases() -> Mapping[str, str]:
-    with _NAMES.open(encoding="utf-8", newline="") as stream:
-        return {row["name"]: row["model"] for row in csv.DictReader(stream)}
-
-
 def by_name(name: str) -> tuple[str | None, bool]:
     """The shipped model that a name or path means, and whether that is a guess."""
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
-    plain = _DECIMAL.sub(".", plain)
     if not plain or len(plain) > 100:
         return None, False
-    names = model_names()
-    while True:
-        if plain in names:
-            return plain, False
-        if plain in _aliases():
-            return _aliases()[plain], False
-        match = _LLAMA.match(plain)
-        if match:
-            version, size = match.groups()
-            for found in (f"llama{version}-{size}", f"llama-{version}-{size}"):
-                if found in names:
-                    return found, False
-        shorter = _SUFFIXES.sub("", plain)
-        if shorter == plain:
-            break
-        plain = shorter
-    starts = [known for known in (*names, *_aliases()) if plain.startswith(f"{known}-")]
+    shipped = shipped_name("model", plain)
+    if shipped is not None:
+        return shipped, False
+    known = known_names("model")
+    starts = [word for word in known if plain.startswith(f"{word}-")]
     if not starts or _OTHER.search(plain):
         return None, False
-    found = max(starts, key=len)
-    return _aliases().get(found, found), True
+    return known[max(starts, key=len)], True
 
 
 def beside(name: str, recipe: Path) -> str | None:

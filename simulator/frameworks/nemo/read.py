@@ -37,7 +37,9 @@ _SEVERAL: Final = ("name", "type", "_target_", "dim", "adapter_dim", "peft_schem
 """Those that several sections have, each for itself."""
 _PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
 """Keys of Paddle's trainers, whose sections may look alike."""
-_CLASS: Final = re.compile(r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w*?)(?:Config|ModelProvider|Provider)(\w*)")
+_CLASS: Final = re.compile(
+    r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w{0,40}?)(?:Config|ModelProvider|Provider)(\w{0,40})"
+)
 _OTHER_MODEL: Final = re.compile(
     r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
 )
