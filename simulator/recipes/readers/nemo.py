@@ -14,8 +14,8 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.interpolation import Interpolation
+from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.read import read_filled
 from simulator.frameworks.run import finished
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
@@ -36,7 +36,7 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     """The recipe of a file that keeps keys of NeMo, and the settings that it used."""
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
-    run = registry.read_file("nemo", FORM, arguments, list(keys))
+    run = finished(arguments, nemo.read_nemo(arguments, list(keys)))
     counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
     return recipe_of(run, str(path), dialect=FORM.dialect, **counts), arguments.used
 
@@ -64,7 +64,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
         keys[key.path] = key
     told = {name: value.text for name, value in launch.environment.items() if value.known}
     filled = Interpolation([key for key in keys.values() if key.values], told)
-    run, _ = read_filled(arguments, filled, launch.environment)
+    run, _ = nemo.read_filled(arguments, filled, launch.environment)
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
