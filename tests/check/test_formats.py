@@ -13,7 +13,7 @@ import pytest
 from simulator.recipes.check.baseline import Changed, Stored
 from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Remark
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 from simulator.show.cli.check import CHECK_FORMATS
 from simulator.show.report.check_answer import Answer
@@ -105,6 +105,18 @@ def test_github_aggregates() -> None:
     errors = [line for line in lines if line.startswith("::error")]
     assert len(errors) == MOST_ANNOTATIONS
     assert errors[-1].startswith("::error title=16 more::also: 9.sh, 10.sh")
+
+
+def test_github_shows_one_reason_once() -> None:
+    """What is not judged for the same reason, and what is warned of by the same rule, is one annotation."""
+    outcomes: list[CheckOutcome] = ["not_modelled"] * 30
+    same = unjudged(*outcomes)
+    first, line = text("github", *same).splitlines()
+    assert first == "30 recipes: none judged; 30 not judged (30 not modelled); 0 failed"
+    assert line.startswith("::notice file=0.sh,line=1,")
+    assert "%0Aso in 1.sh, 2.sh, " in line
+    warnings = [replace(warned(), file=f"{number}.sh") for number in range(3)]
+    assert sum(line.startswith("::warning") for line in text("github", *warnings).splitlines()) == 1
 
 
 def test_summary_is_a_table_and_bounded() -> None:

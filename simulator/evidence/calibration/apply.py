@@ -15,7 +15,7 @@ from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.contributions import BEYOND, Unit, difference_unit
 from simulator.evidence.calibration.coverage import FEATURES
-from simulator.evidence.calibration.ranges import WORST, Words, words_of
+from simulator.evidence.calibration.ranges import WORST, RangeWords, words_of
 from simulator.evidence.calibration.store import (
     KINDS,
     OTHER_FAMILY,
@@ -47,6 +47,8 @@ from simulator.question.vocabulary import StackName
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
+EVEN = 0.5
+"""Probability to fit of what needs as much as there is."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")
 
 
@@ -130,7 +132,6 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        variances = relative_variances("memory", scenario, block, part)
         narrow, wide = (_serving(self.memory, part, "memory", covered=covered) for covered in (True, False))
         bounds = [
             unit_of("memory", scenario, block.layout(0), 0.0, one)._replace(features=count)
@@ -143,6 +144,13 @@ class Applied(NamedTuple):
             )
             return np.array([normal_below(float(one)) >= least for one in margin / spreads], dtype=np.bool_)
 
+        # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
+        variances = np.zeros(len(index))
+        some = [likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)]
+        priced_too = np.flatnonzero(some[0] | some[1] | (least <= EVEN))
+        variances += np.inf
+        if len(priced_too):
+            variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
         result, other = (
             likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)
         )
@@ -179,7 +187,7 @@ def with_calibration(
 ) -> Estimate:
     """`Applied.judged` of one estimate; `variances` are those of `layout_variances`."""
     result, notes = estimate, list(estimate.provenance.notes)
-    words: list[Words] = []
+    words: list[RangeWords] = []
     contributions: list[Contribution] = []
     measurement = None
     for kind in KINDS:
@@ -204,7 +212,7 @@ def with_calibration(
         notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
-    worst = Words(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
+    worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
     provenance = replace(
         result.provenance,
         calibration=used.name,
@@ -238,15 +246,15 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     return replace(result, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
 
 
-def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> Words:
+def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:
     """Where a layout lies; of figures that need no rows, among them."""
     part = calibration.part(kind)
     if part is None or part.known:
-        return Words("measured", "measured", "measured")
+        return RangeWords("measured", "measured", "measured")
     return words_of(calibration.range, part.coverage, calibration.family, scenario, layout)
 
 
-def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: Words) -> list[str]:
+def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:
     """What a reader must know of the words, in one sentence."""
     if where.device == "never":
         family = scenario.hardware.family

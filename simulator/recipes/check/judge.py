@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simulator.api import answer
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
@@ -19,7 +19,7 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
-from simulator.recipes.check.folders import expanded
+from simulator.recipes.check.folders import expanded, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
@@ -35,7 +35,8 @@ from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.rules.frameworks import READER_RULES, findings
+from simulator.recipes.rules.frameworks import findings
+from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
     """The verdict on every launch of a file; `skips` passes over one that starts no training."""
     try:
+        if skips:
+            require_size(file)
         for recipe, reread in reading.launches(file):
             yield check_recipe(recipe, reading.asked, gates, reread)
     except NoRecipeError as error:
@@ -227,7 +230,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
-    reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
+    host = tuple(_host(estimate))
+    reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
     priced = outcome not in _UNREAD.values()
     return Checked(
         file=case.recipe.file,
@@ -237,7 +241,9 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome="cannot_tell" if unsure else outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered((*refusals, *unsure, *(remark for remark in case.remarks if remark.severity != "error"))),
+        remarks=_ordered(
+            (*refusals, *unsure, *host, *(remark for remark in case.remarks if remark.severity != "error"))
+        ),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         case=case,
@@ -258,9 +264,27 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     )
 
 
+def _host(estimate: Estimate) -> Iterator[Remark]:
+    """What offload needs of a node's host, where that is more than it has, or nobody states how much it has."""
+    memory = estimate.memory
+    need = f"offload moves {to_gib(memory.host_bytes_per_node):.1f} GiB to the host of a node"
+    if memory.fits_host is False:
+        there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
+        yield Remark(rule="host-memory", severity="error", message=f"{need}, {there}")
+    elif memory.host_bytes_per_node and memory.fits_host is None:
+        said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
+        yield Remark(rule="host-memory-not-judged", severity="note", message=said)
+
+
+def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
+    return (remark for remark in remarks if remark.severity == "error")
+
+
 def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
     """What keeps more than there is from being a firm answer: the interval begins within the capacity."""
     memory = estimate.memory
+    if memory.fits_host is False:  # what is moved is counted, and not estimated
+        return ()
     if memory.interval_bytes is None or memory.interval_bytes.low > memory.capacity_bytes:
         return ()
     need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))
@@ -357,7 +381,7 @@ def _defect(file: str, error: Exception) -> InputError:
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
     outcome: CheckOutcome = "unreadable"
-    if isinstance(error, UnsupportedError | UndecidedError):
+    if isinstance(error, UnsupportedError | UndecidedError | AbsentFileError):
         outcome = "not_modelled" if isinstance(error, UnsupportedError) else "cannot_tell"
     place = _LINE.match(str(error))
     blame = Place(place["file"], int(place["line"])) if place else None

@@ -14,7 +14,17 @@ from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
 from simulator.recipes.shell.example import Example
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, alike, hole, joined, one_of, text_value
+from simulator.recipes.shell.values import (
+    EMPTY,
+    Cause,
+    Value,
+    alike,
+    definitely_filled,
+    hole,
+    joined,
+    one_of,
+    text_value,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -52,6 +62,18 @@ class Function:
 
     source: Source
     body: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NotFollowed:
+    """A script that another starts, and that was not followed to a training."""
+
+    line: int
+    """Of the start."""
+    why: str
+    """What keeps it from being followed, as the end of `starts a script`."""
+    text: str = ""
+    """Of the script; empty where it is not at hand."""
 
 
 @dataclass(slots=True)
@@ -126,8 +148,8 @@ class Machine:
         """Text of a file by its name below the script's folder or one above it; None where there is none."""
         self.unread = False
         """Whether a file that the script reads is not at hand: what is set nowhere else may be set there."""
-        self.not_followed: dict[str, tuple[int, str]] = {}
-        """Scripts that are started and could not be followed: the line of the start, their text where it is known."""
+        self.not_followed: dict[str, NotFollowed] = {}
+        """Scripts that are started and were not followed to a training, by name."""
         self.required: frozenset[str] = frozenset()
         """Variables without which the script ends: taken as set."""
         self.asked_unset: list[str] = []
@@ -262,6 +284,14 @@ class Machine:
         if isinstance(content, Value) and not content.known and (found := self.given(name, line)) is not None:
             content = found
         self.state.variables[name] = content
+
+    def may_be_set(self, line: int) -> None:
+        """Take what was assigned so far as not known, for a file that is not at hand may set it; paths stay."""
+        charge(_ENTRY_WORK * len(self.state.variables))
+        for name, content in list(self.state.variables.items()):
+            if isinstance(content, Value) and content.known and "/" not in content.text:
+                filled = definitely_filled(content)
+                self.assign(name, hole(f"${name}", line, [Cause(line, name)], filled=filled), line)
 
     def elements(self, name: str) -> dict[str, Value]:
         """Items of a list that were set one by one, by their key."""

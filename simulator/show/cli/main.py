@@ -15,6 +15,7 @@ import click
 
 from simulator import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
+from simulator.frameworks.flags import table_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command
 from simulator.show.cli.compare import compare_command, explain_command
@@ -69,7 +70,8 @@ class MainCommand(Sectioned, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was asked for, or say which there are."""
+        """Return the command that was asked for, or say which there are; it may price many questions."""
+        gc.enable()
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
@@ -120,7 +122,8 @@ class MainCommand(Sectioned, click.Group):
 def run() -> NoReturn:
     """Run the command line of this process.
 
-    A search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of a short one.
+    One search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of it.
+    Commands collect what their questions leave.
     """
     open_streams()
     gc.disable()
@@ -258,6 +261,11 @@ _COMMANDS: list[click.Command] = [
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
         Word(FRAMEWORKS),
+    ),
+    _listing_command(
+        "flags",
+        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
+        Word(table_names()),
     ),
     Sectioned(
         "calibrate",

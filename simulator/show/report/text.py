@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import floor, log10
 from typing import assert_never
 
-from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib
 
@@ -64,17 +63,6 @@ def fit_text(estimate: Estimate) -> str:
     """Return the probability that an estimate fits, in per cent; a dash where no calibration tells."""
     probability = estimate.memory.fit_probability
     return "-" if probability is None else probability_text(probability)
-
-
-def half_width_text(estimate: Estimate) -> str:
-    """Return half of the 90 % range of the step time, in per cent; a dash where no calibration tells."""
-    interval = estimate.throughput.interval_seconds
-    return "-" if interval is None else f"{50 * math.log(interval.high / interval.low):.0f}"
-
-
-def sure_text(estimate: Estimate) -> str:
-    """Return how sure a layout's speed and memory are."""
-    return f"step ± {half_width_text(estimate)} %, fits with {fit_text(estimate)} %"
 
 
 def mfu_text(share: float) -> str:
@@ -209,7 +197,20 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
-        yield f"{need}; probability that it fits: {probability_text(probability)} %"
+        yield f"{need}; fits with {probability_text(probability)} %"
+    if (host := host_text(estimate.memory)) is not None:
+        yield host
+
+
+def host_text(memory: MemoryEstimate) -> str | None:
+    """Return what offload needs of a node's host, and whether it has that; None where nothing is moved."""
+    if not memory.host_bytes_per_node:
+        return None
+    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node"
+    if memory.host_capacity_bytes is None:
+        return f"{need}; the device's spec states none, so it is not judged"
+    over = "" if memory.fits_host else ", more than there is: does not fit"
+    return f"{need} of {gib(memory.host_capacity_bytes)}{over}"
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
