@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ def explain_table(found: Explanation, presentation: Presentation, style: Style) 
     if presentation.verbosity >= 0:
         full = presentation.verbosity > 0
         lines = list(provenance_lines(estimate, presentation)) if full else [basis_line(estimate)]
+        lines = [*contribution_lines(estimate), *lines]
         blocks.append(paragraph(wrapped(lines, presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
@@ -60,20 +62,19 @@ def explanation_blocks(found: Explanation, presentation: Presentation, style: St
         table = grid(headers, rows, style, text_columns=[0], wrapped={headers[0]: room})
         yield titled(changes_title(found), table, style)
     yield paragraph([longest_text(found)], style)
-    if found.estimate.provenance.contributions:
-        yield titled("What the ranges are made of", contributions_text(found.estimate, style), style)
 
 
-def contributions_text(estimate: Estimate, style: Style) -> str:
-    """Return the contributions to the ranges, the largest of each figure first, and what would narrow them most."""
+def contribution_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield what each range is made of, the largest part first with what is not known, and what to measure next."""
     known = estimate.provenance
-    cells = [[one.figure, one.name, f"{100 * one.half_width:.1f}", one.because] for one in known.contributions]
-    table = grid(["range of", "part", "± %", "what is not known"], cells, style, text_columns=[0, 1, 3])
-    best = known.next_measurement
-    if best is None:
-        return table
-    narrowed = f"{best.run} would leave ± {100 * best.half_width:.0f} % of the step time"
-    return f"{table}\n\nNext to measure: {narrowed}."
+    for figure, name in (("time", "step time"), ("memory", "memory")):
+        parts = [one for one in known.contributions if one.figure == figure]
+        if parts:
+            whole = 100 * math.hypot(*(one.half_width for one in parts))
+            shares = ", ".join(f"{one.name} {100 * one.half_width:.1f}" for one in parts)
+            yield f"Range of the {name}, ± {whole:.1f} %: {shares}; most: {parts[0].because}."
+    if (best := known.next_measurement) is not None:
+        yield f"Next to measure: {best.run}; it would leave ± {100 * best.half_width:.1f} % of the step time."
 
 
 def _bars(estimate: Estimate, width: int | None, style: Style) -> str:
