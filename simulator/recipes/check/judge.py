@@ -35,7 +35,8 @@ from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.rules.frameworks import READER_RULES, findings
+from simulator.recipes.rules.frameworks import findings
+from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
