@@ -43,13 +43,17 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        parameters = {
+            name: parameter
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
         for name, kind in fields.__annotations__.items():
             default = inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
             text = _text(kind).removeprefix("Required[").removesuffix("]" if name == "model" else "")
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
             parameters.setdefault(name, word)
-        required_first = sorted(parameters.values(), key=lambda one: one.default is not one.empty)
+        required_first = sorted(parameters.values(), key=lambda parameter: parameter.default is not parameter.empty)
         whole = signature.replace(parameters=required_first)
 
         @functools.wraps(function)
@@ -119,11 +123,11 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
     by name or key (`tensor_parallel=4` or `tp=4`); what is left out then follows from the scenario (see `resolve`).
     Without `nodes` and `devices`, a layout whose `data_parallel` is given says how many devices there are.
     """
-    given = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
+    layout_fields = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
     question = {name: value for name, value in inputs.items() if name not in BY_NAME}
     if layout is None:
-        scenario, chosen = resolved(question, given)
-    elif given:
+        scenario, chosen = resolved(question, layout_fields)
+    elif layout_fields:
         raise InputError("give a layout or its fields, not both")
     else:
         fields = {field.name: getattr(layout, field.name) for field in FIELDS}
@@ -132,10 +136,10 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
 
 
 def resolved(
-    question: Mapping[str, Any], given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
+    question: Mapping[str, Any], layout_fields: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
 ) -> tuple[Scenario, Layout]:
     """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
-    fields = asked_layout(given, words)
+    fields = asked_layout(layout_fields, words)
     inputs = dict(question)
     sized = inputs.get("nodes") is not None or inputs.get("devices") is not None or ":" in inputs.get("hardware", "")
     if not sized:
@@ -172,17 +176,17 @@ def rank(
     check_count("top", top)
     question, space = _searched(inputs, space)
     query = _query(question, space, min_fit_probability)
-    found = search(query, top=top, variants=variants, progress=progress)
-    if not found.evaluated:
+    searched = search(query, top=top, variants=variants, progress=progress)
+    if not searched.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
-    shown = (found.fastest, found.risky, found.starved)
+    shown = (searched.fastest, searched.risky, searched.starved)
     of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
     best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
     if best:
-        best[0] = with_switches(found.fastest[0].query.scenario, best[0], query.options)
+        best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
     fp8, stacks = in_fp8(query, near), tuple(on_other_stacks(query, near))
     return Ranking(
@@ -191,15 +195,15 @@ def rank(
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=estimates_of(found.nearest)[0] if found.nearest and not best else None,
+        nearest=estimates_of(searched.nearest)[0] if searched.nearest and not best else None,
         remedies=() if best else tuple(remedies(query)),
-        reasons=() if best else tuple(reasons(query, found)),
+        reasons=() if best else tuple(reasons(query, searched)),
         fp8=fp8,
         stacks=stacks,
         counts=Counts(
-            evaluated=found.evaluated,
-            feasible=found.feasible,
-            rejected=found.rejected,
+            evaluated=searched.evaluated,
+            feasible=searched.feasible,
+            rejected=searched.rejected,
             elapsed_seconds=time.perf_counter() - started,
         ),
     )
@@ -231,8 +235,8 @@ def fastest(
     best = best_of(query)
     if best is not None:
         return Fastest(estimates_of([best])[0], None)
-    found = search(query, top=1)
-    nearest = (*found.risky, *found.starved, *found.nearest)[:1]
+    searched = search(query, top=1)
+    nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
     return Fastest(None, estimates_of(nearest)[0] if nearest else None)
 
 
@@ -256,10 +260,10 @@ def feasible(
     """
     check_count("most", most)
     ways = _query(question, space, 0.0).ways()
-    found = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
+    of_ways = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
     return FeasibleLayouts(
-        tuple(estimate for detailed, _ in found for estimate in estimates_of(detailed, intervals=False)),
-        tuple(priced for _, others in found for priced in others),
+        tuple(estimate for detailed, _ in of_ways for estimate in estimates_of(detailed, intervals=False)),
+        tuple(priced for _, others in of_ways for priced in others),
     )
 
 
