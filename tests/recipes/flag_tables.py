@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simulator.frameworks.flags import Flag, table_of
-from simulator.recipes.readers import nemo, torchtitan
+from simulator.recipes.readers import nemo
 from tests.recipes.seeds import ROOT
 
 PAGE = ROOT / "docs" / "recipes.md"
 
 TABLES: Mapping[str, Mapping[str, Flag]] = {
     "NeMo and Megatron-Bridge keys": nemo.FLAGS,
-    "torchtitan keys": torchtitan.FLAGS,
+    "torchtitan keys": {name: flag for name, flag in table_of("torchtitan").items() if flag.effect == "priced"},
     "Trainer flags and DeepSpeed keys": {
         name: flag for name, flag in table_of("transformers", "deepspeed").items() if flag.effect == "priced"
     },
