@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
@@ -14,9 +12,9 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
+from simulator.frameworks.torchtitan.flavors import shape_of
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
-from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
@@ -72,19 +70,6 @@ def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
         arguments.add(name, key.values, key.line, key.file or file)
 
 
-@functools.cache
-def _flavors() -> Mapping[str, Mapping[str, Any]]:
-    """Shapes of the flavors that are no published model: those that torchtitan's own tests train."""
-    shapes: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("flavors.yaml"))
-    return shapes
-
-
-def _shape_of(name: str, *, with_table: bool) -> dict[str, object]:
-    """The shape of a flavor; without its vocabulary where a tokenizer decides it. Empty where it is none of these."""
-    shape = {key: tuple(value) if isinstance(value, list) else value for key, value in _flavors().get(name, {}).items()}
-    return {key: value for key, value in shape.items() if with_table or key != "vocab_size"}
-
-
 def torchtitan_run(arguments: Arguments) -> AskedRun:
     """The run of torchtitan's keys."""
     targets = take(arguments)
@@ -121,7 +106,7 @@ def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
     name, flavor = arguments.text("model", "model.name"), arguments.text("model", "model.flavor")
     wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
     # v0.1.0 counts the entries of the tokenizer, whose path it names so.
-    shape = _shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
+    shape = shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
     if shape:
         return None, shape
     model, guessed = models.by_name(wanted)
