@@ -18,7 +18,7 @@ from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
 _OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
 """What a command says that prints the script's own folder, or one above it."""
 _SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
-_VARIABLE: Final = re.compile(r"[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
+_VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """What makes a name unknown, by its first variable: N in `$((N / 8))`."""
 _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
 """Names of scripts that launch, where another reads them."""
