@@ -21,7 +21,7 @@ READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "an
 """Methods of `Arguments` that read a flag by its name."""
 LATER = frozenset(
     {
-        *("paddleformers", "paddlenlp", "torchtitan"),
+        *("paddleformers", "paddlenlp"),
     }
 )
 """Tables whose rows are still read by code alone."""

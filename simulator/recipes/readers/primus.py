@@ -16,16 +16,17 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.flags import FlagTable, flags_of, passed_of, read_of
+from simulator.frameworks.flags import FlagTable, flags_of, passed_of, read_of, table_of
 from simulator.frameworks.home import kept_inside
 from simulator.frameworks.megatron.keys import add_layers, with_model
 from simulator.frameworks.megatron.model import LATENT
 from simulator.frameworks.named import named_model
+from simulator.frameworks.run import AskedRun, finished
+from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
-from simulator.recipes.recipe import Place, Recipe
+from simulator.recipes.recipe import Place, Recipe, recipe_of
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -187,19 +188,19 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
     base, modelled = _files(path, heads, "torchtitan", variables)
     keys = _last((*base, *own))
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.dotted in passed_of("primus")}
-    given = Given(str(path), TABLE, KNOWN | ours | {_DEPTH}, complete=True)
+    given = Given(str(path), table_of("torchtitan"), ours | {_DEPTH}, complete=True)
     add_keys(given, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(given, heads["model"])
     given.add_defaults(_TORCHTITAN, heads["framework"].line)
     given.note_unset(variables.assumed_unset)
     turbo = _turbo_products(given)
-    recipe = torchtitan_recipe(given)
-    options = {**recipe.options, **turbo}
-    return dataclasses.replace(recipe, dialect="primus-yaml", options=options, model_fields=_depth(given, recipe))
+    run = finished(given, torchtitan_run(given))
+    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(given, run))
+    return recipe_of(run, str(path), dialect="primus-yaml")
 
 
-def _depth(given: Given, recipe: Recipe) -> dict[str, object]:
+def _depth(given: Given, recipe: AskedRun) -> dict[str, object]:
     """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
     layers = given.integer("num_hidden_layers", _DEPTH)
     if layers is None or recipe.model is None:

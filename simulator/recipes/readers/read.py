@@ -37,7 +37,6 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
@@ -112,7 +111,6 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
     (lambda x: is_fragment(x.path) and is_nemo(x.names), lambda x: read_fragment(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
-    (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
@@ -350,8 +348,6 @@ def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
     if reader is not None:
         return reader(launch, file)
-    if "job.config_file" in names:
-        return read_torchtitan_launch(launch, file)
     if launch.launcher == "paddle" or (launch.launcher not in ("accelerate", "other") and is_paddle(names)):
         return read_paddle(launch, file) if names or files else None
     for name, form in registry.launch_forms():

@@ -1,0 +1,243 @@
+"""torchtitan's configuration files, and launches with one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.take import part, take
+from simulator.frameworks.torchtitan.flavors import shape_of
+from simulator.frameworks.values import PlainValue
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
+
+SCHEDULES: Final[Mapping[str, ScheduleName]] = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "1f1b",
+    "interleavedzerobubble": "zb_h1",
+    "zbvzerobubble": "zb_v",
+    "dualpipev": "dualpipev",
+}
+"""Names of torch.distributed.pipelining in small letters (`get_schedule_class` takes any)."""
+_SEQUENCE: Final = 2048
+_CONFIG: Final = "job.config_file"
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether a document is of torchtitan."""
+    return "model.flavor" in names or {"training.seq_len", "model.name"} <= set(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch names such a file."""
+    return any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
+
+
+def take_words(arguments: Arguments, _: LaunchCommand, __: Sequence[PlainValue]) -> None:
+    """Take the configuration file that the flags name, which is read beside the script; they count over its keys."""
+    flags, arguments.entries = arguments.entries, {}
+    place = flags.pop(_CONFIG)[-1]
+    if place.causes:
+        arguments.need(place.causes, "model")
+    else:
+        path = beside(arguments.file, place.text, place.value_line)
+        add_keys(arguments, str(path), keys_of(path, read_document(path)))
+    arguments.entries |= flags
+
+
+def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
+    """The run of a launch."""
+    return torchtitan_run(arguments)
+
+
+def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file."""
+    add_keys(arguments, arguments.file, keys)
+    return torchtitan_run(arguments)
+
+
+def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
+    """Take the keys of a configuration file, under the names of its newest version."""
+    for key in keys:
+        name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
+        name = name.replace("training.tensor_parallel", "parallelism.tensor_parallel")
+        arguments.add(name, key.values, key.line, key.file or file)
+
+
+def torchtitan_run(arguments: Arguments) -> AskedRun:
+    """The run of torchtitan's keys."""
+    targets = take(arguments)
+    model, shape = _model(arguments)
+    layers = models.load_model(model).num_hidden_layers if model else _count(shape)
+    layout, steps = _layout(arguments, layers)
+    virtual = arguments.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
+    batch = batch if batch and batch > 0 else None
+    optimizer = arguments.text("optimizer", "optimizer.name")
+    if optimizer and not optimizer.lower().startswith("adam"):
+        arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optimizer.name")
+    return AskedRun(
+        framework="torch",
+        model=model,
+        model_fields=shape,
+        seq_length=targets.get("workload.seq_length", _SEQUENCE),
+        global_batch_size=batch,
+        gradient_accumulation_steps=None if batch else steps,
+        precision=_precision(arguments),
+        options=_options(arguments, layout) | part(targets, "option"),
+        layout=layout,
+        virtual_stage_layers=virtual,
+    )
+
+
+def _count(shape: Mapping[str, object]) -> int | None:
+    layers = shape.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
+
+
+def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
+    """The model of a name and a flavor: one that is shipped, or the shape of a flavor that is nobody's model."""
+    name, flavor = arguments.text("model", "model.name"), arguments.text("model", "model.flavor")
+    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    # v0.1.0 counts the entries of the tokenizer, whose path it names so.
+    shape = shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
+    if shape:
+        return None, shape
+    model, guessed = models.by_name(wanted)
+    if model is None or guessed:
+        arguments.remark(
+            "unknown-model",
+            "warning",
+            f"model '{wanted[:80]}' is not known",
+            "model.flavor",
+            "model.name",
+            fix="--model NAME",
+        )
+        return None, {}
+    return model, {}
+
+
+def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
+    def degree(option: str, name: str) -> int:
+        return max(arguments.integer(option, name, low=-1, high=2**16) or 1, 1)
+
+    pipeline, tensor = (
+        degree("pp", "parallelism.pipeline_parallel_degree"),
+        degree("tp", "parallelism.tensor_parallel_degree"),
+    )
+    local = arguments.integer("micro_batch_size", "training.local_batch_size", "training.batch_size", high=2**20) or 8
+    micro, steps = local, 1
+    if pipeline > 1:
+        micro = arguments.integer("micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", high=2**16) or 1
+        steps = max(local // micro, 1)
+    replicas, shards = _data_parallel(arguments)
+    mode, method, listed = _recompute(arguments, layers)
+    schedule = arguments.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    chunks = 1 if schedule.lower() == "1f1b" else 2
+    if pipeline > 1 and schedule.lower() not in SCHEDULES:
+        arguments.not_modelled(
+            f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
+        )
+    virtual = arguments.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    if virtual and layers and layers % (pipeline * virtual) == 0:
+        chunks = layers // (pipeline * virtual)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        context_parallel=degree("cp", "parallelism.context_parallel_degree"),
+        expert_parallel=degree("ep", "parallelism.expert_parallel_degree"),
+        expert_tensor_parallel=degree("etp", "parallelism.expert_tensor_parallel_degree"),
+        data_parallel=replicas * shards,
+        virtual_stages=chunks if pipeline > 1 else 1,
+        schedule=SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b",
+        micro_batch_size=micro,
+        sequence_parallel=tensor > 1,
+        zero_stage=_zero_stage(arguments, pipeline),
+        recompute=mode,
+        recompute_method=method,
+        recompute_layer_list=listed,
+    ), steps
+
+
+def _data_parallel(arguments: Arguments) -> tuple[int, int]:
+    """Replicas, and ranks that share one; both 1 where the cluster decides the latter (-1)."""
+    shards = arguments.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
+    replicas = arguments.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
+    if shards is None or shards < 1:
+        arguments.places.pop("dp", None)
+        return 1, 1
+    return max(replicas, 1), shards
+
+
+def _zero_stage(arguments: Arguments, pipeline: int) -> int:
+    """Nothing is sharded over one rank; gathered weights stay after a forward pass where told, or beside a pipeline."""
+    if arguments.integer("zero_stage", "parallelism.data_parallel_shard_degree", low=-1, high=2**20) == 1:
+        return 0
+    policy = arguments.text("zero_stage", "parallelism.fsdp_reshard_after_forward") or "default"
+    return 2 if policy == "never" or (policy == "default" and pipeline > 1) else 3
+
+
+def _recompute(arguments: Arguments, layers: int | None) -> tuple[RecomputeMode, RecomputeMethod, tuple[int, ...]]:
+    mode = arguments.text("recompute", "activation_checkpoint.mode") or "selective"
+    option = arguments.text("recompute", "activation_checkpoint.selective_ac_option") or "2"
+    if mode == "full":
+        return "full", "uniform", ()
+    if mode == "none":
+        return "none", "uniform", ()
+    if mode == "selective" and re.fullmatch(r"[0-9]{1,4}", option, re.ASCII) and int(option) > 0 and layers:
+        return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
+    if mode == "selective" and option == "op":
+        return "operations", "uniform", ()
+    said = f"activation checkpoint {mode[:20]} {option[:20]} is priced as none"
+    arguments.remark("upper-bound", "warning", said, "activation_checkpoint.mode")
+    return "none", "uniform", ()
+
+
+def _compiled(arguments: Arguments) -> dict[str, str]:
+    """Layers as compiled kernels, and the loss, of which the 16-bit logits and their gradient are left.
+
+    torchtitan 0.1 compiles both with `training.compile`, later ones what `compile.components` lists.
+    """
+    older = arguments.switch("compiled", "training.compile")
+    if not older and not arguments.switch("compiled", "compile.enable"):
+        return {}
+    parts = "model,loss" if older else arguments.text("compiled", "compile.components") or "model,loss"
+    found = {"compiled": "true"} if "model" in parts else {}
+    return found | ({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"} if "loss" in parts else {})
+
+
+def _precision(arguments: Arguments) -> str | None:
+    if "float8" in (arguments.text("precision", "model.converters") or ""):
+        return "fp8"
+    kind = arguments.text("precision", "training.mixed_precision_param") or "bfloat16"
+    if kind == "float32":
+        return "fp32"
+    if kind != "bfloat16":
+        arguments.not_modelled(f"mixed_precision_param {kind[:40]} is not modelled", "training.mixed_precision_param")
+        return None
+    return "bf16"
+
+
+def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
+    found: dict[str, str] = {}
+    replicas = (
+        arguments.integer("sharding_replicas", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
+    )
+    if replicas > 1 and layout.zero_stage:
+        _, shards = _data_parallel(arguments)
+        open_ended = {"sharding_replicas": str(replicas)}
+        told = "dp" in arguments.places
+        found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
+    rotates = arguments.text("cp_communication", "parallelism.context_parallel_rotate_method")
+    if rotates == "alltoall" and layout.context_parallel > 1:
+        # Each rank sends what it holds to the next one.
+        found["cp_communication"] = "ring"
+    if arguments.text("parameter_dtype", "training.dtype") == "bfloat16":
+        found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    return found | _compiled(arguments)
