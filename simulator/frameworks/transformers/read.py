@@ -44,7 +44,8 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     options |= _shard_group(arguments) | part(targets, "option")
     optimizer = arguments.text("optim", "optim")
     if optimizer and not optimizer.lower().startswith(_ADAM):
-        arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+        said = f"optimizer {optimizer[:40]} is priced as AdamW, which keeps more than others"
+        arguments.remark("upper-bound", "warning", said, "optim")
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)

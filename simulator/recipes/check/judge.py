@@ -141,14 +141,26 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
         return _advised(judged, gates)
     missing = unstated(recipe, asked, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
+    bound: str | None = None
     for option, other in others(recipe, asked, missing, devices) if missing else ():
-        elsewhere = (reread({}, other) if missing.counted else None) or recipe
-        if _judged_alone(elsewhere, other, gates).passed:
-            failure = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
-            remarks = judged.case.remarks if judged.case else recipe.remarks
-            remark = on_others(option, failure, missing)
-            return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+        found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
+        if found.passed:
+            return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
+        if bound is None and judged.outcome in FIRM and _is_bound(found):
+            bound = f"with {option} {_failure(found)}"
+    if bound is not None:
+        return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
+
+
+def _elsewhere(judged: Checked, recipe: Recipe, remark: Remark) -> Checked:
+    """The answer to a recipe whose verdict hangs on machines that nobody states."""
+    remarks = judged.case.remarks if judged.case else recipe.remarks
+    return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+
+
+def _on(devices: int, judged: Checked) -> str:
+    return f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
 
 
 def _is_bound(judged: Checked) -> bool:
