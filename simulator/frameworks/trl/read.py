@@ -24,7 +24,10 @@ from simulator.frameworks.values import PlainValue, known_value
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _SECTIONS: Final = frozenset(
-    ("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "dataset_mixer", "dataset_mixture", "dataset_kwargs", "model_init_kwargs")
+    (
+        *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),
+        *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
+    )
 )
 """Keys that hold a mapping, which one row stands for."""
 _PREFERENCE: Final = re.compile(
