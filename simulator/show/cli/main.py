@@ -15,7 +15,6 @@ import click
 
 from simulator import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
-from simulator.frameworks.flags import table_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command
 from simulator.show.cli.compare import compare_command, explain_command
@@ -35,7 +34,7 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import SpecName, Word, shown
+from simulator.show.cli.parameters import FlagTableName, SpecName, Word, shown
 from simulator.show.cli.plan import plan_command
 from simulator.show.cli.probe import probe_options
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
@@ -265,7 +264,7 @@ _COMMANDS: list[click.Command] = [
     _listing_command(
         "flags",
         "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
-        Word(table_names()),
+        FlagTableName(),
     ),
     Sectioned(
         "calibrate",
