@@ -44,7 +44,6 @@ def emit_command() -> click.Command:
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
             "ranking, or - for stdin; without it the options of an estimate say the layout."
         ),
-        short_help="Write a recipe that launches a layout.",
         epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
     )
 
