@@ -28,6 +28,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.search.assumed import with_switches
 from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
 from simulator.search.build import estimate_of, estimates_of
+from simulator.search.fewest import fewest_nodes, most_nodes
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import Progress, best_of, search
 from simulator.search.result import Counts, Ranking
@@ -162,6 +163,8 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
+    train_tokens: int | None = None,
+    deadline_days: float | None = None,
     **inputs: Unpack[RankFields],
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first.
@@ -172,11 +175,26 @@ def rank(
     Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
     them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
     sizes).
+
+    With `nodes="auto"` it is the ranking of the fewest nodes that have one, up to 1024, with `auto:256` up to 256; with
+    `deadline_days` of those whose best layout trains `train_tokens` in time.
     """
-    started = time.perf_counter()
     check_count("top", top)
     question, space = _searched(inputs, space)
+    fewest = None
+    if (most := most_nodes(question.get("nodes"))) is not None:
+        small = _query({**question, "nodes": 1}, space, min_fit_probability)
+        fewest = fewest_nodes(small, most, train_tokens, deadline_days, progress)
+        question, progress = {**question, "nodes": fewest.ranked_nodes}, None
+    elif deadline_days is not None:
+        raise InputError('deadline_days needs nodes="auto"; a plan compares offers')
     query = _query(question, space, min_fit_probability)
+    return dataclasses.replace(_ranked(query, question, top, progress, variants=variants), fewest=fewest)
+
+
+def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
+    """The ranking of a question, with what stands beside it."""
+    started = time.perf_counter()
     searched = search(query, top=top, variants=variants, progress=progress)
     if not searched.evaluated:
         raise InputError(

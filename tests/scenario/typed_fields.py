@@ -103,6 +103,7 @@ _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if g
 
 def _input(setting: InputSetting) -> str:
     kind = _WORDS[setting.choices] if setting.kind == "word" else _OF_KIND[setting.kind]
+    kind += " | str" if setting.searchable else ""
     return f"Required[{kind}]" if setting.default is REQUIRED else f"{kind} | None" if setting.default is None else kind
 
 

@@ -192,7 +192,7 @@ class QuestionFields(WorkloadFields, total=False):
 
     model: Required[str | Mapping[str, Any]]
     hardware: str
-    nodes: int | None
+    nodes: int | str | None
     devices: int | None
     num_layers: int | None
     framework: FrameworkName

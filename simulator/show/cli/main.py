@@ -189,7 +189,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 def _ranking_options() -> list[click.Parameter]:
     return [
-        *question_options(),
+        *question_options(many=True),
         *layout_options(many=True),
         *output_options(ranking=True),
         *general_options(),

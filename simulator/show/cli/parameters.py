@@ -90,6 +90,22 @@ class Length(Whole):
     is_length = True
 
 
+class Nodes(Whole):
+    """Nodes; ``auto`` or ``auto:256`` searches the fewest that do."""
+
+    name = "N|auto"
+
+    def read(self, text: str) -> Any:
+        """Return the number, or the text that asks for a search."""
+        if not text.strip().startswith("auto"):
+            return super().read(text)
+        from simulator.search.fewest import most_nodes  # noqa: PLC0415  start-up time
+
+        if most_nodes(text.strip()) is None:
+            raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")
+        return text.strip()
+
+
 class WholeList(Whole):
     """Whole numbers in the order given: ``18,21,21,20``; a range ``0:9`` counts up and includes both ends."""
 
