@@ -4,6 +4,7 @@ With `-n 4` a file is a worker's as a whole. Files that launch processes, and fi
 stand in four lanes, each a worker's from the start: no more launches run at a time than there are lanes of them.
 """
 
+import gc
 import os
 from typing import Final
 
@@ -50,6 +51,12 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     config.option.loadscopereorder = False  # the order below, not that of the files with most tests
     return Lanes(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests hold out of every later collection of cycles."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
