@@ -17,6 +17,9 @@ from xdist.scheduler import LoadScopeScheduling
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
+# Tests leave few cycles, and looking for them in all that thousands of tests hold takes a twentieth of the suite.
+gc.set_threshold(20_000, 20, 20)
+
 # How long one example takes says how busy the machine is. The suite tries the same examples every time, so that only a
 # change can make it red; `--hypothesis-profile free` tries new ones, and more of them.
 settings.register_profile("suite", deadline=None, max_examples=100, derandomize=True)
