@@ -53,7 +53,6 @@ def compare_command() -> click.Command:
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
             "Options given beside them are put over both."
         ),
-        short_help="Say what differs between two layouts or recipes.",
     )
 
 
@@ -73,7 +72,6 @@ def explain_command() -> click.Command:
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
             f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
         ),
-        short_help="Say why a layout needs what it needs, and what helps.",
     )
 
 
