@@ -10,11 +10,13 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
+from simulator.recipes.check.verdict import FIRM
 from tests.cli.running import run
 
 RECIPE = str(Path(__file__).parents[2] / "examples" / "recipes" / "llama3-8b-megatron.sh")
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 2, "tp": 2}
 WORDS = ("--model", "llama3.1-8b", "--hardware", "h100-sxm-80g", "--nodes", "2", "--tp", "2")
+NOTHING: Any = 3
 SMALL = {
     "model_type": "llama",
     "hidden_size": 1024,
@@ -69,7 +71,7 @@ def test_check_judges_as_the_command_does(tmp_path: Path) -> None:
     assert (strict.exit_code, strict.rows()[0]["passed"]) == (1, False)
     absent = simulator.check(str(tmp_path / "absent.sh"))
     assert (absent.exit_code, absent.rows()[0]["outcome"]) == (2, "unreadable")
-    assert simulator.check(str(tmp_path / "absent.sh"), fail_on=("does_not_fit",)).exit_code == 0
+    assert simulator.check(str(tmp_path / "absent.sh"), fail_on=FIRM[2:3]).exit_code == 0
 
 
 @pytest.mark.parametrize("model", [SMALL, Config()])
@@ -85,7 +87,7 @@ def test_a_configuration_is_a_model(model: Any) -> None:
     [
         (simulator.check, "name the recipes to judge"),
         (lambda: simulator.check(RECIPE, model=SMALL), "over a file it is a name"),
-        (lambda: simulator.explain(3), "not int"),
+        (lambda: simulator.explain(NOTHING), "not int"),
         (simulator.explain, "model: name one"),
         (lambda: simulator.explain(simulator.estimate(model="llama3.2-1b"), tp=2), "not both"),
         (lambda: simulator.explain("absent.json"), "no such file"),
