@@ -40,8 +40,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken."""
+def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken.
+
+    Those that stand `over` what something else says have no defaults.
+    """
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -51,8 +54,9 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             if parameter.kind is not parameter.VAR_KEYWORD
         }
         for name, kind in fields.__annotations__.items():
-            default = inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
-            text = _text(kind).removeprefix("Required[").removesuffix("]" if name == "model" else "")
+            default = None if over else inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
+            text = _text(kind)
+            text = text.removeprefix("Required[")[:-1] if text.startswith("Required[") else text
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
             parameters.setdefault(name, word)
         required_first = sorted(parameters.values(), key=lambda parameter: parameter.default is not parameter.empty)

@@ -205,6 +205,20 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
     """Inputs of a question, and its layout."""
 
 
+class OpenFields(WorkloadFields, LayoutFields, total=False):
+    """Inputs of a question and its layout over what an estimate or a recipe says; any may be left out."""
+
+    model: str | Mapping[str, Any]
+    hardware: str
+    nodes: int | str | None
+    devices: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    stack: StackName | None
+    options: Mapping[str, str] | None
+    calibration: str | None
+
+
 class RankFields(QuestionFields, SearchedFields, total=False):
     """Inputs of a question, and what its layouts are held to."""
 

@@ -108,7 +108,9 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     columns += [
         column("allocated", lambda s: gib(s.allocated_bytes), 30),
         column("reserved", lambda s: gib(s.reserved_bytes), 40),
-        column("device", lambda s: gib(s.device_bytes)),
+        column("device", lambda s: gib(s.device_bytes))._replace(
+            bars=tuple(stage.device_bytes / estimate.memory.capacity_bytes for stage in stages)
+        ),
         column("peak at", lambda s: s.moment, 5, is_text=True),
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)

@@ -209,14 +209,17 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
-    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
+    fastest = max(map(cluster_speed, estimates)) or 1.0
+    speed = column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
+    yield speed._replace(bars=tuple(cluster_speed(e) / fastest for e in estimates))
     if any(estimate.throughput.interval_seconds is not None for estimate in estimates):
         yield column("±\n%", lambda e: half_width_text(e.throughput.step_seconds, e.throughput.interval_seconds), 40)
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 85)
     yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 80)
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 20)
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 60)
-    yield column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
+    need = column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
+    yield need._replace(bars=tuple(e.memory.device_bytes / e.memory.capacity_bytes for e in estimates))
     yield column("spare\nGiB", lambda e: f"{to_gib(e.memory.headroom_bytes):.1f}", 45)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
         yield column("fit\n%", lambda e: in_colour(_fit(e), e.verdict, colour=presentation.colour), 10)
@@ -236,7 +239,7 @@ def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[T
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
-    blocks = ["\n".join(wrapped(miss_lines(ranking, presentation), presentation, style))]
+    blocks = [paragraph(wrapped(miss_lines(ranking, presentation), presentation, style), style)]
     if ranking.reasons:
         blocks.append(rules_block(ranking.reasons, "of a layout it dropped", presentation, style))
     if ranking.remedies:
