@@ -1,7 +1,13 @@
-"""accelerate as a framework: its words alone, which other frameworks' launches stand beside."""
+"""accelerate as a framework: its words, which other frameworks' launches stand beside, and scripts under it."""
 
 from typing import Final
 
-from simulator.frameworks.framework import Framework
+from simulator.frameworks.accelerate.write import accelerate_script, accelerate_words
+from simulator.frameworks.framework import Framework, RecipeWriter
 
-FRAMEWORK: Final = Framework(title="accelerate", profile="torch", tables=("accelerate",))
+FRAMEWORK: Final = Framework(
+    title="accelerate",
+    profile="torch",
+    tables=("accelerate",),
+    writer=RecipeWriter(text=accelerate_script, words=accelerate_words, dialects=(), is_usual=False),
+)
