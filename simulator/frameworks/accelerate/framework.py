@@ -1,4 +1,4 @@
-"""accelerate as a framework: its words alone, which other frameworks' launches stand beside."""
+"""accelerate's folder: a table of words that stand beside other trainers'. It has no launches of its own."""
 
 from typing import Final
 
