@@ -1,4 +1,4 @@
-"""A reader's wishes beside an answer: verbosity, colour, width, what a whole run is. Values; nothing is printed here."""
+"""A reader's wishes beside an answer: verbosity, colour, width, what a whole run is. Values; prints nothing."""
 
 from __future__ import annotations
 
