@@ -51,6 +51,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "positional.sh": (_script("set -- a\nX=${" + "9" * 4301 + "}"), "answered"),
     "flags.sh": (_LAUNCH.rstrip() + "".join(f" --flag-{n} {n}" for n in range(9_000)), "refused"),
     "launches.sh": ("\n".join(["torchrun pretrain_gpt.py --num-layers 2"] * 500), "refused"),
+    "judged.sh": (_looped(_LAUNCH.strip(), 55), "refused"),  # quick to read, and each launch takes time to judge
     # Documents.
     "dots.yaml": (_NEMO + 'note: "' + "." * 95_000 + '!"\n', "answered"),
     "words.yaml": (_NEMO + 'note: "' + "a." * 95_000 + '!"\n', "answered"),

@@ -1,4 +1,4 @@
-"""accelerate as a framework: its words, which other frameworks' launches stand beside, and scripts under it."""
+"""accelerate's folder: words that stand beside other trainers', and scripts of TRL under it. It has no launches."""
 
 from typing import Final
 

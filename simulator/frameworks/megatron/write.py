@@ -1,4 +1,4 @@
-"""A launch script of Megatron-LM, or of MindSpeed-LLM where the question is of its stack."""
+"""A launch script of Megatron-LM or MindSpeed-LLM for a layout: the rows of the tables reversed. Chooses no layout."""
 
 from __future__ import annotations
 

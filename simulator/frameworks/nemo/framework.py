@@ -1,4 +1,4 @@
-"""NeMo and Megatron-Bridge as a framework: their configuration files."""
+"""NeMo's folder, with Megatron-Bridge: which files are its own. `read` says what they mean."""
 
 from typing import Final
 

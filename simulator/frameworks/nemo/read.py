@@ -1,4 +1,4 @@
-"""NeMo and Megatron-Bridge configuration files, read as the Megatron flags they stand for."""
+"""Keys of NeMo and Megatron-Bridge as the Megatron flags they stand for. Megatron's reader does the rest."""
 
 from __future__ import annotations
 

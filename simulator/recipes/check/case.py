@@ -1,4 +1,4 @@
-"""A recipe and what the user puts over it, as a question that can be priced, or what stands in the way."""
+"""A recipe and the user's options as a question that can be priced, or the reasons why it cannot. Prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layout to write down: one of a file of estimates, or that of the options."""
+"""The layout to write down: one of a file of estimates, or that of the options. Writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
+"""The lines around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
 
 from __future__ import annotations
 
