@@ -1,4 +1,4 @@
-"""A model's configuration as trainers log it: `...Config {` and JSON up to the closing brace."""
+"""A model's configuration as trainers log it (`...Config {` and JSON), and the shape that it states."""
 
 from __future__ import annotations
 

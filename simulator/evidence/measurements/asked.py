@@ -1,4 +1,4 @@
-"""A question as the columns of a measured row: what a launch, a recipe or an estimate states."""
+"""A question as columns of a measured row, from a launch, a recipe or an estimate. No measured figure is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log says of a run, completed by what is given beside it: a measured row, or one list of what is missing."""
+"""A log's columns completed by what the user knows beside it: a measured row, or one list of what is missing."""
 
 from __future__ import annotations
 

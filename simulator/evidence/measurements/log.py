@@ -1,4 +1,4 @@
-"""The user's own training logs to measured rows, whatever framework wrote them."""
+"""Training logs of any framework to measured rows. Words are read by the framework's own reader, as a script's are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron-LM as a framework: its launches, its logs, its scripts."""
+"""Megatron-LM's folder: which launches and logs are its own, and its writer. `read` says what its words mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaddleNLP, PaddleFormers and ERNIEKit as a framework."""
+"""The folder of PaddleNLP, PaddleFormers and ERNIEKit: launches, files, logs, writer. `read` says their meaning."""
 
 from typing import Final
 

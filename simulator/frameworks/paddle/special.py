@@ -1,4 +1,4 @@
-"""What no row of Paddle's tables can say of a layout and of the switches: words that act on each other."""
+"""Words of Paddle's trainers that act on each other, so that no row of the tables can say them: layout and switches."""
 
 from __future__ import annotations
 
