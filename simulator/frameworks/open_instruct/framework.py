@@ -1,4 +1,4 @@
-"""open-instruct as a framework: configuration files and launches of its fine-tuning and of DPO."""
+"""open-instruct's folder: which files and launches are its own. `read` says what they mean."""
 
 from typing import Final
 

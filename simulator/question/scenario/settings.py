@@ -1,4 +1,4 @@
-"""What is known of one input: how it is named, given, checked, and of a layout searched, shown and kept in an array."""
+"""The description of one input: its name, option, check, search axis, array. `inputs` and `layout` hold the inputs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class InputSetting(NamedTuple):
     """Range that the command line takes."""
     of_tokens: bool = False
     """Whether it counts tokens or sequences, of which 8k are 8192."""
+    searchable: bool = False
+    """Whether a ranking may search it: a text such as `auto` in the place of a number."""
     group: SettingGroup = "other"
     split: bool = False
     """Whether it is a size of the split, of which a ranking shows the best layout."""

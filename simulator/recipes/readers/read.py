@@ -1,4 +1,4 @@
-"""Recipe files to recipes, by what they hold. Nothing is executed."""
+"""Recipe files to recipes: finds the form of a file or launch and asks its framework's reader. Executes nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.budget import limited
+from simulator.budget import charge, limited
 from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
-from simulator.frameworks.names import plain
 from simulator.frameworks.nemo.read import is_nemo
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
@@ -25,9 +24,8 @@ from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.documented import documented_launch
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
-from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch
+from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
-from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
@@ -86,7 +84,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
         recipe, used = _read_document(path, settings)
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
-        raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
+        return read_python_file(path, settings)
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
@@ -162,15 +160,9 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.order >= _PADDLE and is_paddle(document.names):
-            return read_paddle_document(document.path, document.keys), set()
         if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
             return answer
     return None
-
-
-_PADDLE: Final = 60
-"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
 
 
 def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
@@ -229,6 +221,10 @@ _OTHER_KIND: Final = re.compile(
 """What is wrong with a file that is sound YAML or JSON, and of another kind than a configuration."""
 
 
+_LAUNCH_WORK: Final = 1_000_000
+"""What a launch that is read will take to judge."""
+
+
 def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
@@ -240,6 +236,7 @@ def _read_shell(
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
     for launch in script.launches:
+        charge(_LAUNCH_WORK)
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)
@@ -354,13 +351,9 @@ def _line_ends(text: str, file: str) -> Iterable[Remark]:
 
 def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
-    names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
-    files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
     reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
     if reader is not None:
         return reader(launch, file)
-    if launch.launcher == "paddle" or (launch.launcher not in ("accelerate", "other") and is_paddle(names)):
-        return read_paddle(launch, file) if names or files else None
     for name, form in registry.launch_forms():
         if form.is_own(launch):
             return _by_form(name, form, launch, file)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.check import RECIPE, asked, open_options
 from simulator.show.cli.options import OUTPUT, Option, Sectioned, general_options
@@ -17,8 +17,8 @@ from simulator.show.cli.streams import note, tell, verbosity_of, write
 if TYPE_CHECKING:
     from simulator.recipes.check.case import Case
 
-_ALSO = {"torch": "torchtitan"}
-"""Frameworks by the name that an estimate has, where their recipe has another."""
+_ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
+"""Other names of what recipes are written for; `deepspeed` has its own stack too."""
 DOES_NOT_FIT = 1
 """Exit code where nothing is written, as the layout would not run."""
 
@@ -45,7 +45,6 @@ def emit_command() -> click.Command:
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
             "ranking, or - for stdin; without it the options of an estimate say the layout."
         ),
-        short_help="Write a recipe that launches a layout.",
         epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
     )
 
@@ -64,6 +63,8 @@ def _emit(**values: Any) -> None:
     file = values["layout"]
     own = asked(ctx, {**values, "framework": None})
     if file is None:
+        if values["framework"] == "deepspeed":
+            own = replace(own, stack=own.stack or "deepspeed")
         case = question_of_options(own, target or "megatron")
     else:
         case = question_of_file(file, _stdin() if file == "-" else None, values["rank"], own, target)
@@ -89,6 +90,7 @@ def _problem(case: Case) -> str:
 def _stdin() -> str:
     """What stdin holds. Raises InputError where it is closed, too long or no text."""
     from simulator.errors import InputError  # noqa: PLC0415  start-up time
+    from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
     from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
 
     if sys.stdin is None:
