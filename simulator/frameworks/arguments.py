@@ -139,7 +139,7 @@ class Arguments:
         return bool(pairs)
 
     def add_defaults(self, flags: Iterable[str], line: int, without: Iterable[str] = ()) -> None:
-        """Take flags that the framework sets itself, `name` or `name=value`, unless the run has them or `without` has."""
+        """Take flags that the framework sets itself, `name` or `name=value`, unless the run or `without` has them."""
         said = frozenset(without)
         for flag in flags:
             name, equals, text = flag.partition("=")
