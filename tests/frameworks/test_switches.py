@@ -107,7 +107,8 @@ def other(name: str, current: object) -> str:
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
-    values |= {"expert_wait_ms": "2.0", "quantised_scale_bytes": "4.0"}
+    values |= {"expert_wait_ms": "2.0", "quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
+    values |= {"expert_stash": "1.2"}
     if name.startswith("recomputed"):
         return "0.5"
     return values.get(name) or str(int(str(current)) + 2)

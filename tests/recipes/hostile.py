@@ -59,6 +59,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "same-keys.yaml": (_NEMO + "".join(f"k{n}:\n  a: 1\n" for n in range(15_000)), "answered"),
     "interpolation.yaml": (_NEMO + _LEVELS, "answered"),
     "interpolation-unknown.yaml": (_NEMO + _LEVELS.replace('"a"', '"${nothing}"'), "answered"),
+    "paths.yaml": (_NEMO + "x: " + "${b}" * 240_000 + "\n", "answered"),
     "interpolation-self.yaml": (_NEMO + 'a: "' + "${a}" * 900 + '"\n', "answered"),
     "directives.yaml": ("".join(f"%TAG !a{n}! b\n" for n in range(50_000)) + "--- a\n", "refused"),
     "flow.yaml": ("[" * 500_000, "refused"),

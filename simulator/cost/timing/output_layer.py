@@ -11,11 +11,12 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.timing.captured import output_rate
 from simulator.cost.timing.collectives import gather_seconds, tensor_group
 from simulator.cost.timing.flops import head_parameters, prediction_projection
 from simulator.cost.timing.parts import Parts, PassSeconds
 from simulator.cost.timing.products import accumulation_seconds, at_rate, product_seconds, shaped_seconds
-from simulator.cost.timing.rates import gemm_rate, memory_rate, wide_precision
+from simulator.cost.timing.rates import gemm_rate, memory_rate
 
 
 @derived
@@ -31,12 +32,12 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits (T15).
+    """The output layer and the loss: products, in 16 bit unless `fp8_output_layer`, and passes over the logits (T15).
 
     What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
     """
     scenario, block = pricing.scenario, pricing.block
-    rate = scenario.hardware.peak(wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
+    rate = output_rate(scenario)
     parameters = head_parameters(scenario) / block.tensor_parallel
     reads = element_bytes(scenario) * parameters / memory_rate(scenario)
     labelled = labelled_tokens(pricing)

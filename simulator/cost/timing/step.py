@@ -25,6 +25,7 @@ from simulator.cost.memory.parameters import (
 )
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.operations.extents import micro_batches
+from simulator.cost.timing.captured import passes_are_captured
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
 from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
@@ -103,7 +104,8 @@ def least_step_seconds(pricing: Pricing) -> Array:
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,) (T23)."""
     values = scenario.coefficients.time
-    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
+    each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
+    overhead = values.step_overhead_seconds + pipeline.micro_batches * each
     return overhead + waiting_seconds(scenario, pipeline)
 
 

@@ -238,7 +238,7 @@ def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> As
     """The run with the model of the weights that it starts from, where the launcher's name for them tells it."""
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = run.model is not None or "num_hidden_layers" in run.model_fields
-    return run if known else _named(arguments, run, name)
+    return run if known else named(arguments, run, name)
 
 
 def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
@@ -249,14 +249,14 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     family, version, size = match.groups()
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
-    found = _named(arguments, run, *names)
-    # Megatron-Bridge 067f987 sets both to zero in its providers (models/llama/llama_bridge.py and its neighbours).
-    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in arguments.places}
-    return dataclasses.replace(found, options={**found.options, **none})
+    return named(arguments, run, *names)
 
 
-def _named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
-    """The run with the first model that one of the names means; its experts are split like its other layers."""
+def named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+    """The run with the first model that one of the names means; its experts are split like its other layers.
+
+    Megatron-Bridge 067f987 sets no dropout in its providers (models/llama/llama_bridge.py and its neighbours).
+    """
     model = next((model for model, _ in map(models.by_name, names) if model), None)
     if model is None:
         return run
@@ -265,7 +265,8 @@ def _named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
     layout = run.layout
     if layout and models.load_model(model).is_moe and "etp" not in arguments.places:
         layout = dataclasses.replace(layout, expert_tensor_parallel=layout.tensor_parallel)
-    return dataclasses.replace(run, model=model, model_fields={}, layout=layout)
+    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in arguments.places}
+    return dataclasses.replace(run, model=model, model_fields={}, layout=layout, options={**run.options, **none})
 
 
 def _translate(arguments: Arguments, key: Key, text: str) -> bool:
@@ -289,7 +290,9 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
     name, line, on = key.name, key.line, lowered not in OFF
     if name == "type" and len(key.path) > 1 and key.path[-2] == "tokenizer" and on:
         arguments.add("--tokenizer-type", key.values, line, key.file)
-    elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
+    elif (name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16")) or (
+        name == "grad_reduce_in_fp32" and lowered in OFF and key.values
+    ):
         arguments.add("--grad-reduce-in-bf16", [], line, key.file)
     elif name == "fsdp" and on:
         arguments.remark_key(key, "fsdp: torch FSDP of Megatron's layers is not modelled")

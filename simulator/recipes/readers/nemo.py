@@ -12,10 +12,11 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration
-from simulator.frameworks.documents import Key
+from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
+from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python
 from simulator.frameworks.run import finished
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
@@ -39,6 +40,31 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     run = finished(arguments, nemo.read_nemo(arguments, list(keys)))
     counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
     return recipe_of(run, str(path), dialect=FORM.dialect, **counts), arguments.used
+
+
+def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
+    """The recipes that the functions of a Python file return; nothing of it is run.
+
+    Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge.
+    """
+    found = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path))
+    if not found:
+        raise UnsupportedError(
+            f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge; "
+            "give the shell script or the configuration file"
+        )
+    return found
+
+
+def _python_recipes(path: Path) -> Iterator[PythonRecipe]:
+    return python_recipes(path) if is_python_recipe(read_text(path)) else iter(())
+
+
+def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:
+    arguments = Arguments(str(path), registry.table("nemo", FORM))
+    arguments.settings = settings
+    run = finished(arguments, read_python(arguments, recipe))
+    return recipe_of(run, str(path), title=recipe.name, dialect="nemo-python")
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:

@@ -23,7 +23,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
-from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch
+from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
@@ -83,7 +83,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
         recipe, used = _read_document(path, settings)
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
-        raise UnsupportedError(f"{path}: Python is never run; give the shell script or the configuration file")
+        return read_python_file(path, settings)
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
