@@ -152,14 +152,14 @@ def _precision(arguments: Arguments) -> str | None:
 
 def _options(arguments: Arguments) -> dict[str, str]:
     """Switches: q, k and v are one product, gate and up too; the RMS norm is composed of operations in fp32."""
-    found = {"fused_projections": "true", "foreach_optimizer": "false"}
+    options = {"fused_projections": "true", "foreach_optimizer": "false"}
     if arguments.text("norm", "model.layer_norm_type") == "rms":
-        found["fused_rms_norm"] = "false"
+        options["fused_rms_norm"] = "false"
     replicas = arguments.integer("sharding_replicas", _REPLICAS, high=2**20)
     if "hybrid" in (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower():
         # scripts/train.py: a replica on each node where their number is not given.
-        found |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
+        options |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
     name = (arguments.text("optim", "optimizer.name") or "lionw").lower()
     if name != "adamw":
         arguments.remark("upper-bound", "warning", f"optimizer {name[:30]} is priced as AdamW", "optimizer.name")
-    return found
+    return options
