@@ -77,15 +77,15 @@ def _shipped() -> tuple[ModelSpec, ...]:
 
 def by_shape(fields: Mapping[str, object]) -> str | None:
     """The shipped model that has all the sizes given; of several, the one that fits best in the rest."""
-    given = [key for key in _SHAPE if key in fields]
-    if not {"num_hidden_layers", "hidden_size"} <= set(given):
+    stated = [key for key in _SHAPE if key in fields]
+    if not {"num_hidden_layers", "hidden_size"} <= set(stated):
         return None
-    found = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
-    found = [spec for spec in found if all(getattr(spec, key) == fields[key] for key in given)]
+    shipped = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
+    shipped = [spec for spec in shipped if all(getattr(spec, key) == fields[key] for key in stated)]
     kinds = ("mixers", "feed_forwards")
-    found = [spec for spec in found if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
+    shipped = [spec for spec in shipped if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
     if "num_experts" not in fields:
-        found = [spec for spec in found if not spec.is_moe]
+        shipped = [spec for spec in shipped if not spec.is_moe]
 
     def likeness(spec: ModelSpec) -> int:
         start = max((start for start in _LONGEST if spec.name.startswith(start)), key=len, default="")
@@ -93,7 +93,7 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
         alike = [key for key, value in fields.items() if key not in _LENGTH and getattr(spec, key, None) == value]
         return len(alike) + int(longest == fields.get("max_position_embeddings"))
 
-    return max(found, key=likeness).name if found else None
+    return max(shipped, key=likeness).name if shipped else None
 
 
 def shares_sizes(model: str) -> bool:

@@ -40,9 +40,9 @@ def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     words = Arguments(arguments.file, table_of(_TABLE), complete=True)
     named = launch.options.get("config_file")
     if named is not None and named.known:
-        found = configuration(launch, arguments.file, named.text, named.line)
-        for key in found.keys if found else ():
-            words.add(key.name, key.values, key.line, found.file if found else "")
+        configured = configuration(launch, arguments.file, named.text, named.line)
+        for key in configured.keys if configured else ():
+            words.add(key.name, key.values, key.line, configured.file if configured else "")
     elif named is not None:
         words.need(named.causes, "zero_stage")
     for name, value in launch.options.items():

@@ -152,13 +152,13 @@ def _precision(arguments: Arguments) -> str | None:
 
 def _options(arguments: Arguments) -> dict[str, str]:
     """Switches: q, k and v are one product, gate and up too; the RMS norm is composed of operations in fp32."""
-    found = {"fused_projections": "true", "foreach_optimizer": "false"}
+    options = {"fused_projections": "true", "foreach_optimizer": "false"}
     if arguments.text("norm", "model.layer_norm_type") == "rms":
-        found["fused_rms_norm"] = "false"
+        options["fused_rms_norm"] = "false"
     replicas = arguments.integer("sharding_replicas", _REPLICAS, high=2**20)
     if replicas and (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower().startswith("hybrid"):
-        found["sharding_replicas"] = str(replicas)
+        options["sharding_replicas"] = str(replicas)
     name = (arguments.text("optim", "optimizer.name") or "lionw").lower()
     if name != "adamw":
         arguments.remark("upper-bound", "warning", f"optimizer {name[:30]} is priced as AdamW", "optimizer.name")
-    return found
+    return options

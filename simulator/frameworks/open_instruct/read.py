@@ -24,8 +24,8 @@ _SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
 
 def is_file(names: Collection[str]) -> bool:
     """Whether keys are of open-instruct."""
-    found = set(names)
-    return {"model_name_or_path", "per_device_train_batch_size"} <= found and not _OWN.isdisjoint(found)
+    own = set(names)
+    return {"model_name_or_path", "per_device_train_batch_size"} <= own and not _OWN.isdisjoint(own)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:

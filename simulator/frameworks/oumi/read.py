@@ -42,11 +42,11 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
     """The run of a job: that of the configuration that its command names, on the job's machines; None of other jobs."""
     texts = {key.dotted: key for key in keys if key.values}
     command = texts["run"].values[0].text if "run" in texts else ""
-    found = _STARTED.search(command.replace("\\\n", " "))
-    if found is None:
+    started = _STARTED.search(command.replace("\\\n", " "))
+    if started is None:
         return None
     try:
-        path = beside(arguments.file, found[1], texts["run"].line)
+        path = beside(arguments.file, started[1], texts["run"].line)
     except InputError as error:
         raise UndecidedError(str(error)) from error
     run = read(arguments, keys_of(path, read_document(path)), str(path))

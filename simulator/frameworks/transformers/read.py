@@ -139,8 +139,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     """The types of weights, gradients and moments."""
     if deepspeed:
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
-        kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
-        return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
+        types = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
+        return types | {"gradient_dtype": "fp32" if wide else "bf16"}
     # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened

@@ -87,11 +87,11 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     `padded` says that samples are padded to the longest of their batch only.
     """
     run = trainer_run(arguments, deepspeed=deepspeed)
-    found = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
+    purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not kind and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
     arguments.forget("packing")
-    return replace(run, options={**run.options, **found})
+    return replace(run, options={**run.options, **purpose})
 
 
 def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:

@@ -133,9 +133,9 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
-    found = _by_format(document)
-    if found is not None:
-        return with_network(found[0], keys), found[1]
+    answer = _by_format(document)
+    if answer is not None:
+        return with_network(answer[0], keys), answer[1]
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -236,8 +236,8 @@ def _read_shell(
             passed.append(launch)
         else:
             recipe = with_network(_conditional(recipe, launch))
-            found = (*_line_ends(text, file), *_script_remarks(script, file))
-            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
+            remarks = (*_line_ends(text, file), *_script_remarks(script, file))
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
         return tuple(recipes)
