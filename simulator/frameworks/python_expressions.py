@@ -12,13 +12,13 @@ from simulator.errors import InputError
 from simulator.frameworks.python_values import (
     METHODS,
     Class,
-    Function,
     Instance,
     Method,
     Module,
+    OpenValue,
     Outside,
+    PythonFunction,
     ReturnedError,
-    Unknown,
 )
 from simulator.frameworks.remarks import Place
 
@@ -79,7 +79,7 @@ Default = Callable[[str], Any]
 
 def unknown_in(value: Any) -> bool:
     """Whether a value, or a part of one, is not known."""
-    if isinstance(value, Unknown | Outside):
+    if isinstance(value, OpenValue | Outside):
         return True
     if isinstance(value, Mapping):
         return any(map(unknown_in, value.values()))
@@ -123,12 +123,12 @@ class Expressions:
         finally:
             self.nested -= 1
 
-    def unknown(self, node: ast.AST, module: Module) -> Unknown:
+    def unknown(self, node: ast.AST, module: Module) -> OpenValue:
         """The value of an expression that is not known."""
         named = node.func if isinstance(node, ast.Call) else node
         plain = isinstance(named, ast.Name) or (isinstance(named, ast.Attribute) and self.nested < _MOST_NESTED)
         text = ast.unparse(named) if plain else "an expression"
-        return Unknown(text[:60], Place(str(module.path), getattr(node, "lineno", 1)))
+        return OpenValue(text[:60], Place(str(module.path), getattr(node, "lineno", 1)))
 
     def _value_Constant(self, node: ast.Constant, scopes: Scopes, module: Module) -> Any:  # noqa: N802, ARG002
         return node.value
@@ -150,7 +150,7 @@ class Expressions:
             if name in owner.fields:
                 return owner.fields[name]
             found = self._own(owner.defined, name)
-            if isinstance(found, Function):
+            if isinstance(found, PythonFunction):
                 return self.call(found, (owner,), {}, node, module)
             return self.default(name)
         if isinstance(owner, Module):
@@ -168,7 +168,7 @@ class Expressions:
         for part in kind.node.body:
             if isinstance(part, ast.FunctionDef) and part.name == name:
                 marked = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in part.decorator_list)
-                return Function(part, (kind.module.names,), kind.module, name) if marked else None
+                return PythonFunction(part, (kind.module.names,), kind.module, name) if marked else None
         return next((found for base in kind.bases if (found := self._own(base, name))), None)
 
     def _value_Call(self, node: ast.Call, scopes: Scopes, module: Module) -> Any:  # noqa: N802
@@ -203,7 +203,7 @@ class Expressions:
 
     def call(self, function: Any, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         """What a call returns. Raises RaisedError where it raises."""
-        if isinstance(function, Function):
+        if isinstance(function, PythonFunction):
             return self._called(function, given, named, node, module)
         if isinstance(function, Class):
             return self._made(function, given, named, node, module)
@@ -214,7 +214,7 @@ class Expressions:
         return self.unknown(node, module)
 
     def _called(
-        self, function: Function, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
+        self, function: PythonFunction, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
     ) -> Any:
         if self.depth >= _DEEPEST:
             raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
@@ -231,7 +231,7 @@ class Expressions:
             self.depth -= 1
         return None
 
-    def _taken(self, function: Function, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    def _taken(self, function: PythonFunction, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Values of a function's parameters."""
         asked = function.node.args
         places = [*asked.posonlyargs, *asked.args]
@@ -249,7 +249,7 @@ class Expressions:
         if asked.kwarg:
             names[asked.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         for word in places:
-            names.setdefault(word.arg, Unknown(word.arg, Place(str(function.module.path), function.node.lineno)))
+            names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
 
     def _made(self, kind: Class, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
@@ -340,7 +340,7 @@ class Expressions:
     def _is_a(self, value: Any, kinds: Any, node: ast.AST, module: Module) -> Any:
         several = kinds if isinstance(kinds, tuple) else (kinds,)
         names = [getattr(kind, "name", "").rpartition(".")[2] for kind in several]
-        if isinstance(value, Unknown | Outside) or not all(names):
+        if isinstance(value, OpenValue | Outside) or not all(names):
             return self.unknown(node, module)
         if isinstance(value, Instance):
             return value.kind.rpartition(".")[2] in names
@@ -352,7 +352,7 @@ class Expressions:
 
     def _combined(self, kind: ast.operator, left: Any, right: Any, node: ast.AST, module: Module) -> Any:
         combine = _BINARY.get(type(kind))
-        if combine is None or isinstance(left, Unknown | Outside) or isinstance(right, Unknown | Outside):
+        if combine is None or isinstance(left, OpenValue | Outside) or isinstance(right, OpenValue | Outside):
             return self.unknown(node, module)
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple | dict)]
         if sum(sizes) > _MOST_ITEMS:
@@ -387,7 +387,7 @@ class Expressions:
         left = self.value(node.left, scopes, module)
         for kind, other in zip(node.ops, node.comparators, strict=True):
             right = self.value(other, scopes, module)
-            if isinstance(left, Unknown) or isinstance(right, Unknown):
+            if isinstance(left, OpenValue) or isinstance(right, OpenValue):
                 return self.unknown(node, module)
             elsewhere = isinstance(left, Outside) != isinstance(right, Outside) or isinstance(left, Instance)
             # A name of elsewhere is some value: whether it equals another is not known, but it is not None.
@@ -438,7 +438,7 @@ class Expressions:
         return owner[key] if isinstance(owner, list | tuple | dict | str) else self.unknown(node, module)
 
     def _value_Lambda(self, node: ast.Lambda, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return Function(node, scopes, module)
+        return PythonFunction(node, scopes, module)
 
     def _value_JoinedStr(self, node: ast.JoinedStr, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         parts = [self.value(part, scopes, module) for part in node.values]
@@ -472,10 +472,10 @@ class Expressions:
 
     def truth(self, value: Any) -> bool | None:
         """Whether a value counts as true; None where that is not known."""
-        if isinstance(value, Unknown | Outside | Method):
+        if isinstance(value, OpenValue | Outside | Method):
             return None
         if isinstance(value, Instance):
             # An object is true; what a function of elsewhere returns may be anything.
             made = value.defined is not None or value.kind.rpartition(".")[2][:1].isupper()
             return True if made else None
-        return True if isinstance(value, Module | Function | Class) else bool(value)
+        return True if isinstance(value, Module | PythonFunction | Class) else bool(value)
