@@ -24,7 +24,8 @@ batch_size: 2
 dtype: bf16
 """
 DPO = "--mixed_precision bf16 --num_processes 8 --use_deepspeed --zero_stage 3 open_instruct/dpo_tune_cache.py"
-MASON = f"""python mason.py --cluster ai2/jupiter --num_nodes 4 --gpus 8 -- source env.sh \\&\\& accelerate launch {DPO} \\
+MASON = f"""python mason.py --cluster ai2/jupiter --num_nodes 4 --gpus 8 -- source env.sh \\&\\& \\
+  accelerate launch {DPO} \\
   --model_name_or_path allenai/OLMo-2-1124-7B-SFT --max_seq_length 2048 --per_device_train_batch_size 1 \\
   --mixer_list a 1.0 b 2 --gradient_checkpointing
 """
