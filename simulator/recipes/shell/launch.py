@@ -96,14 +96,14 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
     for start in _programs(argv):
         found = _launch(argv, start, environment, line)
         if found is not None and PurePath(found.script.text).name in _SUBMITTERS:
-            return _submitted(found) or found
+            return _submitted(found, environment) or found
         if found is not None:
             in_front = _causes(argv, range(start))
             return dataclasses.replace(found, in_front=in_front) if in_front else found
     return None
 
 
-def _submitted(submitter: TrainingCommand) -> TrainingCommand | None:
+def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> TrainingCommand | None:
     """The launch behind `--` of a program that starts it on as many machines as it is told.
 
     mason.py of open-instruct e6c3044 multiplies the processes of `accelerate launch` by its machines (line 537).
@@ -115,7 +115,7 @@ def _submitted(submitter: TrainingCommand) -> TrainingCommand | None:
     own, _, _, _ = _options(submitter.arguments[:place])
     ends = [number for number, text in enumerate(texts) if number >= place and text in ("--", "&&", ";")]
     commands = (submitter.arguments[start + 1 : end] for start, end in pairwise([*ends, len(texts)]))
-    launches = (find_launch(words, submitter.environment, submitter.line) for words in commands if words)
+    launches = (find_launch(words, environment, submitter.line) for words in commands if words)
     launch = next((found for found in launches if found is not None), None)
     nodes = own.get("num_nodes")
     if launch is None or launch.launcher != "accelerate" or nodes is None:
