@@ -86,14 +86,14 @@ def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe 
 
     Of several ways to scale fp8, `wanted`.
     """
-    found = [
-        one
-        for one in release_recipes(stack)
-        if (one.model, one.hardware, one.precision) == (case.model, case.hardware, case.precision)
-        and ("_peft_" in one.recipe) == case.adapters
+    alike = [
+        recipe
+        for recipe in release_recipes(stack)
+        if (recipe.model, recipe.hardware, recipe.precision) == (case.model, case.hardware, case.precision)
+        and ("_peft_" in recipe.recipe) == case.adapters
     ]
-    scaled = [one for one in found if one.switches.get(_RECIPE, wanted) == wanted] or found
-    return min(scaled, key=lambda one: (abs(one.devices - case.devices), one.recipe), default=None)
+    scaled = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
+    return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
 
 
 def usual_fp8_recipe(family: str) -> str:
@@ -105,17 +105,17 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     """A profile on a release, as the release sets it for one case; switches that the question gives stay."""
     if profile.case == case or not release_recipes(profile.stack):
         return profile
-    given = {name: getattr(profile, name) for name in profile.given}
+    named = {name: getattr(profile, name) for name in profile.given}
     usual = framework(profile.name, stack=profile.stack)
-    wanted = given.get(_RECIPE) or usual_fp8_recipe(case.family)
-    found = recipe_of_case(profile.stack, case, wanted)
-    values, whose = (found.switches, found.recipe) if found else _usual(profile.stack, case, wanted)
+    wanted = named.get(_RECIPE) or usual_fp8_recipe(case.family)
+    recipe = recipe_of_case(profile.stack, case, wanted)
+    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
-    where = f" ({found.source})" if found else ""
-    scaled = f", fp8 by {given.get(_RECIPE) or typed.get(_RECIPE, usual.fp8_recipe)}" if case.precision == "fp8" else ""
+    where = f" ({recipe.source})" if recipe else ""
+    scaled = f", fp8 by {named.get(_RECIPE) or typed.get(_RECIPE, usual.fp8_recipe)}" if case.precision == "fp8" else ""
     return replace(
         usual,
-        **{**typed, **given},
+        **{**typed, **named},
         given=profile.given,
         case=case,
         release=f"{profile.stack}: {whose}{scaled}",
@@ -125,12 +125,15 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
     """What more than half of the nearest recipes set, and which those are; of fp8, those that scale it as `wanted`."""
-    alike = [one for one in release_recipes(stack) if one.is_moe == case.is_moe]
+    alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     if case.precision == "fp8":
-        alike = [one for one in alike if one.switches.get(_RECIPE, wanted) == wanted] or alike
+        alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
     pools = (
-        ([one for one in alike if (one.hardware, one.precision) == (case.hardware, case.precision)], case.hardware),
-        ([one for one in alike if one.precision == case.precision], "any device"),
+        (
+            [recipe for recipe in alike if (recipe.hardware, recipe.precision) == (case.hardware, case.precision)],
+            case.hardware,
+        ),
+        ([recipe for recipe in alike if recipe.precision == case.precision], "any device"),
         (alike, "any device and precision"),
     )
     pool, where = next(((pool, where) for pool, where in pools if pool), ([], ""))
@@ -140,13 +143,13 @@ def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str
 
 
 def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
-    names: Iterable[str] = dict.fromkeys(name for one in pool for name in one.switches)
-    found = {}
+    names: Iterable[str] = dict.fromkeys(name for recipe in pool for name in recipe.switches)
+    most = {}
     for name in names:
-        (value, count), *_ = Counter(one.switches.get(name) for one in pool).most_common(1)
+        (value, count), *_ = Counter(recipe.switches.get(name) for recipe in pool).most_common(1)
         if value is not None and 2 * count > len(pool):
-            found[name] = value
-    return found
+            most[name] = value
+    return most
 
 
 def names_given(options: Mapping[str, str]) -> frozenset[str]:
