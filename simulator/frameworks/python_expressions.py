@@ -12,13 +12,13 @@ from simulator.errors import InputError
 from simulator.frameworks.python_values import (
     METHODS,
     Class,
-    Function,
     Instance,
     Method,
     Module,
+    OpenValue,
     Outside,
+    PythonFunction,
     ReturnedError,
-    Unknown,
 )
 from simulator.frameworks.remarks import Place
 
@@ -79,7 +79,7 @@ Default = Callable[[str], Any]
 
 def unknown_in(value: Any) -> bool:
     """Whether a value, or a part of one, is not known."""
-    if isinstance(value, Unknown | Outside):
+    if isinstance(value, OpenValue | Outside):
         return True
     if isinstance(value, Mapping):
         return any(map(unknown_in, value.values()))
@@ -123,12 +123,12 @@ class Expressions:
         finally:
             self.nested -= 1
 
-    def unknown(self, node: ast.AST, module: Module) -> Unknown:
+    def unknown(self, node: ast.AST, module: Module) -> OpenValue:
         """The value of an expression that is not known."""
         named = node.func if isinstance(node, ast.Call) else node
         plain = isinstance(named, ast.Name) or (isinstance(named, ast.Attribute) and self.nested < _MOST_NESTED)
         text = ast.unparse(named) if plain else "an expression"
-        return Unknown(text[:60], Place(str(module.path), getattr(node, "lineno", 1)))
+        return OpenValue(text[:60], Place(str(module.path), getattr(node, "lineno", 1)))
 
     def _value_Constant(self, node: ast.Constant, scopes: Scopes, module: Module) -> Any:  # noqa: N802, ARG002
         return node.value
@@ -150,7 +150,7 @@ class Expressions:
             if name in owner.fields:
                 return owner.fields[name]
             own = self._own(owner.defined, name)
-            if isinstance(own, Function):
+            if isinstance(own, PythonFunction):
                 return self.call(own, (owner,), {}, node, module)
             return self.default(name)
         if isinstance(owner, Module):
@@ -168,18 +168,18 @@ class Expressions:
         for part in kind.node.body:
             if isinstance(part, ast.FunctionDef) and part.name == name:
                 marked = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in part.decorator_list)
-                return Function(part, (kind.module.names,), kind.module, name) if marked else None
+                return PythonFunction(part, (kind.module.names,), kind.module, name) if marked else None
         return next((found for base in kind.bases if (found := self._own(base, name))), None)
 
     def _value_Call(self, node: ast.Call, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         function = self._function(node.func, scopes, module)
-        values: list[Any] = []
+        positional: list[Any] = []
         for part in node.args:
             if isinstance(part, ast.Starred):
                 several = self.value(part.value, scopes, module)
-                values += several if isinstance(several, list | tuple) else [self.unknown(part, module)]
+                positional += several if isinstance(several, list | tuple) else [self.unknown(part, module)]
             else:
-                values.append(self.value(part, scopes, module))
+                positional.append(self.value(part, scopes, module))
         named: dict[str, Any] = {}
         for word in node.keywords:
             value = self.value(word.value, scopes, module)
@@ -187,7 +187,7 @@ class Expressions:
                 named[word.arg] = value
             elif isinstance(value, dict):
                 named |= {str(key): item for key, item in value.items()}
-        return self.call(function, tuple(values), named, node, module)
+        return self.call(function, tuple(positional), named, node, module)
 
     def _function(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
         """What is called; of an object whose class is not read, a method."""
@@ -203,7 +203,7 @@ class Expressions:
 
     def call(self, function: Any, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         """What a call returns. Raises RaisedError where it raises."""
-        if isinstance(function, Function):
+        if isinstance(function, PythonFunction):
             return self._called(function, values, named, node, module)
         if isinstance(function, Class):
             return self._made(function, values, named, node, module)
@@ -214,7 +214,7 @@ class Expressions:
         return self.unknown(node, module)
 
     def _called(
-        self, function: Function, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
+        self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
     ) -> Any:
         if self.depth >= _DEEPEST:
             raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
@@ -231,7 +231,7 @@ class Expressions:
             self.depth -= 1
         return None
 
-    def _taken(self, function: Function, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    def _taken(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Values of a function's parameters."""
         asked = function.node.args
         places = [*asked.posonlyargs, *asked.args]
@@ -249,7 +249,7 @@ class Expressions:
         if asked.kwarg:
             names[asked.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         for word in places:
-            names.setdefault(word.arg, Unknown(word.arg, Place(str(function.module.path), function.node.lineno)))
+            names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
 
     def _made(self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
@@ -280,20 +280,20 @@ class Expressions:
         factory = instance.fields.get("default_factory")
         return self.unknown(node, module) if factory is None else self.call(factory, (), {}, node, module)
 
-    def _method(self, method: Method, values: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _method(self, method: Method, positional: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         owner, name = method.owner, method.name
         if isinstance(owner, Instance):
             place = Place(str(module.path), getattr(node, "lineno", 1))
-            made = Instance(f"{owner.kind}.{name}", arguments=(*owner.arguments, *values))
+            made = Instance(f"{owner.kind}.{name}", arguments=(*owner.arguments, *positional))
             for word, value in named.items():
                 made.put(word, value, place)
             return made
-        if unknown_in(values) and not isinstance(owner, list | dict):
+        if unknown_in(positional) and not isinstance(owner, list | dict):
             return self.unknown(node, module)
-        if isinstance(owner, str) and name == "join" and values:
-            values = (list(map(str, values[0])),)
+        if isinstance(owner, str) and name == "join" and positional:
+            positional = (list(map(str, positional[0])),)
         charge(STEP + len(owner))
-        answer = getattr(owner, name)(*values, **named)
+        answer = getattr(owner, name)(*positional, **named)
         return list(answer) if name in ("items", "keys", "values") else answer
 
     def _outside(self, name: str, values: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
@@ -340,7 +340,7 @@ class Expressions:
     def _is_a(self, value: Any, kinds: Any, node: ast.AST, module: Module) -> Any:
         several = kinds if isinstance(kinds, tuple) else (kinds,)
         names = [getattr(kind, "name", "").rpartition(".")[2] for kind in several]
-        if isinstance(value, Unknown | Outside) or not all(names):
+        if isinstance(value, OpenValue | Outside) or not all(names):
             return self.unknown(node, module)
         if isinstance(value, Instance):
             return value.kind.rpartition(".")[2] in names
@@ -352,7 +352,7 @@ class Expressions:
 
     def _combined(self, kind: ast.operator, left: Any, right: Any, node: ast.AST, module: Module) -> Any:
         combine = _BINARY.get(type(kind))
-        if combine is None or isinstance(left, Unknown | Outside) or isinstance(right, Unknown | Outside):
+        if combine is None or isinstance(left, OpenValue | Outside) or isinstance(right, OpenValue | Outside):
             return self.unknown(node, module)
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple | dict)]
         if sum(sizes) > _MOST_ITEMS:
@@ -387,7 +387,7 @@ class Expressions:
         left = self.value(node.left, scopes, module)
         for kind, other in zip(node.ops, node.comparators, strict=True):
             right = self.value(other, scopes, module)
-            if isinstance(left, Unknown) or isinstance(right, Unknown):
+            if isinstance(left, OpenValue) or isinstance(right, OpenValue):
                 return self.unknown(node, module)
             elsewhere = isinstance(left, Outside) != isinstance(right, Outside) or isinstance(left, Instance)
             # A name of elsewhere is some value: whether it equals another is not known, but it is not None.
@@ -438,7 +438,7 @@ class Expressions:
         return owner[key] if isinstance(owner, list | tuple | dict | str) else self.unknown(node, module)
 
     def _value_Lambda(self, node: ast.Lambda, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return Function(node, scopes, module)
+        return PythonFunction(node, scopes, module)
 
     def _value_JoinedStr(self, node: ast.JoinedStr, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         parts = [self.value(part, scopes, module) for part in node.values]
@@ -472,10 +472,10 @@ class Expressions:
 
     def truth(self, value: Any) -> bool | None:
         """Whether a value counts as true; None where that is not known."""
-        if isinstance(value, Unknown | Outside | Method):
+        if isinstance(value, OpenValue | Outside | Method):
             return None
         if isinstance(value, Instance):
             # An object is true; what a function of elsewhere returns may be anything.
             made = value.defined is not None or value.kind.rpartition(".")[2][:1].isupper()
             return True if made else None
-        return True if isinstance(value, Module | Function | Class) else bool(value)
+        return True if isinstance(value, Module | PythonFunction | Class) else bool(value)

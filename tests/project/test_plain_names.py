@@ -16,7 +16,7 @@ BUDGETS = {
     "cost": 25,
     "evidence": 68,
     "lab": 35,
-    "question": 25,
+    "question": 24,
     "recipes": 103,
     "search": 2,
     "show": 218,

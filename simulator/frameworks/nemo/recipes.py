@@ -23,7 +23,7 @@ from simulator.frameworks.flags import table_of
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo.read import named, read_filled
 from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_values import Function, Instance, Module, Outside, RaisedError, Unknown
+from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
@@ -73,7 +73,7 @@ def _defaults() -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
-            found[flag.name] = Unknown(flag.name, Place("", 1))
+            found[flag.name] = OpenValue(flag.name, Place("", 1))
             continue
         text = flag.default
         found[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
@@ -94,13 +94,13 @@ def python_recipes(path: Path) -> Iterator[PythonRecipe]:
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
     for name, function in module.names.items():
-        if isinstance(function, Function) and function.module is module and _RECIPE.fullmatch(name):
+        if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
             found = _returned(reader, function, module)
             if found is not None:
                 yield _recipe(name, found, Place(str(path), function.node.lineno))
 
 
-def _returned(reader: PythonReader, function: Function, module: Module) -> Instance | None:
+def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
     """The configuration that a function without arguments returns."""
     arguments = function.node.args
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
@@ -199,7 +199,7 @@ def _keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
 
 def _plain(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
     """A value as text."""
-    if isinstance(value, Unknown):
+    if isinstance(value, OpenValue):
         return unknown_value(value.name, place.line, [Cause(place.line, ".".join(path))])
     if isinstance(value, Outside):
         return known_value(_TYPES.get(value.name, value.name), place.line)
@@ -257,7 +257,7 @@ def variants(path: Path) -> Iterator[PythonRecipe]:
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
     for function in module.names.values():
-        asked = function.node.args if isinstance(function, Function) and function.module is module else None
+        asked = function.node.args if isinstance(function, PythonFunction) and function.module is module else None
         if asked is None or not {"precision", "config_variant"} <= {word.arg for word in asked.args}:
             continue
         for word in _WORDS:
@@ -266,7 +266,7 @@ def variants(path: Path) -> Iterator[PythonRecipe]:
                 yield found
 
 
-def _variant(reader: PythonReader, function: Function, word: str, variant: str) -> PythonRecipe | None:
+def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
     """One precision and variant of a function, as the script starts it."""
     module, base = function.module, None
     recipe, _, device = function.name.rpartition("_config_")
@@ -298,7 +298,7 @@ def _start(instance: Instance, reader: PythonReader, word: str) -> None:
     """Lay over a configuration what the performance script does before it starts."""
     overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
     common = overrides.names.get("_set_common_perf_overrides") if overrides else None
-    if isinstance(common, Function):
+    if isinstance(common, PythonFunction):
         reader.call(common, (instance,), {}, common.node, common.module)
     optimizer = instance.fields.get("optimizer")
     if word == "bf16" and isinstance(optimizer, Instance) and optimizer.fields.get("optimizer") == "adam":
