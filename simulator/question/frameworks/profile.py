@@ -178,6 +178,12 @@ class FrameworkProfile:
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
     )
+    dummy_weight_gradients: str = switch(
+        "none",
+        "modules for each of whose weight shapes an unused 16-bit gradient stays allocated, where gradients accumulate in "
+        "the product: linear (TransformerEngine 2.3 and later), or grouped products of experts too (2.10 and later)",
+        choices=("none", "linear", "all"),
+    )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
     )
