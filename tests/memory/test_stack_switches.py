@@ -321,3 +321,37 @@ def test_activations_on_the_host_leave_two_of_the_largest_layers(layers: int) ->
     assert found.one_micro_batch[0, 0] == T * min(2 * MOE, whole)
     assert found.offload_traffic[0, 0] == T * whole
     assert memory(model, {}).activations.offload_traffic[0, 0] == 0
+
+
+def test_unused_weight_gradients_stay_one_for_each_shape() -> None:
+    # TransformerEngine's get_dummy_wgrad: q, k and v are one module of 128 x 64, proj 64 x 64, gate and up 320 x 64,
+    # down 64 x 160; all four layers share them.
+    shapes = 2 * (128 * 64 + 64 * 64 + 320 * 64 + 64 * 160)
+    options = {"dummy_weight_gradients": "linear"}
+    assert memory(dense(), options).retained.tolist() == [[shapes]]
+    split: dict[str, Any] = {"devices": 2, "tensor_parallel": 2}
+    assert memory(dense(), options, **split).retained.tolist() == [[shapes / 2]]
+    assert memory(dense(), options | {"fused_gradient_accumulation": "false"}).retained.tolist() == [[0]]
+    # Frozen weights have no gradients.
+    assert memory(dense(), options, lora_rank=4).retained.tolist() == [[0]]
+
+
+def test_all_experts_of_a_rank_share_two_unused_gradients() -> None:
+    # A dense layer's network, the shared expert's of 48, attention; a routed expert of 40 has shapes of its own.
+    model = small_moe(vocab_size=8, moe_intermediate_size=40, num_shared_experts=1)
+    dense_shapes = 2 * (128 * 64 + 64 * 64 + 320 * 64 + 64 * 160)
+    shared, routed = 2 * 3 * model.shared_width * 64, 2 * 3 * 40 * 64
+    options = {"dummy_weight_gradients": "all"}
+    linear = memory(model, {"dummy_weight_gradients": "linear"}).retained[0, 0]
+    assert linear == dense_shapes + shared
+    # A shared expert as wide as a routed one, and split as it, has the same shapes.
+    assert model.shared_width == 40
+    assert memory(model, options).retained[0, 0] == linear
+    both: dict[str, Any] = {"devices": 2, "tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+    assert memory(model, options, **both).retained[0, 0] == linear / 2 + routed
+
+
+def test_values_are_copied_out_of_the_joint_projection() -> None:
+    # 2 (q + 2 k) of it, and 2 k of the copy.
+    found = [memory(dense(), {"keep_qkv_output": of}).activations.one_micro_batch[0, 0] for of in ("true", "false")]
+    assert found[0] - found[1] == 4 * T * (2 * 128 - 2 * 32)

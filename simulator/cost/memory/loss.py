@@ -50,9 +50,10 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
 def head_gradient_bytes(pricing: Pricing) -> Array:
     """Bytes where the output layer's weight gradient is made, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
-    The logits' gradient, that of the layer's input, with sequence parallelism the gathered input, and a tensor as large as the weight: its gradient, or the unused one
-    that stands for it where the product adds to the accumulated gradients (`LinearWithGradAccumulationAndAsyncCommunication`,
-    megatron-core tensor_parallel/layers.py). Frozen weights have none.
+    The logits' gradient; that of the layer's input, with sequence parallelism beside the gathered input; and a tensor
+    as large as the weight: its gradient, or the unused one that stands for it where the product adds to accumulated
+    gradients (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen
+    weights have none.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import HALF, element_bytes
@@ -88,18 +89,28 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
         return sizes
     conditions, layers = conditions_of(scenario), contents.with_prediction
-    shapes: dict[Weight, KindArray] = {}
+    modules: dict[Weight, KindArray] = {}
     for position, kind in enumerate(contents.layer_kinds):
         for weight in _module_weights(layer_operations(conditions, kind), fused=profile.fused_projections):
-            if weight.routed and profile.dummy_weight_gradients != "all":
-                continue
-            shapes[weight] = shapes.get(weight, np.zeros_like(layers[position])) + layers[position]
-    ways = {"column": "dense", "row": "dense", "expert_column": "expert", "expert_row": "expert"}
-    for weight, users in shapes.items():
-        ranks = {"dense": pricing.block.tensor_parallel, "expert": pricing.block.expert_tensor_parallel}
-        parts = ranks[ways[weight.split]] if weight.split in ways else 1.0
-        sizes = sizes + (users > 0.0) * (element_bytes(scenario) * weight.inputs * weight.outputs / parts)
+            if not weight.routed or profile.dummy_weight_gradients == "all":
+                modules[weight] = modules.get(weight, np.zeros_like(layers[position])) + layers[position]
+    counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
+    for weight, users in modules.items():
+        outputs, inputs = _local_shape(pricing, weight)
+        again = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
+        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *again], axis=0)
+        sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
+        counted.append((users > 0.0, outputs, inputs))
     return sizes
+
+
+def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
+    """Outputs and inputs of one weight on a device, shape (n,) each."""
+    block, whole = pricing.block, np.ones(len(pricing))
+    parts = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
+    of_outputs = parts if weight.split in ("column", "expert_column") else whole
+    of_inputs = parts if weight.split in ("row", "expert_row") else whole
+    return weight.outputs / of_outputs, weight.inputs / of_inputs
 
 
 def _module_weights(operations: Iterable[Operation], *, fused: bool) -> Iterator[Weight]:

@@ -180,8 +180,8 @@ class FrameworkProfile:
     )
     dummy_weight_gradients: str = switch(
         "none",
-        "modules for each of whose weight shapes an unused 16-bit gradient stays allocated, where gradients accumulate in "
-        "the product: linear (TransformerEngine 2.3 and later), or grouped products of experts too (2.10 and later)",
+        "modules of whose weight shapes each keeps an unused 16-bit gradient allocated, where products add to accumulated "
+        "gradients: linear ones (TransformerEngine since 2.3), or all, experts' grouped ones too (since 2.10)",
         choices=("none", "linear", "all"),
     )
     foreach_optimizer: bool = switch(
