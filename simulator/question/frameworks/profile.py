@@ -180,8 +180,8 @@ class FrameworkProfile:
     )
     dummy_weight_gradients: str = switch(
         "none",
-        "modules of whose weight shapes each keeps an unused 16-bit gradient allocated, where products add to accumulated "
-        "gradients: linear ones (TransformerEngine since 2.3), or all, experts' grouped ones too (since 2.10)",
+        "modules of whose weight shapes each keeps an unused 16-bit gradient, where products add to accumulated ones: "
+        "linear ones (TransformerEngine since 2.3), or all, experts' grouped ones too (since 2.10)",
         choices=("none", "linear", "all"),
     )
     foreach_optimizer: bool = switch(
