@@ -15,7 +15,7 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
-from simulator.frameworks.names import is_irrelevant, misspelled, plain
+from simulator.frameworks.names import is_harmless, is_irrelevant, misspelled, plain
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.frameworks.values import Cause, PlainValue, known_value
 
@@ -327,10 +327,10 @@ class Arguments:
         for name, entries in self.entries.items():
             if name in self.known:
                 continue
-            last, flag = entries[-1], self.table.get(name)
+            last, flag = entries[-1], self.table.of(name)
             if flag is not None:
                 self._remark_unpriced(last, flag)
-            elif self.complete or not is_irrelevant(name):
+            elif not is_harmless(name) and (self.complete or not is_irrelevant(name)):
                 said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, names)}"
                 self.remarks.append(Remark("unknown-flag", "error", said, last.place))
 

@@ -50,9 +50,10 @@ def file_forms() -> tuple[tuple[str, FileForm], ...]:
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
-def read_file(name: str, form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file, likewise."""
-    return _extended(name, arguments, None, lambda: form.read(arguments, keys))
+def read_file(form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of a configuration file; None of one that is of none of its framework's."""
+    run = form.read(arguments, keys)
+    return None if run is None else finished(arguments, run)
 
 
 def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:

@@ -35,7 +35,12 @@ def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
 def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBest]:
     """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
     scenario, profile = query.scenario, query.scenario.framework
-    tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
+    makers = {device.vendor for device in scenario.kinds_of_device}
+    tuned = (
+        stack.name
+        for stack in stacks_of(profile.name)
+        if stack.tuned and (not stack.vendors or makers <= set(stack.vendors))
+    )
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, query.options, name))
         yield StackBest(name, _best(replace(query, scenario=other), near))

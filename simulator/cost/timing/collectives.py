@@ -129,7 +129,7 @@ def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:
 
 
 def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> Array:
-    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member.
+    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member (T17).
 
     An island of m members takes in `(k - 1) / k` of the bytes from the k islands of a level, over m links.
     """
@@ -144,7 +144,7 @@ def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> A
 
 
 def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes`, spread evenly over the group (itself included)."""
+    """Each member sends `sent_bytes`, spread evenly over the group (itself included) (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for level in _crossings(scenario, group):
@@ -156,7 +156,7 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
 
 
 def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
-    """One copy of each token to every rank with experts of it: over a level one to each island that it reaches there.
+    """One copy of each token to every rank with experts of it: over a level one to each island reached there (T9).
 
     Rates and latency are those of DeepEP's kernels on H100, 437 points of one to eight nodes (`aiconfigurator`,
     wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
@@ -181,7 +181,7 @@ _ONCE_LATENCY_SECONDS = 40e-6
 
 
 def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
+    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts (T17)."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
     for level in _links(scenario):

@@ -40,7 +40,7 @@ class Products(NamedTuple):
 
 
 def product_seconds(scenario: Scenario, compute: Products, parameters: Array) -> Products:
-    """Seconds of matrix products with weights, by roofline.
+    """Seconds of matrix products with weights, by roofline (T2).
 
     Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
     it is computed or in a kernel behind it. Frozen weights have no weight gradient.
@@ -73,7 +73,7 @@ def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Side, 
 
 
 def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, depth: Side) -> Array | float:
-    """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
+    """Time of a product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
     are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
@@ -135,7 +135,7 @@ def product_compute(pricing: Pricing, product: Product) -> Products:
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of the routed experts' products, all experts of a device in one grouped kernel.
+    """Seconds of the routed experts' products, all experts of a device in one grouped kernel (T11).
 
     Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
     """

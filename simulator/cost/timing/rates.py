@@ -25,7 +25,7 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention; 16 bit also under fp8.
+    """FLOP/s of attention; 16 bit also under fp8 (T4).
 
     FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
     """
@@ -77,12 +77,12 @@ def wide_precision(scenario: Scenario) -> str:
 
 
 def gemm_rate(scenario: Scenario) -> float:
-    """FLOP/s of the layers' matrix products."""
+    """FLOP/s of the layers' matrix products (T2)."""
     values = scenario.coefficients.time
     efficiency = values.gemm_efficiency_fp8 if scenario.precision == "fp8" else values.gemm_efficiency
     return scenario.hardware.peak(scenario.precision) * efficiency
 
 
 def memory_rate(scenario: Scenario) -> float:
-    """Bytes per second of elementwise kernels."""
+    """Bytes per second of elementwise kernels (T6)."""
     return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency

@@ -68,13 +68,15 @@ class StepSeconds(NamedTuple):
         }
 
 
-def step_seconds(pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf) -> StepSeconds:
+def step_seconds(
+    pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf, work: StageWork | None = None
+) -> StepSeconds:
     """Price a block's time. The memory result supplies what is offloaded.
 
     A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
-    a lower bound that does.
+    a lower bound that does. `work` is that of the passes, where it is known.
     """
-    work = stage_work(pricing)
+    work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
@@ -99,7 +101,7 @@ def least_step_seconds(pricing: Pricing) -> Array:
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,)."""
+    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,) (T23)."""
     values = scenario.coefficients.time
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
     return overhead + waiting_seconds(scenario, pipeline)
@@ -116,7 +118,7 @@ def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: Kind
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Waiting for the slowest of ever more ranks, where the stack's `node_doubling_wait` counts it."""
+    """Waiting for the slowest of ever more ranks, where the stack's `node_doubling_wait` counts it (T23)."""
     work = pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
     return scenario.framework.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
 
@@ -128,7 +130,7 @@ def _largest(by_kind: KindArray) -> Array:
 
 
 def _on_own_devices(pricing: Pricing, figure: Callable[[Scenario], Array | float]) -> KindArray:
-    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
+    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1) (T26)."""
     by_group = [np.atleast_2d(figure(member.scenario)) for member in pricing.members]
     return np.concatenate([by_group[group] for group in pricing.contents.group]) if len(by_group) > 1 else by_group[0]
 
@@ -151,7 +153,7 @@ def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
 
 
 def data_parallel_seconds(pricing: Pricing, forward: KindArray, micro_batch: Array) -> KindArray:
-    """Exposed gradient reduction and parameter gathering of a step.
+    """Exposed gradient reduction and parameter gathering of a step (T20).
 
     ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
     parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What
@@ -196,7 +198,7 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, micro_batch: Arr
 
 
 def _broadcasts(pricing: Pricing) -> Array:
-    """Start of a broadcast of every other rank's share, one after the other, where parameters are sent so."""
+    """Start of a broadcast of every other rank's share, one after the other, where parameters are sent so (T23)."""
     scenario, block = pricing.scenario, pricing.block
     degrees = shard_degrees(pricing).dense
     sent = scenario.framework.zero_broadcasts & (block.zero_stage >= 1) & (block.zero_stage <= _BROADCAST_STAGES)
@@ -238,7 +240,7 @@ def _seconds_per_byte(pricing: Pricing, group: RankGroup) -> KindArray:
 
 
 def optimizer_seconds(pricing: Pricing) -> KindArray:
-    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth.
+    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth (T21).
 
     `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again.
     """
@@ -262,7 +264,7 @@ class HostMoves(NamedTuple):
 
 
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
-    """What offload moves between device and host, one after the other.
+    """What offload moves between device and host, one after the other (T22).
 
     Optimizer state goes out after and comes back before the step. Activations go out in the forward and come back in
     the backward pass; parameters on the host come in for both passes of every micro batch, and go out after the step.

@@ -34,6 +34,8 @@ class Stack:
     """Orders of passes that its pipelines have beside the framework's."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """What its code does in its own way, which no flag of a run chooses."""
+    vendors: tuple[str, ...] = ()
+    """Makers whose devices it is written for; empty for all."""
     tuned: bool = False
     """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.transformers.framework import is_trainer
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
@@ -30,6 +30,7 @@ from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
+    entry_of,
     names_in,
     names_training,
     settings_of_training,
@@ -117,7 +118,8 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
-    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, TRL, oumi, "
+    "OLMo, open-instruct, torchtitan, torchtune"
 )
 
 
@@ -129,6 +131,8 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     except InputError as error:
         raise _unparsed(path, text, error) from error
     require_training_text(str(path), text)
+    if {"schema_version", "tool_version"} <= content.keys():
+        raise NoRecipeError(f"{path}: starts no training: an answer of simulate")
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     if trainer := trainer_of(names, keys):
@@ -138,8 +142,6 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     found = _by_format(document)
     if found is not None:
         return with_network(found[0], keys), found[1]
-    if is_trainer(names):
-        raise _of_other(path, "Hugging Face's Trainer or TRL")
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -153,16 +155,22 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.is_own(document.names):
-            return _by_file_form(name, form, document.path, document.keys), set()
-    return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
+        if form.order >= _PADDLE and is_paddle(document.names):
+            return read_paddle_document(document.path, document.keys), set()
+        if form.is_own(document.names) and (recipe := _by_file_form(name, form, document.path, document.keys)):
+            return recipe, set()
+    return None
 
 
-def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+_PADDLE: Final = 60
+"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
+
+
+def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe | None:
     """The recipe of a configuration file of this form, one of a framework's."""
     arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
-    run = registry.read_file(name, form, arguments, keys)
-    return recipe_of(run, str(path), dialect=form.dialect)
+    run = registry.read_file(form, arguments, keys)
+    return None if run is None else recipe_of(run, str(path), dialect=form.dialect)
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
@@ -193,6 +201,8 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
+    if path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
+        return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
@@ -234,11 +244,23 @@ def _read_shell(
     if recipes:
         return tuple(recipes)
     if passed:
-        launch = passed[0]
-        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
-        shown = other_trainer(launch) or shown
-        raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+        raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
+    """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
+    where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
+    shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+    shown = other_trainer(launch) or shown
+    if name := entry_of(launch):
+        return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
+    script = PurePath(launch.script.text).name
+    unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
+    if unknown and not flags:
+        asks = ", ".join(unknown[:3])[:120]
+        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
+    return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
@@ -260,10 +282,9 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     if line and script.exit_line:
         said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {said}"
-    for name, (started, inside) in script.not_followed.items():
-        if names_training(name) or command_line(inside):
-            said = "with words that only the run knows" if inside else "that is not at hand"
-            yield f"{file}:{started}: starts a script {said}; {name} is to be judged by itself"
+    for name, other in script.not_followed.items():
+        if names_training(name) or "launch" in name or command_line(other.text):
+            yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
@@ -273,22 +294,28 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
-
-    def open_file(name: str, line: int) -> str | None:
-        try:
-            path = beside(file, name, line)
-            return read_text(path)
-        except InputError:
-            return None
-
+    """The script; one that is no shell only for placeholders in angle brackets is read with a variable for each."""
     try:
-        return read_script(text, file, settings, environment, open_file)
-    except InputError:
-        filled = _PLACEHOLDER.sub(_variable, text)
-        if filled == text:
-            raise
-        return read_script(filled, file, settings, environment, open_file)
+        return _read_filled(text, file, settings, environment, lambda source: source)
+    except InputError as error:
+        with contextlib.suppress(InputError):
+            return _read_filled(text, file, settings, environment, _filled)
+        raise error from None
+
+
+def _read_filled(
+    text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], fill: Callable[[str], str]
+) -> Script:
+    def open_file(name: str, line: int) -> str | None:
+        with contextlib.suppress(InputError):
+            return fill(read_text(beside(file, name, line)))
+        return None
+
+    return read_script(fill(text), file, settings, environment, open_file)
+
+
+def _filled(text: str) -> str:
+    return _PLACEHOLDER.sub(_variable, text)
 
 
 def _variable(placeholder: re.Match[str]) -> str:

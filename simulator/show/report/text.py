@@ -197,7 +197,7 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
-        yield f"{need}; probability that it fits: {probability_text(probability)} %"
+        yield f"{need}; fits with {probability_text(probability)} %"
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
