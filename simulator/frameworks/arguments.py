@@ -90,6 +90,14 @@ class Arguments:
         """Settings whose value only the run knows."""
         self.devices: int | None = None
         """Processes that are started, where only their number is said."""
+        self.nodes: int | None = None
+        """Nodes, where a configuration file says them."""
+        self.devices_per_node: int | None = None
+        """Processes of a node, likewise."""
+        self.settings: Mapping[str, str] = {}
+        """What the user tells of what the recipe leaves to the run."""
+        self.used: set[str] = set()
+        """Settings that something depends on."""
         self.bags: set[Cause] = set()
         """Texts that may hold any flag."""
         self.maybe: dict[str, frozenset[Cause]] = {}
@@ -117,6 +125,18 @@ class Arguments:
                 self.add(name, (known_value("false", line),), line, file)
         elif lowered not in ("none", "null") or not known:
             self.add(name, values, line, file)
+
+    def add_as(self, flag: Flag, values: Sequence[PlainValue], line: int, file: str = "") -> bool:
+        """Take a key of another framework for the flags whose other name it is; False where it is of none."""
+        lowered = " ".join(value.text for value in values).lower()
+        off = lowered in OFF and all(value.known for value in values)
+        pairs = list(flag.aliases())
+        for name, text in pairs:
+            if not text:
+                self.add_key(name, values, line, file)
+            elif off == (text == "!"):
+                self.add(name, [] if text == "!" else [known_value(text, line)], line, file)
+        return bool(pairs)
 
     def add_defaults(self, flags: Iterable[str], line: int, told: Iterable[str] = ()) -> None:
         """Take flags that the framework sets itself, `name` or `name=value`, unless the run has them or `told` does."""

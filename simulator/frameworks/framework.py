@@ -63,6 +63,8 @@ class FileForm:
     """Tables of its keys, where they are others than its framework's."""
     complete: bool = True
     """Whether its tables have every key."""
+    in_words_of: str = ""
+    """Framework whose flags its keys are taken as, where its table says of each which flag it stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ def tables(name: str) -> tuple[str, ...]:
 
 def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:
     """Their flags, or those of one form of recipes."""
+    if isinstance(form, FileForm) and form.in_words_of:
+        return table(form.in_words_of)
     return table_of(*((form.tables if form is not None else ()) or tables(name)))
 
 

@@ -51,11 +51,11 @@ def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     return None if best is None else estimates_of([best])[0]
 
 
-def reasons(query: Query, found: Found) -> Iterator[Violation]:
+def reasons(query: Query, searched: Found) -> Iterator[Violation]:
     """What each rule says of one layout that it dropped."""
     for rule in (*RULES, ACROSS_NODES):
-        if rule.id in found.examples:
-            layout = found.examples[rule.id]
+        if rule.id in searched.examples:
+            layout = searched.examples[rule.id]
             yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
 
 

@@ -106,7 +106,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --vocab-size 32000 --tensor-model-pa
     file = script(tmp_path, text)
     (found,) = checked(file, *H100, code=3)
     assert "--set 1=LAYERS --set 2=TP --set 3=BATCH" in found["reasons"][0]
-    shown = run("check", file, *H100).stdout
+    shown = " ".join(run("check", file, *H100).stdout.split())
     assert shown.count("--set 1=LAYERS --set 2=TP --set 3=BATCH") >= 1
     (found,) = checked(file, *H100, "--set", "1=20", "--set", "2=1", "--set", "3=1")
     assert found["outcome"] == "fits"

@@ -61,7 +61,7 @@ def test_every_answer_has_every_format(command: str, format_name: str) -> None:
     assert result.stdout.endswith("\n")
 
 
-@pytest.mark.parametrize("command", ["models", "hardware", "frameworks"])
+@pytest.mark.parametrize("command", ["models", "hardware", "frameworks", "flags"])
 @pytest.mark.parametrize("format_name", ANSWERS["listing"].formats)
 def test_every_list_has_every_format(command: str, format_name: str) -> None:
     result = run(command, "--format", format_name)
@@ -81,6 +81,7 @@ def test_lists_hold_the_shipped_names() -> None:
         ("models", "llama3.1-8b", "num_hidden_layers"),
         ("hardware", "z2000", "memory_bandwidth"),
         ("frameworks", "torch", "flash_attention"),
+        ("flags", "megatron", "layout.tensor_parallel"),
     ],
 )
 def test_one_is_shown(command: str, name: str, said: str) -> None:

@@ -43,6 +43,14 @@ def test_a_first_screen(name: str) -> None:
         assert text in result.stdout
 
 
+def test_a_comparison_on_one_screen() -> None:
+    sides = ("--model llama3.1-8b --hardware h20 --tp 2", "--model llama3.1-8b --hardware h20 --tp 4")
+    lines = run("compare", *sides, env=SCREEN).stdout.splitlines()
+    assert len(lines) <= 40
+    assert [line for line in lines if len(line) > 80] == []
+    assert len(run("compare", *sides, "-v", env=SCREEN).stdout.splitlines()) > len(lines) + 10
+
+
 def test_signs_are_those_of_the_reader_s_change() -> None:
     words = ["--model", "llama3.1-70b", "--nodes", "8", "--tp", "8", "--pp", "4", "--hardware", "h100"]
     text = run("estimate", *words, env=SCREEN).stdout

@@ -18,7 +18,7 @@ from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
 _OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
 """What a command says that prints the script's own folder, or one above it."""
 _SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
-_VARIABLE: Final = re.compile(r"[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
+_VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """What makes a name unknown, by its first variable: N in `$((N / 8))`."""
 _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
 """Names of scripts that launch, where another reads them."""
@@ -52,6 +52,7 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
         said = f"{argv[1].text[:100]} is not read: what it sets is not known"
         machine.remark("not-read", "warning", said, line, "--set NAME=VALUE")
         machine.unread = True
+        machine.may_be_set(line)
         if _LAUNCHES.search(name := _shown_name(argv[1])):
             machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
+from simulator.show.report.first_screen import wrapped
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -28,17 +30,31 @@ FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), 
 
 def compare_table(found: Comparison, presentation: Presentation, style: Style) -> str:
     """Return a comparison for people."""
-    figures = figure_rows(found, colour=presentation.colour)
+    full = presentation.verbosity > 0
+    figures = [row for row in figure_rows(found, colour=presentation.colour) if full or row[0].startswith(_FIRST)]
     blocks = [
-        titled("A and B", paragraph(list(_sides(found)), style), style),
-        titled("Figures", grid(FIGURES, figures, style, text_columns=[0]), style),
+        paragraph(wrapped(list(_sides(found)), presentation, style), style),
+        grid(FIGURES, figures, style, text_columns=[0]),
         titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
-        titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style), style),
-        titled(*_step(found, style), style),
+        titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style, full=full), style),
+        titled(*_step(found, style, full=full), style),
     ]
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(list(compare_notes(found, presentation)), style))
+        lines = list(compare_notes(found, presentation))
+        blocks.append(paragraph(wrapped(lines if full else _first_notes(lines), presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+_FIRST = ("verdict", "memory", "probability", "step", "tokens/s", "MFU")
+"""Begin the figures of a first screen."""
+_MOST_PARTS = 3
+"""Parts of a first screen."""
+
+
+def _first_notes(lines: list[str]) -> list[str]:
+    """The notes of a first screen: what cannot stand alone, and how well both are known."""
+    told = [line for line in lines if re.match(r"Only|([AB]: )?(Known|Assumed \w+ peak): ", line)]
+    return [*told, "-v: every part and interval, assumptions."]
 
 
 def _sides(found: Comparison) -> Iterator[str]:
@@ -118,8 +134,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _parts(parts: Sequence[PartDifference], shown: Callable[[float], str], style: Style) -> str:
-    return grid(PARTS, part_rows(parts, shown), style, text_columns=[0])
+def _parts(parts: Sequence[PartDifference], shown: Callable[[float], str], style: Style, *, full: bool) -> str:
+    *rows, total = part_rows(parts, shown)
+    if not full:
+        rows = [row for row in rows if row[-1].strip("0.")][:_MOST_PARTS]
+    return grid(PARTS, [*rows, total], style, text_columns=[0])
 
 
 def part_rows(parts: Sequence[PartDifference], shown: Callable[[float], str]) -> list[list[str]]:
@@ -130,9 +149,9 @@ def part_rows(parts: Sequence[PartDifference], shown: Callable[[float], str]) ->
     return [*rows, ["total", shown(totals[0]), shown(totals[1]), _signed(totals[1] - totals[0], shown)]]
 
 
-def _step(found: Comparison, style: Style) -> tuple[str, str]:
+def _step(found: Comparison, style: Style, *, full: bool) -> tuple[str, str]:
     unit, per_second = step_unit(max(found.first.throughput.step_seconds, found.second.throughput.step_seconds))
-    return f"Time of one step, {unit}", _parts(found.step, lambda value: f"{value * per_second:.3f}", style)
+    return f"Time of one step, {unit}", _parts(found.step, lambda value: f"{value * per_second:.3f}", style, full=full)
 
 
 def _seconds(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -162,8 +163,9 @@ def command_lines(text: str, width: int | None) -> str:
     """Return a command within a width, on lines that a shell joins."""
     if width is None or len(text) <= width:
         return text
-    lines = textwrap.wrap(text, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    return " \\\n".join(lines)
+    joined = re.sub(r"(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
+    lines = textwrap.wrap(joined, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines).replace("\0", " ")
 
 
 def switches_text(stack: str, framework: str) -> str:

@@ -27,6 +27,7 @@ from simulator.show.report.text import (
     fit_text,
     gib,
     grouped,
+    host_text,
     layout_text,
     percent,
     probability_text,
@@ -170,6 +171,8 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
             switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
             for line in (switches, status_line(estimate), *peak_line(estimate)):
                 shared.setdefault(line, {})[choice.hardware] = None
+            if (host := host_text(estimate.memory)) is not None:
+                shared.setdefault(f"{choice.nodes} nodes, {host}.", {})[choice.hardware] = None
             for note in estimate.provenance.notes:
                 notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
     told = {**shared, **notes} if verbosity > 0 else shared
