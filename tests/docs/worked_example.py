@@ -137,7 +137,7 @@ class Example:
             "attention_norm_output": times(2, tokens, h),
             "rotated_query": times(2, tokens, q),
             "rotated_key": times(2, tokens, k),
-            "qkv_output": f"{times(2, tokens)} × ({q} + {times(2, k)})",
+            "value": times(2, tokens, k),
             "attention_output": times(2, tokens, q),
             "attention_statistics": times(4, tokens, model.num_attention_heads),
             "ffn_norm_input": times(2, tokens, h),

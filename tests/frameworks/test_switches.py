@@ -64,6 +64,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
     "attention_dropout": {"flash_attention": "false"},
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},

@@ -52,6 +52,8 @@ ROUND = Coefficients(
 
 OUTSIDE = {"probabilities_in_experts": "false"}
 """Experts' outputs are weighted behind them, as in most of what is worked by hand."""
+PLAIN = {"megatron": {"keep_qkv_output": "true", "dummy_weight_gradients": "none"}}
+"""What TransformerEngine adds is worked by hand where it is tested, and left out elsewhere."""
 
 load_model = lru_cache(catalogue.load_model)
 load_hardware = lru_cache(catalogue.load_hardware)
@@ -150,7 +152,9 @@ def scenario_of(
         model=load_model(model) if isinstance(model, str) else model,
         hardware=machine,
         devices=devices,
-        framework=framework(profile, OUTSIDE | (options or {}), stack_for(profile, None, machine.stack)),
+        framework=framework(
+            profile, OUTSIDE | PLAIN.get(profile, {}) | (options or {}), stack_for(profile, None, machine.stack)
+        ),
         **fields,
     )
 

@@ -54,7 +54,8 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
     starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
     once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
     and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
-    over some ranks, and keys and values go round the others.
+    over some ranks, and keys and values go round the others. The core keeps its output, the product behind it the
+    exchanged one (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
     """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
@@ -81,6 +82,8 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
             assert_never(kind)
     if kind in ("ring", "all_to_all_ring"):
         kept = (Kept("ring_key_value", joined, shared_spread(mixer, "ring")),)
+    if kind in ("all_to_all", "all_to_all_ring"):
+        kept = (*kept, Kept("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
     return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
 
@@ -151,7 +151,11 @@ def plain_activation(
     went in.
     """
     element = element_bytes(conditions)
-    entered = () if conditions.model.activation == "relu" else (Kept(f"{name}_up", element * width, spread),)
+    entered = (
+        ()
+        if conditions.model.activation == "relu"
+        else (Kept(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
+    )
     return Operation(
         name=f"{name}_activation",
         group=group,
@@ -177,7 +181,7 @@ def gated_activation(
         name=f"{name}_activation",
         group=group,
         kept=(
-            Kept(f"{name}_gate_up", 2.0 * element * width, spread),
+            Kept(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
             Kept(f"{name}_product", _product(conditions, width), spread),
         ),

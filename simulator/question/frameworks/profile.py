@@ -195,9 +195,20 @@ class FrameworkProfile:
     shared_adapters: bool = switch(
         default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
     )
+    adapter_targets: str = switch(
+        "all",
+        "linear layers with LoRA adapters: all, or attention's; what frozen products without one read is not kept",
+        choices=("all", "attention"),
+    )
     fused_gradient_accumulation: bool = switch(
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
+    )
+    dummy_weight_gradients: str = switch(
+        "none",
+        "modules of whose weight shapes each keeps an unused 16-bit gradient, where products add to accumulated ones: "
+        "linear ones (TransformerEngine since 2.3), or all, experts' grouped ones too (since 2.10)",
+        choices=("none", "linear", "all"),
     )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
@@ -285,6 +296,16 @@ class FrameworkProfile:
     )
     fp8_inputs: bool = switch(
         default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
+    )
+
+    fp8_activation_inputs: bool = switch(
+        default=False,
+        about="activation functions keep what goes in (gate and up) in 8 bits, in training of any precision "
+        "(--activation-func-fp8-input-store of megatron-core)",
+    )
+    fp8_dispatch: bool = switch(
+        default=False,
+        about="tokens, and gradients on the same way, travel to their experts in 8 bits, and back in 16 (DeepSeek-V3)",
     )
 
     # Output layer and loss.
