@@ -94,7 +94,7 @@ def test_ranges_are_sized_by_what_is_left_out() -> None:
     random = np.random.default_rng(2)
     units = [_unit(stack=bool(i % 2)) for i in range(2000)]
     errors = np.array([random.normal(0.0, 0.25 if unit.distance.stack else 0.1) for unit in units])
-    once, twice = (fitted_sizes("time", units, factor * errors, np.ones(2000)) for factor in (1.0, 2.0))
+    once, twice = (fitted_sizes(("dense",), units, factor * errors, np.ones(2000)) for factor in (1.0, 2.0))
     for unit, deviation in ((_unit(), 0.1), (_unit(stack=True), 0.25)):
         assert unit.deviation(once) == pytest.approx(deviation, rel=0.15)
         assert unit.deviation(twice) == pytest.approx(2.0 * unit.deviation(once), rel=0.05)

@@ -135,7 +135,7 @@ def test_a_patch_is_read_inside_too(repository: Path) -> None:
     )
     text = f"python megatron_gpt_pretraining.py --config-name=link {keys}\n"
     (found,) = judged(script(repository, text.replace(" model.", " \\\n model.")), "--diff")
-    assert found["outcome"] == "does_not_fit"
+    assert found["outcome"] in {"does_not_fit", "cannot_tell"}, "too large, or so large that a run decides"
     patches = [change["patch"] for change in found["changes"]]
     assert any("- model.micro_batch_size=8 " in patch and "+ model.micro_batch_size=4 " in patch for patch in patches)
     assert not any("use_distributed_optimizer" in patch for patch in patches)

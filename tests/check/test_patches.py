@@ -90,7 +90,7 @@ def test_the_command_prints_them_fastest_first(tmp_path: Path, monkeypatch: pyte
 
 def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "14336")
+    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "14848")
     Path("train.sh").write_text(text, encoding="utf-8")
     (found,) = checked("train.sh", *H100, "--diff", code=1)
     first = found["changes"][0]
@@ -137,7 +137,7 @@ def _on_one_node(length: str) -> str:
 
 def test_over_the_capacity_by_less_than_the_interval_is_no_firm_verdict(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
-    file.write_text(_on_one_node("11264"), "utf-8")
+    file.write_text(_on_one_node("9216"), "utf-8")
     (found,) = checked(str(file), "--hardware", "a100-sxm-40g", "--nodes", "1", code=3)
     memory = found["estimate"]["memory"]
     assert memory["interval"]["low_mib"] < memory["capacity_mib"] < memory["device_mib"]

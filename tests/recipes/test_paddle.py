@@ -405,7 +405,7 @@ def test_names_that_argparse_completes(tmp_path: Path) -> None:
     assert rules(recipe).isdisjoint({"unknown-flag"})
     assert len(about(recipe, "abbreviated-flag")) == 2
     # What several flags start with is nobody's, and neither is a name that is longer.
-    for flag in ("--recomp 1", "--sharding_para 2", "--save_stepses 1"):
+    for flag in ("--recomp 1", "--sharding_para 2", "--sharding_parallel_degrees 1"):
         assert "unknown-flag" in rules(read(f"{DENSE} {flag}", tmp_path))
 
 

@@ -9,7 +9,7 @@ from tests.cli.running import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREEN = {"COLUMNS": "80", "LINES": "40"}
-RECIPE = str(ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh")
+RECIPE = "examples/recipes/llama3-8b-megatron.sh"
 EXPERTS = "--model deepseek-v3 --hardware h800 --nodes 32 --seq-length 4096 --global-batch-size 8192"
 SCREENS = {
     "rank": ("rank --model llama3.1-70b --nodes 8", ("Fastest: TP", "if your launch has", "Known: device ", "-v: ")),
@@ -32,7 +32,8 @@ SCREENS = {
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_first_screen(name: str) -> None:
+def test_a_first_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # however long the path of the checkout is
     words, said = SCREENS[name]
     result = run(*words.split(), env=SCREEN)
     assert result.exit_code == 0, result.stderr

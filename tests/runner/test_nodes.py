@@ -100,12 +100,14 @@ def test_nodes_must_know_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("endpoint", "options", "said"),
     [
-        (("--launcher", "slurm"), "--rdzv-endpoint needs --launcher local"),
-        (("--resume",), "--rdzv-endpoint: without --resume"),
-        (("--rdzv-endpoint", "here"), "--rdzv-endpoint here: must be HOST:PORT"),
+        ("127.0.0.1:1", ("--launcher", "slurm"), "--rdzv-endpoint needs --launcher local"),
+        ("127.0.0.1:1", ("--resume",), "--rdzv-endpoint: without --resume"),
+        ("here", (), "--rdzv-endpoint here: must be HOST:PORT"),
     ],
 )
-def test_what_nodes_cannot_do_alike_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    assert said in refusal(*arguments(tmp_path, "127.0.0.1:1", *options))
+def test_what_nodes_cannot_do_alike_is_refused(
+    endpoint: str, options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    assert said in refusal(*arguments(tmp_path, endpoint, *options))

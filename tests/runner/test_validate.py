@@ -297,7 +297,9 @@ def test_what_cannot_be_launched_is_refused(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.delenv("MEGATRON_PATH", raising=False)
     Path("there").mkdir()
-    assert said in refusal(*QUESTION, *options, code=code)
+    pairs = zip(QUESTION[1::2], QUESTION[2::2], strict=True)
+    asked = [word for pair in pairs if pair[0] not in options for word in pair]
+    assert said in refusal(QUESTION[0], *asked, *options, code=code)
     assert list(Path().glob("**/run-*")) == []
 
 

@@ -134,8 +134,8 @@ class Applied(NamedTuple):
         margins = np.log(capacity / priced.need_bytes[index])
         narrow, wide = (_serving(self.memory, part, "memory", covered=covered) for covered in (True, False))
         bounds = [
-            unit_of("memory", scenario, block.layout(0), 0.0, one)._replace(features=count)
-            for one, count in ((narrow, 0), (wide, len(FEATURES)))
+            unit_of("memory", scenario, block.layout(0), 0.0, narrow)._replace(features=0),
+            _beyond_stack(unit_of("memory", scenario, block.layout(0), 0.0, wide)._replace(features=len(FEATURES))),
         ]
 
         def likely(variance: Vector, margin: Vector, unit: Unit, known: FittedPart) -> Mask:
@@ -156,9 +156,11 @@ class Applied(NamedTuple):
         )
         for i in np.flatnonzero(result != other):  # only there it matters what the layout's own range is
             layout, at = block.layout(int(i)), slice(int(i), int(i) + 1)
-            covered = _where(self.memory, "memory", scenario, layout).worst in _COVERED
-            known = narrow if covered else wide
+            where = _where(self.memory, "memory", scenario, layout)
+            known = narrow if where.worst in _COVERED else wide
             unit = unit_of("memory", scenario, layout, 0.0, known)
+            if where.stack not in _COVERED:
+                unit = _beyond_stack(unit)
             result[i] = likely(variances[at], margins[at], unit, known)[0]
         return result
 
@@ -197,6 +199,8 @@ def with_calibration(
         where = _where(calibration, kind, scenario, estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         unit = unit_of(kind, scenario, estimate.layout, variances[kind], serving)
+        if where.stack not in _COVERED:
+            unit = _beyond_stack(unit)
         contributions += contributed(kind, unit, serving.sizes, scenario)
         deviation = unit.deviation(serving.sizes)
         if kind == "memory":
@@ -244,6 +248,11 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     if covered or part.noise_by:
         return result
     return replace(result, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
+
+
+def _beyond_stack(unit: Unit) -> Unit:
+    """The units of a prediction with a switch that no run had: it misses as a framework does that no run had."""
+    return unit._replace(distance=unit.distance._replace(stack=True))
 
 
 def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:

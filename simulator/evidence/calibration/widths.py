@@ -40,7 +40,7 @@ def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
         "scatter": "how runs of one source scatter around it",
         "sources": f"runs of family {family} are from {sources} source{'' if sources == 1 else 's'}",
         "device": f"no run of family {family} was measured",
-        "stack": f"no run of {framework} on family {family} was measured",
+        "stack": f"no run of {framework} with these switches on family {family} was measured",
         "nodes": f"{scenario.devices} devices are {distance.doublings:.1f} doublings beyond the runs of {framework}",
         "layout": f"no run of {framework} on family {family} has {', '.join(distance.features)}",
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from simulator.frameworks import models
@@ -13,8 +15,10 @@ from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.torchtitan.flavors import shape_of
+from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import read_limited
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
@@ -59,7 +63,23 @@ def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """The run of a configuration file."""
     add_keys(arguments, arguments.file, keys)
-    return torchtitan_run(arguments)
+    return _as_commented(torchtitan_run(arguments), arguments)
+
+
+_COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
+
+
+def _as_commented(run: AskedRun, arguments: Arguments) -> AskedRun:
+    """The run with what the comment says that `simulate emit` writes: the allocator, and nodes that no key gives."""
+    comment = _COMMENT.search(read_limited(Path(arguments.file)))
+    if comment is None:
+        return run
+    size = dict(re.findall(r"--(nnodes|nproc_per_node) ([1-9][0-9]{0,5})\b", comment[1]))
+    if len(size) == 2 and "dp" not in arguments.places:
+        arguments.nodes, arguments.devices_per_node = int(size["nnodes"]), int(size["nproc_per_node"])
+    if "ALLOC_CONF=expandable_segments:True" not in comment[1]:
+        return run
+    return replace(run, options={**run.options, "expandable_segments": "true"})
 
 
 def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:

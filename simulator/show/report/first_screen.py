@@ -163,7 +163,7 @@ def command_lines(text: str, width: int | None) -> str:
     """Return a command within a width, on lines that a shell joins."""
     if width is None or len(text) <= width:
         return text
-    joined = re.sub(r"(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
+    joined = re.sub(r"(?<!\S)(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
     lines = textwrap.wrap(joined, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return " \\\n".join(lines).replace("\0", " ")
 

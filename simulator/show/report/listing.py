@@ -244,9 +244,10 @@ def _with_prose(plain: Sequence[Column], prose: Sequence[Column], width: int | N
     if not prose or room is None or room // len(prose) - BETWEEN >= _LEAST_PROSE:
         length = PROSE_WIDTH if room is None or not prose else min(room // len(prose) - BETWEEN, PROSE_WIDTH)
         return columns_grid([*plain, *prose], style, {column.header: length for column in prose})
-    head, rule, *rows = columns_grid(plain, style).splitlines()
-    told = [head, rule]
-    for number, row in enumerate(rows):
+    lines = columns_grid(plain, style).splitlines()
+    below = len(lines) - len(prose[0].cells)  # headers may take several lines
+    told = lines[:below]
+    for number, row in enumerate(lines[below:]):
         said = "; ".join(f"{one.header}: {one.cells[number]}" for one in prose if one.cells[number])
         told += [row, *(f"    {line}" for line in _lines(said, (width or 0) - 4))]
     return "\n".join(told)
